@@ -50,7 +50,8 @@ fn embed() {
         below(&root.join(folder), &mut files);
     }
     files.sort();
-    let (mut hash, mut list) = (DefaultHasher::new(), String::new());
+    let mut hash = DefaultHasher::new();
+    let mut list = String::new();
     for path in &files {
         let name = path.strip_prefix(&root).unwrap_or(path).to_string_lossy().replace('\\', "/");
         hash.write(name.as_bytes());

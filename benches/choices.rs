@@ -2,7 +2,7 @@
 //! position, as harnesses do it; (b) this engine. Same backbone, same kernels, same run, rounds interleaved. And the cost of a grid of nine variants.
 //!
 //! `cargo bench --bench choices [-- DOCUMENTS]` (the first 100 of each task by default)
-#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::Path;
 use std::time::Instant;
@@ -25,7 +25,7 @@ const BUDGET: usize = 2048;
 fn main() {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/real");
     if !shared.exists() {
-        println!("skipped: there is no shared/real beside the checkout");
+        println!("skipped: there is no shared/real next to the checkout");
         return;
     }
     let count = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(100.0);
@@ -95,9 +95,10 @@ fn main() {
     }
 }
 
-/// The dense backbone and four repairs of a cut of each of two depths.
+/// Returns the dense program and four repairs of a cut at two depths.
 fn variants(decoder: &Decoder) -> Vec<Program> {
-    let (layers, channels) = (decoder.config().layers, decoder.config().hidden);
+    let layers = decoder.config().layers;
+    let channels = decoder.config().hidden;
     let mut programs = vec![Program::dense(layers)];
     for end in [11, 13] {
         let removed: Vec<usize> = (8..end).collect();
@@ -113,7 +114,7 @@ fn variants(decoder: &Decoder) -> Vec<Program> {
     programs
 }
 
-/// One row per choice, sorted by length, 16 to a batch, each padded to its batch's longest.
+/// Scores one row per choice, sorted by length, 16 per batch, padded to the batch's longest.
 fn padded(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>]) -> (f64, Vec<Scored>) {
     let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
     let all: Vec<TokenisedChoice<'_>> = documents.iter().flatten().copied().collect();
@@ -138,7 +139,8 @@ fn padded(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>]) -> (f64, Ve
         let outputs = trie.run(decoder, &batch, &mut ()).unwrap();
         let predictions: Vec<_> = outputs.into_iter().flatten().flatten().collect();
         for (&index, predictions) in members.iter().zip(predictions.chunks(longest)) {
-            let (input, count) = (all[index].input.len(), all[index].continuation.len());
+            let input = all[index].input.len();
+            let count = all[index].continuation.len();
             for prediction in &predictions[input - count..input] {
                 scores[index].log_likelihood += f64::from(prediction.log_probability);
                 scores[index].greedy &= prediction.likeliest;

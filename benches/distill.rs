@@ -1,8 +1,8 @@
-//! What a step of fine-tuning saves by reading `X_pre` and the teacher's likeliest tokens, beside running student and
-//! teacher whole in each step.
+//! Time that a step of fine-tuning saves by reading `X_pre` and the teacher's likeliest tokens, compared with running
+//! student and teacher whole in each step.
 //!
 //! `cargo bench --bench distill [-- BACKBONE_FOLDER]`
-#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use ghostlab::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens}
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The best of five rounds: others on the machine can only slow a round down.
+/// Returns the best of five rounds, because other load only slows a round down.
 fn milliseconds(mut work: impl FnMut()) -> f64 {
     let round = |work: &mut dyn FnMut()| {
         let started = Instant::now();
@@ -28,11 +28,16 @@ fn main() {
     let default = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data/tiny/llama"));
     let folder = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map_or(default, PathBuf::from);
     let config = ghostlab::model::Config::read(&folder).unwrap();
-    let (layers, c, length) = (config.layers, config.hidden, 256);
-    // As in the paper: 7 of 32 removed, two layers left behind them.
-    let (start, end) = (layers * 23 / 32, layers - (layers / 16).max(1));
+    let layers = config.layers;
+    let c = config.hidden;
+    let length = 256;
+    // Same as in the paper: 7 of 32 removed, with two layers after them.
+    let start = layers * 23 / 32;
+    let end = layers - (layers / 16).max(1);
     let load = |first| LayersAfter::load(&config, &folder, first, &Device::Cpu).unwrap();
-    let (tail, whole, removed) = (load(end), load(0), load(start));
+    let tail = load(end);
+    let whole = load(0);
+    let removed = load(start);
     let stream: Vec<f32> = (0..length * c).map(|at| (at as f32 * 12.9898).sin()).collect();
     let embedded = Tensor::from_slice(&stream, (length, c), &Device::Cpu).unwrap();
     let teacher = top_tokens(&whole.logits(&embedded).unwrap(), Finetune::TOP_TOKENS).unwrap();
@@ -42,7 +47,8 @@ fn main() {
         training.step(&stream, &teacher).unwrap();
     });
     let forward = |tail: &LayersAfter| milliseconds(|| drop(tail.logits(&embedded).unwrap()));
-    let (dense, behind) = (forward(&whole), forward(&removed));
+    let dense = forward(&whole);
+    let behind = forward(&removed);
     // The student's layers before the boundary: the dense pass without those from the first removed one on.
     let before = (dense - behind).max(0.0);
     println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");

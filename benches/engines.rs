@@ -2,7 +2,7 @@
 //! candle's time goes.
 //!
 //! `cargo bench --bench engines [-- BACKBONE_FOLDER]`
-#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -50,14 +50,15 @@ fn main() {
             }
         }
         for (engine, of) in engines.iter().zip(&best) {
-            let (name, rate) = (engine.id().to_string(), TOKENS as f64 / of);
+            let name = engine.id().to_string();
+            let rate = TOKENS as f64 / of;
             println!("{window:>8} {name:>24} {rate:>12.0} {:>6.0} %", 100.0 * best[0] / of);
         }
     }
     operations(&config);
 }
 
-/// The dense backbone on windows, as a run scores them.
+/// Times the dense backbone on windows, as a run scores them.
 fn seconds(engine: &dyn Engine, window: usize) -> f64 {
     let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 7919 % engine.config().vocab) as u32).collect();
     let starts = (0..TOKENS / window).map(|i| Start { document: 0, token: i * window }).collect();
@@ -69,18 +70,25 @@ fn seconds(engine: &dyn Engine, window: usize) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// The operations of one layer on a piece of one window, alone, and their shares of the layer.
+/// Times the operations of one layer on one window, and prints their shares.
 fn operations(config: &Config) {
-    let (c, f, d) = (config.hidden, config.intermediate, config.head_dim);
-    let (h, k) = (config.heads, config.kv_heads);
+    let c = config.hidden;
+    let f = config.intermediate;
+    let d = config.head_dim;
+    let h = config.heads;
+    let k = config.kv_heads;
     let some = |shape: &[usize]| Tensor::rand(-1f32, 1.0, shape, &Device::Cpu).unwrap();
-    let (x, weight) = (some(&[PIECE, c]), some(&[c]));
+    let x = some(&[PIECE, c]);
+    let weight = some(&[c]);
     let [query, key, output] = [[h * d, c], [k * d, c], [c, h * d]].map(|shape| some(&shape));
     let [gate, down] = [[f, c], [c, f]].map(|shape| some(&shape));
-    let (wide, hidden) = (some(&[PIECE, h * d]), some(&[PIECE, f]));
+    let wide = some(&[PIECE, h * d]);
+    let hidden = some(&[PIECE, f]);
     let [turned, turned_keys] = [h, k].map(|count| some(&[PIECE, count, d]));
-    let (cos, sin) = (some(&[PIECE, d / 2]), some(&[PIECE, d / 2]));
-    let (queries, keys) = (turned.unsqueeze(0).unwrap(), turned_keys.unsqueeze(0).unwrap());
+    let cos = some(&[PIECE, d / 2]);
+    let sin = some(&[PIECE, d / 2]);
+    let queries = turned.unsqueeze(0).unwrap();
+    let keys = turned_keys.unsqueeze(0).unwrap();
     let mask = Tensor::zeros((PIECE, PIECE), DType::F32, &Device::Cpu).unwrap();
     let scores = some(&[h, PIECE, PIECE]);
     let of_scores = ops::Scores::of(config);

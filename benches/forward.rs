@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench forward [-- BACKBONE_FOLDER]`. Real widths: `ghostlab-tiny random --like llama-3.1-8b --layers 2
 //! FOLDER` writes two layers of them, and needs 6 GB of memory here. There fewer tokens and one round have to do.
-#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::PathBuf;
 use std::time::Instant;

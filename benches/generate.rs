@@ -1,9 +1,9 @@
-//! Tokens per second at decoding, by how many sequences run together, and that as a share of what the machine's memory gives:
-//! bytes of the weights that a token reads, beside the bytes that all threads move when they copy.
+//! Tokens per second at decoding by batch size, and as a share of the machine's memory bandwidth: bytes of weights read
+//! per token, relative to the bytes that all threads move when copying.
 //!
 //! `cargo bench --bench generate [-- BACKBONE_FOLDER]`. Real widths: `ghostlab-tiny random --like llama-3.1-8b --layers 2
 //! FOLDER`. Copying and decoding take turns, so that others on the machine slow both.
-#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -35,7 +35,8 @@ fn main() {
         let bytes = weight_bytes(&config, products);
         let trie = Trie::new(&[Program::dense(config.layers)]);
         for rows in [1, 2, 4, 8, 16, 32] {
-            let (mut best, mut copied) = (0.0f64, 0.0f64);
+            let mut best = 0.0f64;
+            let mut copied = 0.0f64;
             for _ in 0..rounds {
                 copied = copied.max(copy_rate());
                 best = best.max(rows as f64 * steps as f64 / decode(&decoder, &trie, rows, steps));
@@ -47,15 +48,16 @@ fn main() {
     }
 }
 
-/// Bytes of weights that a step reads: layers and head in the type of their products.
+/// Returns the bytes of weights that a step reads: layers and head.
 fn weight_bytes(config: &Config, products: Products) -> u64 {
-    let (c, heads) = (config.hidden as u64, ((config.heads + 2 * config.kv_heads) * config.head_dim) as u64);
+    let c = config.hidden as u64;
+    let heads = ((config.heads + 2 * config.kv_heads) * config.head_dim) as u64;
     let of_layer = c * heads + (config.heads * config.head_dim) as u64 * c + 3 * c * config.intermediate as u64;
     let size = if products == Products::F32 { 4 } else { 2 };
     (config.layers as u64 * of_layer + c * config.vocab as u64) * size
 }
 
-/// Seconds of some steps, each of a token for every sequence.
+/// Times some steps, each of one token per sequence.
 fn decode(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f64 {
     let mut decoding = decoder.decoding(trie).unwrap();
     let vocab = decoder.config().vocab;
@@ -72,7 +74,7 @@ fn decode(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// Bytes per second, in GB, that all threads read and write when they copy what no cache holds.
+/// Returns the copy bandwidth of all threads beyond caches, in GB per second.
 fn copy_rate() -> f64 {
     const NUMBERS: usize = 1 << 26;
     let from = vec![1.0f32; NUMBERS];

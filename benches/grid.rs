@@ -1,7 +1,7 @@
 //! A grid, shared against variant by variant, side by side in one run.
 //!
 //! `cargo bench --bench grid [-- GRID.yaml KEY=VALUE …]`: `tests/real/english.yaml` by default, changed as by `--set`.
-#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     if !root.join("../shared/real").exists() {
-        println!("skipped: there is no shared/real beside the checkout");
+        println!("skipped: there is no shared/real next to the checkout");
         return;
     }
     let arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
@@ -37,7 +37,8 @@ fn main() {
     };
     println!("{} {}: {} cells", file.display(), overrides.join(" "), grid.cells.len());
     for round in 1..=2 {
-        let (shared, separate) = (seconds(&grid.cells), grid.cells.chunks(1).map(&seconds).sum::<f64>());
+        let shared = seconds(&grid.cells);
+        let separate = grid.cells.chunks(1).map(&seconds).sum::<f64>();
         println!("round {round}: shared {shared:.1} s, separate {separate:.1} s, ratio {:.2}", shared / separate);
     }
 }

@@ -1,12 +1,12 @@
-//! Gigabytes of stored weights a second that become a decoder, beside the plain way: each tensor read whole, made f32
-//! whole, looked through for what is not finite, and transposed row by row.
+//! Gigabytes of stored weights per second that become a decoder, compared with the plain way: each tensor read whole,
+//! converted to f32, checked for non-finite values, and transposed row by row.
 //!
 //! Two layers at C = 4096, F = 14336, 32 and 8 heads of 128, of random bf16 in a temporary folder, so that the file is in
 //! the page cache; the vocabulary has 4,096 entries only, as the layers are what counts. The seconds that all threads
 //! computed tell more than those that passed where others use the machine too.
 //!
 //! `cargo bench --bench load [-- BACKBONE_FOLDER]`: a folder's weights are only loaded, whatever their shapes.
-#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
@@ -34,9 +34,11 @@ fn main() {
             if path.extension().is_some_and(|of| of == "safetensors") { path.metadata().unwrap().len() } else { 0 }
         };
         let bytes: u64 = std::fs::read_dir(&folder).unwrap().map(size).sum();
-        let (started, computed) = (Instant::now(), computed());
+        let started = Instant::now();
+        let computed = computed();
         drop(Decoder::load(Path::new(&folder)).unwrap());
-        let (seconds, computed) = (started.elapsed().as_secs_f64(), self::computed() - computed);
+        let seconds = started.elapsed().as_secs_f64();
+        let computed = self::computed() - computed;
         println!("{seconds:>8.2} s {:>8.2} GB/s {computed:>8.2} s computed", bytes as f64 / 1e9 / seconds);
         return;
     }
@@ -48,7 +50,8 @@ fn main() {
     // The best of three rounds: others on the machine can only slow a round down.
     let best = |load: &dyn Fn()| {
         let round = || {
-            let (started, computed) = (Instant::now(), computed());
+            let started = Instant::now();
+            let computed = computed();
             load();
             (started.elapsed().as_secs_f64(), self::computed() - computed)
         };
@@ -65,7 +68,7 @@ fn main() {
     }
 }
 
-/// Seconds that this process's threads have computed; NaN where the system does not tell.
+/// Returns the CPU seconds of this process's threads. NaN if unknown.
 fn computed() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
@@ -73,7 +76,7 @@ fn computed() -> f64 {
     if ticks.len() == 2 { (ticks[0] + ticks[1]) / 100.0 } else { f64::NAN }
 }
 
-/// Name and stored shape of each tensor, in the order of the file.
+/// Returns name and stored shape of each tensor in file order.
 fn tensors() -> Vec<(String, Vec<usize>)> {
     let mut tensors = vec![("model.embed_tokens".to_owned(), vec![VOCAB, C])];
     for layer in 0..LAYERS {
@@ -103,7 +106,8 @@ fn write(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
         "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": false,
     });
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    let (mut header, mut bytes) = (Map::new(), 0);
+    let mut header = Map::new();
+    let mut bytes = 0;
     for (name, shape) in tensors {
         let end = bytes + 2 * shape.iter().product::<usize>();
         header.insert(format!("{name}.weight"), json!({"dtype": "BF16", "shape": shape, "data_offsets": [bytes, end]}));
@@ -126,7 +130,7 @@ fn write(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
     bytes
 }
 
-/// How weights were made before: the sums of lengths keep the compiler from leaving it out.
+/// Loads weights naively. The sums of lengths keep the compiler from removing it.
 fn plain(file: &Path, bytes: usize, tensors: &[(String, Vec<usize>)]) -> Vec<Vec<f32>> {
     let mut file = File::open(file).unwrap();
     let mut position = file.metadata().unwrap().len() - bytes as u64;

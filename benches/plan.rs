@@ -1,8 +1,8 @@
-//! What orchestration costs beside the work: planning a grid of 10,000 cells, storing a small artifact (against writing
-//! its bytes durably and nothing else), hashing inputs.
+//! Overhead of orchestration: planning a grid of 10,000 cells, storing a small artifact (compared with writing its
+//! bytes durably), hashing inputs.
 //!
 //! `cargo bench --bench plan`
-#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::fs;
 use std::io::Write;

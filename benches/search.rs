@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench search [-- SEEDS FOLDER …]`: 200 orders of the recorded runs by default; a folder is one of results,
 //! with `numbers.json` and `run.json`, whose depths race together as well. Prints the tables of docs/search.md.
-#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -72,8 +72,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
 }
 
-/// The settings of a results folder, each backbone at each depth, and at all of them where that is asked for: by accuracy, by
-/// loss, and by both.
+/// Returns the settings of a results folder by backbone and depth, or with all depths together: by accuracy, loss, and
+/// both.
 fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
     let stored = StoredResults::read(folder).unwrap();
     let run: Value = serde_json::from_slice(&std::fs::read(folder.join("run.json")).unwrap()).unwrap();

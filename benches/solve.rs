@@ -2,7 +2,7 @@
 //! and the fast Hadamard transform against its dense product.
 //!
 //! `cargo bench --bench solve [-- CHANNELS…]`; 1024 and 2048 channels are always measured, each with as many rows.
-#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and stops at what it lacks")]
+#![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::time::Instant;
 
@@ -52,7 +52,8 @@ impl Table {
     fn print(&self, title: &str) {
         println!("\n{title:<38} {:>10} {:>10} {:>8}", "seconds", "GFLOP/s", "ratio");
         for line in &self.lines {
-            let (speed, ratio) = (line.operations / line.seconds * 1e-9, line.seconds / self.lines[0].seconds);
+            let speed = line.operations / line.seconds * 1e-9;
+            let ratio = line.seconds / self.lines[0].seconds;
             println!("{:<38} {:>10.4} {speed:>10.1} {ratio:>8.2}", line.what, line.seconds);
         }
     }
@@ -68,7 +69,7 @@ fn main() {
     }
 }
 
-/// Deterministic numbers of a spread like activations, `[rows, columns]`.
+/// Returns deterministic numbers distributed like activations, `[rows, columns]`.
 fn sample(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
     let next = || {
@@ -81,9 +82,13 @@ fn sample(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
 fn solving(c: usize) {
     let (pre, post) = (sample(c, c, 1), sample(c, c, 2)); // [C, C] each, as many rows as channels
     let wide = |x: &[f32]| -> Vec<f64> { x.iter().map(|&v| f64::from(v)).collect() };
-    let (x, y) = (wide(&pre), wide(&post));
-    let (a, b) = (Mat::from_fn(c, c, |i, j| x[j * c + i]), Mat::from_fn(c, c, |i, j| y[j * c + i]));
-    let (mut out, mut gram, mut converted) = (Mat::<f64>::zeros(c, c), vec![0.0; c * c], vec![0.0; c * c]);
+    let x = wide(&pre);
+    let y = wide(&post);
+    let a = Mat::from_fn(c, c, |i, j| x[j * c + i]);
+    let b = Mat::from_fn(c, c, |i, j| y[j * c + i]);
+    let mut out = Mat::<f64>::zeros(c, c);
+    let mut gram = vec![0.0; c * c];
+    let mut converted = vec![0.0; c * c];
     let cube = (c as f64).powi(3);
     let mut table = Table::default();
     for _ in 0..ROUNDS.min(2 + 8192 / c) {
@@ -132,15 +137,18 @@ fn solving(c: usize) {
 
 fn rotating(order: usize) {
     const ROWS: usize = 512;
-    let (x, matrix) = (sample(ROWS, order, 3), hadamard::matrix(order));
-    let (mut fast, mut dense) = (x.clone(), vec![0.0; x.len()]);
+    let x = sample(ROWS, order, 3);
+    let matrix = hadamard::matrix(order);
+    let mut fast = x.clone();
+    let mut dense = vec![0.0; x.len()];
     let mut best = [f64::INFINITY; 2]; // fast, dense
     for _ in 0..ROUNDS {
         let started = Instant::now();
         hadamard::transform(&mut fast, order);
         best[0] = best[0].min(started.elapsed().as_secs_f64());
         let started = Instant::now();
-        let (x, matrix) = (MatrixView::rows(&x, ROWS, order), MatrixView::rows(&matrix, order, order));
+        let x = MatrixView::rows(&x, ROWS, order);
+        let matrix = MatrixView::rows(&matrix, order, order);
         gemm_parallel(MatrixViewMut::rows(&mut dense, ROWS, order), Update::Replace, x, matrix);
         best[1] = best[1].min(started.elapsed().as_secs_f64());
     }

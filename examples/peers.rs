@@ -1,5 +1,5 @@
-//! Our side of `tools/peers.py` where a command of the program would time more than is asked for. Each line of standard
-//! input is a round; its answer is a line of JSON with the seconds that the round took and what came of it.
+//! Our side of `tools/peers.py`, where a command of the program would include more than the timed part. Each line of
+//! standard input is a round; its answer is a line of JSON with the seconds and the result.
 //!
 //! `peers forward BACKBONE WINDOWS.json f32|bf16 THREADS`, `peers halves BACKBONE WINDOWS.json f32|bf16 THREADS`, `peers generate
 //! BACKBONE PROMPTS.json f32|bf16 NEW CUTS THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml THREADS` with lines `shared STORE` (all cells together) and `separate STORE` (one after the other).
@@ -30,7 +30,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Tokens of a batch, as in the program.
 const BATCH_TOKENS: usize = 2048;
-/// What ghosted layers add to the diagonal.
+/// Ridge added to the diagonal by ghosted layers.
 const RIDGE: f64 = 1e-6;
 
 fn main() -> ExitCode {
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         }
         ["solve", system, solution, threads] => run(threads, &|| solve(system.as_ref(), solution.as_ref())),
         ["grid", grid, threads] => run(threads, &|| cells(grid.as_ref())),
-        // Whoever runs all examples is told, and stopped by nothing.
+        // Running all examples prints this and is not stopped.
         [] => {
             println!("tools/bench_peers.sh runs this");
             Ok(())
@@ -71,7 +71,7 @@ fn start(threads: &str) -> Result<()> {
     built.map_err(|error| Error::job("cannot start threads").found(error.to_string()))
 }
 
-/// One round for each line that comes in.
+/// Runs one round per input line.
 fn rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
     for line in stdin().lock().lines() {
         let line = line.map_err(|error| Error::job("standard input ended").found(error.to_string()))?;
@@ -80,14 +80,14 @@ fn rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
     Ok(())
 }
 
-/// Windows of token ids, `[windows, length]`.
+/// Reads windows of token ids, `[windows, length]`.
 fn windows_of(file: &Path) -> Result<Vec<Vec<u32>>> {
     let bytes = std::fs::read(file).map_err(|error| Error::io("read", file, &error))?;
     serde_json::from_slice(&bytes)
         .map_err(|error| Error::bad_input("no windows").at(file.display().to_string()).found(error.to_string()))
 }
 
-/// The dense perplexity of windows, with products in `kind`.
+/// Computes the dense perplexity of windows, with products in `kind`.
 fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
     let length = ids.first().map_or(0, Vec::len);
@@ -105,7 +105,7 @@ fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     })
 }
 
-/// The backbone with products in `kind`.
+/// Loads the backbone with products in `kind`.
 fn decoder_of(backbone: &Path, kind: &str) -> Result<Decoder> {
     let products = if kind == "bf16" { Products::bf16(KernelFamily::best()) } else { Products::F32 };
     Decoder::load_within(Config::read_with_attachments(backbone)?, backbone, products, u64::MAX)
@@ -120,13 +120,14 @@ impl Detokenizer for Silent {
     }
 }
 
-/// The likeliest `new` tokens behind each prompt of ids, of the dense backbone and of it without the layers of each cut
-/// (`3-5,7-9`: without 3 and 4, without 7 and 8), all in one trie; a line with a number generates behind as many, together.
+/// Generates `new` greedy tokens after each prompt for the dense backbone and for each cut (`3-5,7-9`: without 3 and 4,
+/// without 7 and 8) in one trie; a line with a number runs that many prompts together.
 fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &str)) -> Result<()> {
     let number = |of: &str| of.parse::<usize>().map_err(|_| Error::bad_input("no number").found(of.to_owned()));
     let new = number(new)?;
     let prompts = windows_of(prompts)?.into_iter().map(|ids| Prompt { identity: String::new(), ids });
-    let (decoder, prompts) = (decoder_of(backbone, kind)?, prompts.collect::<Vec<_>>());
+    let decoder = decoder_of(backbone, kind)?;
+    let prompts = prompts.collect::<Vec<_>>();
     let layers = decoder.config().layers;
     let mut programs = vec![Program::dense(layers)];
     for cut in cuts.split(',').filter(|cut| !cut.is_empty()) {
@@ -142,15 +143,14 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &st
         let started = Instant::now();
         let made = generate::generate(&decoder, &trie, &prompts, &settings, &Silent, &mut ())?;
         let seconds = started.elapsed().as_secs_f64();
-        // Program by program, as whoever runs one after the other has them.
+        // Program by program, as when they run one after the other.
         let of_program = |program: usize| made.iter().map(move |of_prompt| of_prompt[program].ids.as_slice());
         let ids: Vec<&[u32]> = (0..programs.len()).flat_map(of_program).collect();
         Ok(json!({"seconds": seconds, "ids": ids}))
     })
 }
 
-/// The dense perplexity of the second halves of windows, as llama.cpp scores a text: tokens of the first half are seen and
-/// not predicted.
+/// Computes the dense perplexity of the second halves of windows, as llama.cpp scores a text.
 fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
     let decoder = decoder_of(backbone, kind)?;
@@ -166,7 +166,8 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     });
     let batches: Vec<Batch> = batches.collect();
     rounds(|_| {
-        let (started, mut losses) = (Instant::now(), Vec::new());
+        let started = Instant::now();
+        let mut losses = Vec::new();
         for (of_batch, batch) in decoder.score(&trie, &batches, &mut vec![0.0; trie.len()])?.into_iter().zip(&batches) {
             let predictions = of_batch.into_iter().flatten().flatten().collect::<Vec<_>>();
             let predicted = predictions.len() / batch.segments.len().max(1);
@@ -180,8 +181,8 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     })
 }
 
-/// The map of ghosted layers from the rows `pre` to the rows `post`, both `[rows, C]` in f32: sums, factor, solution. What the
-/// last round solved is left in a file, `[C, C]` of f64.
+/// Solves ghosted's map from rows `pre` to rows `post`, both `[rows, C]` in f32, and writes the last solution, `[C, C]` in
+/// f64.
 fn solve(system: &Path, solution: &Path) -> Result<()> {
     let bytes = std::fs::read(system).map_err(|error| Error::io("read", system, &error))?;
     let wrong = |error: &dyn std::fmt::Display| {

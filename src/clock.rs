@@ -1,15 +1,17 @@
-//! The time of day as text. Floor 0.
+//! The time of day as text. Layer 0.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A time as RFC 3339 in UTC, to the second. A clock set before 1970 gives 1970.
+/// Formats a time as RFC 3339 in UTC, to the second. Times before 1970 become 1970.
 pub fn utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let days = seconds / 86_400;
+    let rest = seconds % 86_400;
     // Hinnant's days-to-civil: years start in March, so that the leap day is the last day of a year; 719,468 days lie
     // between 0000-03-01 and 1970-01-01, and an era of 400 years has 146,097.
     let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;

@@ -1,4 +1,4 @@
-//! The heap, with a count of its bytes where somebody asks for one. Floor 0.
+//! The allocator, with an optional byte count. Layer 0.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use mimalloc::MiMalloc;
 #[derive(Debug, Clone, Copy)]
 pub struct Heap;
 
-/// What is counted on a thread.
+/// Count of a thread.
 #[derive(Clone, Copy)]
 struct Count {
     /// Bytes that were taken since counting began, less those that were given back.
@@ -20,7 +20,7 @@ struct Count {
 }
 
 thread_local! {
-    // Made at compile time and without a destructor: to look at it allocates nothing, also when the thread ends.
+    // Const-initialized and without a destructor, so that access never allocates, even when the thread ends.
     static COUNT: Cell<Option<Count>> = const { Cell::new(None) };
 }
 
@@ -107,8 +107,8 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// What `work` gives, and the most bytes of the heap that this thread held at a time beyond those at its begin; none where the
-/// program has another allocator. What other threads take and free does not count, also where they work for this one.
+/// Runs `work` and measures this thread's peak heap above its start. `None` with another allocator. Other threads do not
+/// count, even if they work for this one.
 pub fn high_water<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     COUNT.set(Some(Count { held: 0, most: 0 }));
     // A program whose allocator counts takes note of this one.

@@ -1,5 +1,5 @@
-//! What comes with the program: the experiments, and the texts, tasks and backbones of the profile `tiny`, beside it or within
-//! it; and where the user's own data lie. Floor 0.
+//! Files installed with the program: the experiments, and the texts, tasks and backbones of the profile `tiny`, next to
+//! it or embedded; and the location of user data. Layer 0.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 
-/// What is built into a program.
+/// Files embedded in a program.
 #[derive(Debug)]
 pub struct Embedded {
-    /// By what it holds: another program's has another one.
+    /// Identifier of the contents: another program has a different one.
     pub id: &'static str,
     /// Paths below the folder that they make, and bytes.
     pub files: &'static [(&'static str, &'static [u8])],
@@ -18,13 +18,12 @@ pub struct Embedded {
 
 static EMBEDDED: OnceLock<&'static Embedded> = OnceLock::new();
 
-/// The program says what is built into it, before anything else.
+/// Registers the files built into the program, before anything else runs.
 pub fn embed(files: &'static Embedded) {
     EMBEDDED.get_or_init(|| files);
 }
 
-/// The folder `share/ghostlab` of the prefix whose `bin` holds the program, or the one that [`brought`] has made; none where
-/// there is no such folder.
+/// Returns `share/ghostlab` of the program's prefix, or the folder that [`brought`] made, if there is one.
 pub fn share() -> Option<PathBuf> {
     let beside = || {
         let program = fs::canonicalize(std::env::current_exe().ok()?).ok()?;
@@ -34,18 +33,17 @@ pub fn share() -> Option<PathBuf> {
     beside().filter(holds).or_else(|| place(EMBEDDED.get()?).filter(holds))
 }
 
-/// The folder of the artifacts' files in it.
+/// Returns the folder of the artifacts' files in it.
 pub fn experiments() -> Option<PathBuf> {
     Some(share()?.join(EXPERIMENTS))
 }
 
-/// Whether a file of that name, below the folder that it makes, is within the program.
+/// Returns whether the program contains a file of that relative name.
 pub fn holds(name: &str) -> bool {
     EMBEDDED.get().is_some_and(|embedded| embedded.files.iter().any(|(own, _)| *own == name))
 }
 
-/// The same folder; where the program has it within itself, it is put among the user's data first. None where the program
-/// has nothing.
+/// Returns the folder, unpacking the embedded files to the user's data first. `None` without embedded files.
 ///
 /// # Errors
 /// There is no room for it, or the user's data cannot be written to.
@@ -60,7 +58,7 @@ pub fn brought() -> Result<Option<PathBuf>> {
         Error::io("write", path, error).hint("XDG_DATA_HOME names another folder for what comes with the program")
     };
     fs::create_dir_all(above).map_err(|error| failed(above, &error))?;
-    // Whole or not at all: somebody else may do the same.
+    // Atomic: another process may do the same.
     let draft = tempfile::Builder::new().prefix(".share-").tempdir_in(above).map_err(|error| failed(above, &error))?;
     for (name, bytes) in embedded.files {
         let path = draft.path().join(name);
@@ -78,8 +76,8 @@ fn place(embedded: &Embedded) -> Option<PathBuf> {
     Some(user_data()?.join(format!("share-{}", embedded.id)))
 }
 
-/// The folder of this program among the user's data: below `$XDG_DATA_HOME`, or where the system has such data. None for a
-/// user without a home.
+/// Returns the program's folder in the user's data: below `$XDG_DATA_HOME`, or the system's equivalent. `None` without a
+/// home.
 pub fn user_data() -> Option<PathBuf> {
     let named = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let usual = || {

@@ -39,7 +39,7 @@ pub mod starter;
 pub mod verify;
 pub mod work;
 
-/// As the program's. Of a play of 512 workers glibc's took 70 % of the time.
+/// The program's allocator. In a simulation of 512 workers, glibc's took 70 % of the time.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,4 +1,4 @@
-//! The machine that a run is on, as far as it tells. Floor 0.
+//! Properties of the machine. Layer 0.
 
 use std::fs;
 use std::path::Path;
@@ -12,14 +12,14 @@ use crate::clock;
 use crate::files::owner;
 use crate::model::{DeviceName, Gpu};
 
-/// What of the machine can change a number or a time.
+/// Properties of the machine that can change a number or a time.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     pub os: &'static str,
     pub arch: &'static str,
     /// The processor's name; none where the system does not tell.
     pub cpu: Option<String>,
-    /// The models of its GPUs, whether or not they compute; none where its drivers tell of none.
+    /// Models of its GPUs, whether or not they are used; empty if drivers report none.
     pub gpu: Option<String>,
     pub threads: usize,
     /// Instruction sets that decide which kernels run, and with them the last digits.
@@ -39,14 +39,14 @@ impl Machine {
     }
 }
 
-/// Which machine it is, for times that no other one's stand for: its name, and what of it and of this process' share of
-/// it makes it fast. `device` is what computes there: of two GPUs each is another machine.
+/// Returns the identity of the machine for timings: its name, and what determines its speed. `device` is part of it: two
+/// GPUs are two machines.
 pub fn identity(device: DeviceName) -> Value {
     let Machine { cpu, threads, .. } = Machine::this();
     json!({"host": owner::host(), "cpu": cpu, "gpu": of_device(device, device.gpu()), "threads": threads})
 }
 
-/// What tells one GPU from another: its place, its model and its own number. Null for the CPU.
+/// Returns what identifies a GPU: index, model and serial number. Null for the CPU.
 fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
     match (device, gpu) {
         (DeviceName::Cpu, _) => Value::Null,
@@ -57,9 +57,10 @@ fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
     }
 }
 
-/// A machine as [`identity`] tells of it, in words: what computes there, and in how many threads.
+/// Describes a machine from its [`identity`]: the device, and the number of threads.
 pub fn in_words(identity: &Value) -> String {
-    let (cpu, gpu) = (identity["cpu"].as_str(), &identity["gpu"]);
+    let cpu = identity["cpu"].as_str();
+    let gpu = &identity["gpu"];
     let processor = match gpu["model"].as_str().or_else(|| gpu["device"].as_str()) {
         Some(model) if gpu["device"] != model => format!("{model} ({})", gpu["device"].as_str().unwrap_or_default()),
         Some(device) => device.to_owned(),
@@ -68,29 +69,28 @@ pub fn in_words(identity: &Value) -> String {
     format!("{processor}, {} threads", identity["threads"])
 }
 
-/// Where NVIDIA's driver tells of its GPUs, a folder each.
+/// Where NVIDIA's driver lists its GPUs, one folder each.
 const NVIDIA: &str = "/proc/driver/nvidia/gpus";
 
-/// The models of the GPUs of which a driver tells in a folder.
+/// Returns the GPU models that a driver lists in a folder.
 fn gpus(folder: &Path) -> Vec<String> {
     let mut folders: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     folders.sort();
     folders.iter().filter_map(|gpu| field(gpu.join("information"), "Model")).collect()
 }
 
-/// What the scheduler calls the job that this process is, as its commands take it: `45_1`, a task of an array, or `46`; none
-/// without a scheduler.
+/// Returns the scheduler's id of this job: `45_1` for an array task, or `46`. `None` without a scheduler.
 pub fn scheduler_job() -> Option<String> {
     job_of(|name| std::env::var(name).ok())
 }
 
-/// Slurm gives one task of an array the array's own number: alone it would name all of them.
+/// Builds the job id. Slurm's variable has only the array's number, which alone would name all tasks.
 fn job_of(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let task = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
     task.map(|(array, task)| format!("{array}_{task}")).or_else(|| variable("SLURM_JOB_ID"))
 }
 
-/// Asked once: to write its answer the system measures every core's clock, for milliseconds, and each artifact names its maker.
+/// Returns the CPU model, cached, because the system takes milliseconds to report it.
 fn cpu() -> Option<String> {
     static NAME: OnceLock<Option<String>> = OnceLock::new();
     NAME.get_or_init(|| field("/proc/cpuinfo", "model name")).clone()
@@ -111,7 +111,7 @@ fn cpu_features() -> Vec<&'static str> {
     features
 }
 
-/// A line `name: value` of one of the system's files.
+/// Reads a line `name: value` of a system file.
 fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let value = |line: &str| {
@@ -126,8 +126,7 @@ fn kilobytes(file: &str, name: &str) -> Option<u64> {
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// The command line, as well as it can be shown: a word need not be text. Records go to others: where the program lies is
-/// left out, and a folder of the user's is `~`.
+/// Returns the command line for records, without the program's folder, and with `~` for the user's folder.
 pub fn command() -> Vec<String> {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     shared(&words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
@@ -143,13 +142,12 @@ fn shared(words: &[String], current: Option<&Path>, home: Option<&Path>) -> Vec<
     program.into_iter().chain(words.iter().skip(1).map(|word| own(word))).collect()
 }
 
-/// Bytes of memory that new work can take, within the limits of this process and of its control groups; 8 GiB where the
-/// system does not tell.
+/// Returns the memory available to new work, within the limits of process and control groups; 8 GiB if unknown.
 pub fn free_memory() -> u64 {
     told_free_memory().unwrap_or(8 << 30)
 }
 
-/// The same; none where the system does not tell.
+/// Returns the available memory, if the system reports it.
 pub fn told_free_memory() -> Option<u64> {
     let free = kilobytes("/proc/meminfo", "MemAvailable");
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -159,8 +157,8 @@ pub fn told_free_memory() -> Option<u64> {
     [free, in_groups, own].into_iter().flatten().min()
 }
 
-/// What the limits of this process (`ulimit -v`, `ulimit -d`) leave of its addresses and its data; none without a limit.
-/// `limits` lists them as the system does; `used` tells a field of the process's state.
+/// Returns what the limits of this process (`ulimit -v`, `ulimit -d`) leave. `None` without a limit. `limits` is the
+/// system's list; `used` reads a field of the process status.
 fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let left = |(limit, used_as): (&str, &str)| {
         let soft = limits.lines().find_map(|line| line.strip_prefix(limit))?.split_whitespace().next()?;
@@ -169,13 +167,14 @@ fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u6
     [("Max address space", "VmSize"), ("Max data size", "VmData")].into_iter().filter_map(left).min()
 }
 
-/// What the memory limits of control groups leave, those of the groups around them included; none without a limit.
-/// `groups` lists them as the system does, a line `number:controllers:path` each; below `root` lie their files.
+/// Returns what the memory limits of control groups and their parents leave. `None` without a limit. `groups` is the
+/// system's list with lines `number:controllers:path`; their files are below `root`.
 fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
     let number = |file: &Path| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
-    // Of one group. Cached files make room for others.
+    // For one cgroup. Cached files can be evicted.
     let left = |group: &Path, [limit, used, prefix]: [&str; 3]| {
-        let (limit, used) = (number(&group.join(limit))?, number(&group.join(used))?);
+        let limit = number(&group.join(limit))?;
+        let used = number(&group.join(used))?;
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
         let cached = ["inactive_file ", "active_file "].map(|name| {
             let value = |line: &str| line.strip_prefix(prefix)?.strip_prefix(name)?.trim().parse::<u64>().ok();
@@ -199,19 +198,19 @@ fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
     groups.lines().filter_map(of_line).min()
 }
 
-/// The most bytes of memory that this process has held; none where the system does not tell.
+/// Returns the peak memory of this process, if known.
 pub fn peak_memory() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM")
 }
 
-/// This program: name, version and the commit that it was built from.
+/// Returns the program's name, version and commit.
 pub fn program() -> String {
     let commit = env!("GHOSTLAB_COMMIT").get(..12).unwrap_or_default();
     let dirty = if env!("GHOSTLAB_DIRTY") == "true" { " with changes" } else { "" };
     format!("ghostlab {} {commit}{dirty}", env!("CARGO_PKG_VERSION")).trim_end().to_owned()
 }
 
-/// What the record of an artifact says of who made it.
+/// Returns the author of an artifact, for its record.
 pub fn signature() -> Value {
     let commit = option_env!("GHOSTLAB_COMMIT").filter(|commit| !commit.is_empty());
     json!({
@@ -234,7 +233,8 @@ mod tests {
     fn a_command_is_shown_without_where_things_lie_on_this_machine() {
         let words = ["/opt/bin/ghostlab", "run", "/home/x/checkout/grid.yaml", "--results=/home/x/out", "/srv/y"];
         let words = words.map(str::to_owned).to_vec();
-        let (current, home) = (Path::new("/home/x/checkout"), Path::new("/home/x"));
+        let current = Path::new("/home/x/checkout");
+        let home = Path::new("/home/x");
         let shown = shared(&words, Some(current), Some(home));
         assert_eq!(shown, ["ghostlab", "run", "grid.yaml", "--results=~/out", "/srv/y"]);
         assert_eq!(shared(&words, Some(Path::new("/")), None)[1..], words[1..]);
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_task_of_an_array_is_named_as_one_and_not_as_the_array() {
         let job = |set: &[(&str, &str)]| job_of(|name| Some(set.iter().find(|(of, _)| *of == name)?.1.to_owned()));
-        // As Slurm sets them in the last task to begin, and in a job by itself.
+        // As Slurm sets them in the last task of an array, and in a single job.
         let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
         assert_eq!(job(&task).as_deref(), Some("45_1"));
         assert_eq!(job(&[("SLURM_JOB_ID", "46")]).as_deref(), Some("46"));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gpu_is_another_machine_and_is_named_as_its_driver_names_it() {
+    fn each_gpu_is_a_machine_named_by_its_driver() {
         let gpu = |serial: &str| Gpu { model: Some("NVIDIA H100 80GB HBM3".into()), serial: Some(serial.into()) };
         let of = |device, gpu| json!({"host": "h", "cpu": "EPYC", "gpu": of_device(device, gpu), "threads": 8});
         let first = of(DeviceName::Cuda(0), Some(gpu("ab")));
@@ -276,7 +276,7 @@ mod tests {
         for (place, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
             let of = folder.path().join(place);
             fs::create_dir(&of).unwrap();
-            // As the driver writes it.
+            // In the driver's format.
             let text = format!("Model: \t\t {model}\nIRQ:   \t\t 16\nGPU UUID: \t GPU-1\nBus Type: \t PCIe\n");
             fs::write(of.join("information"), text).unwrap();
         }
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn the_limits_of_the_process_leave_the_least() {
         let used = |name: &str| [("VmSize", 700), ("VmData", 100)].iter().find(|(of, _)| *of == name).map(|(_, n)| *n);
-        // As /proc/self/limits has it.
+        // In the format of /proc/self/limits.
         let limits = |space: &str, data: &str| {
             format!(
                 "Limit                     Soft Limit           Hard Limit           Units     \n\
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_of_control_groups_and_of_those_around_them_leave_the_least() {
+    fn cgroup_limits_of_all_levels_take_the_minimum() {
         let root = tempfile::tempdir().unwrap();
         let write = |group: &str, files: &[(&str, &str)]| {
             let folder = root.path().join(group);

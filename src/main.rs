@@ -3,11 +3,11 @@ use std::process::ExitCode;
 use ghostlab::installed::{self, Embedded};
 use ghostlab::sandbox;
 
-/// Freed memory is kept for the next step: with the system's allocator each large intermediate is mapped anew, page by page.
+/// Freed memory is kept for the next step: the system's allocator maps each large intermediate again, page by page.
 #[global_allocator]
 static ALLOCATOR: ghostlab::heap::Heap = ghostlab::heap::Heap;
 
-/// Here and not in the library, which every test has in it.
+/// In the binary instead of the library, which every test links.
 static EMBEDDED: Embedded = include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 fn main() -> ExitCode {

@@ -1,6 +1,6 @@
-//! Multiple-choice scores: against lm-evaluation-harness' own (oracle `lm_eval`: log-likelihoods within 1e-3), and what
-//! has to hold on any backbone.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! Multiple-choice scores: against lm-evaluation-harness (oracle `lm_eval`: log-likelihoods within 1e-3), and
+//! properties that hold on any backbone.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
     of_programs.into_iter().map(by_document).collect()
 }
 
-/// Golden requests, document by document, with the harness' log-likelihood and greedy flag.
+/// Reads golden requests, document by document, with the harness' log-likelihood and greedy flag.
 fn golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
     let text = std::fs::read_to_string(path).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -124,7 +124,7 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     assert_ne!(outcome.cells[1].lm_eval().unwrap()[0]["results"], files[0]["results"]);
 }
 
-/// Documents of every shape: shared contexts, equal inputs, nothing shared, an input that is another one's prefix.
+/// Returns documents of every shape: shared contexts, equal inputs, nothing shared, an input that is a prefix of another.
 fn documents(vocab: u32) -> Vec<Document> {
     let text =
         |seed: u32, length: u32| -> Vec<u32> { (0..length).map(|i| (seed * 7919 + i * i * 31) % vocab).collect() };
@@ -147,7 +147,8 @@ fn documents(vocab: u32) -> Vec<Document> {
 }
 
 fn programs(engine: &dyn Engine) -> Vec<Program> {
-    let (layers, channels) = (engine.config().layers, engine.config().hidden);
+    let layers = engine.config().layers;
+    let channels = engine.config().hidden;
     let scale = Operator::diagonal((0..channels).map(|c| 0.9 + c as f32 / 300.0).collect()).unwrap();
     vec![
         Program::dense(layers),
@@ -157,7 +158,7 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
 }
 
 /// Every architecture that is committed, each as it is and with the rope types that go by a sequence's length, in f32 and bf16
-/// products and with weights that are made by need. On the CPU engine a score is the same to the last bit whatever runs beside
+/// products and with weights that are loaded on demand. On the CPU engine a score is the same to the last bit whatever runs next to
 /// it.
 #[test]
 fn document_alone_and_together_scores_to_the_bit() {
@@ -192,7 +193,7 @@ fn length_dependent(folder: &Path) -> Vec<Config> {
     ropes.map(with).into()
 }
 
-/// Scores documents together, some of which are one group that begins alike, and each choice alone.
+/// Scores documents together, some of which are one group that begins equally, and each choice alone.
 fn same_alone(what: &str, engine: &dyn Engine, same: impl Fn(&Scored, &Scored) -> bool) {
     let mut documents = documents(engine.config().vocab as u32);
     let begun_alike =
@@ -232,9 +233,10 @@ fn shared_contexts_and_variants_change_nothing() {
 }
 
 #[test]
-fn the_budget_changes_nothing_but_rounding_and_a_repeat_nothing_at_all() {
+fn budget_changes_only_rounding_and_repeats_are_exact() {
     for engine in engines(&fixture("arch/llama-gqa")) {
-        let (documents, programs) = (documents(engine.config().vocab as u32), programs(&*engine));
+        let documents = documents(engine.config().vocab as u32);
+        let programs = programs(&*engine);
         let first = scored(&*engine, &programs, &documents, 64);
         assert_eq!(first, scored(&*engine, &programs, &documents, 64));
         for budget in [1, 512, 4096] {
@@ -262,7 +264,8 @@ fn what_the_model_itself_would_write_is_greedy() {
             assert_eq!(scores[greedy[0]].log_likelihood, best);
             text.push(greedy[0] as u32);
         }
-        let (input, continuation) = (text[..text.len() - 1].to_vec(), text[5..].to_vec());
+        let input = text[..text.len() - 1].to_vec();
+        let continuation = text[5..].to_vec();
         let mut other = continuation.clone();
         other[3] = (other[3] + 1) % vocab;
         let scores = scored(&*engine, &dense, &[vec![(input.clone(), continuation), (input, other)]], 2048);

@@ -1,5 +1,5 @@
 //! The program as a user runs it, on a tiny backbone that the test writes: a whole grid, a second run, and every kind of bad input.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +15,8 @@ fn a_grid_runs_and_a_second_run_gives_the_same_table() {
     let mut tables = Vec::new();
     for _ in 0..2 {
         let output = world.run(&[]);
-        let (screen, log) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        let screen = String::from_utf8(output.stdout).unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{log}");
         assert!(screen.contains("ghosted") && screen.contains("ppl test@64"), "{screen}");
         let rows = table(&world.path("results/grid/results.csv"));
@@ -61,7 +62,8 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     let store = ["--store", "other"];
     let plan = said(&[&["plan", "dense.yaml"], &store[..]].concat());
     assert!(plan.contains("0 complete, 1 to run") && plan.contains("score tiny on test@64: 1 cell"), "{plan}");
-    let (run, again) = ([&["run", "dense.yaml"], &store[..]].concat(), "1 of 1 cells are stored already");
+    let run = [&["run", "dense.yaml"], &store[..]].concat();
+    let again = "1 of 1 cells are stored already";
     let first = said(&run);
     assert!(!first.contains(again) && first.contains("ppl test@64"), "{first}");
     let rows = table(&world.path("results/dense/results.csv"));
@@ -83,7 +85,7 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     // A part of a cut is none.
     world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
     std::fs::remove_dir_all(world.path("results/grid")).unwrap();
-    world.refuses(&[], 2, &["grid.yaml:1:1", "lacks the key `depth`", "all four", "scores its dense backbones"]);
+    world.refuses(&[], 2, &["grid.yaml:1:1", "has no key `depth`", "all four", "scores its dense backbones"]);
 }
 
 #[test]
@@ -106,12 +108,12 @@ fn a_truncated_weight_file_is_refused() {
 }
 
 #[test]
-fn backbones_with_unlike_vocabularies_stand_beside_each_other_in_bits_per_byte() {
+fn unlike_vocabularies_are_compared_in_bits_per_byte() {
     let world = World::new();
     world.runs(&[]);
     let alike = table(&world.path("results/grid/results.csv"));
     assert!(!alike[0].iter().any(|name| name.starts_with("bits/byte")), "{:?}", alike[0]);
-    // The same words under a vocabulary that lacks one: the same tokens, so the same numbers.
+    // Same words under a vocabulary with one word less: the same tokens, so the same numbers.
     std::fs::create_dir(world.path("other")).unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(world.path("backbone").join(name), world.path("other").join(name)).unwrap();
@@ -123,8 +125,9 @@ fn backbones_with_unlike_vocabularies_stand_beside_each_other_in_bits_per_byte()
     world.runs(&[]);
     let rows = table(&world.path("results/grid/results.csv"));
     let column = |name: &str| rows[0].iter().position(|head| head == name).unwrap();
-    let (perplexity, bits) = (column("ppl test@64"), column("bits/byte test@64"));
-    // By hand: five windows of 64 words; a window's text begins where its first word ends.
+    let perplexity = column("ppl test@64");
+    let bits = column("bits/byte test@64");
+    // Expected by hand: five windows of 64 words; a window's text begins after its first word.
     let texts = std::fs::read_to_string(world.path("test.jsonl")).unwrap();
     let texts =
         texts.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["text"].as_str().unwrap().to_owned());
@@ -283,7 +286,7 @@ fn typing_errors_in_the_grid_are_placed() {
     world.refuses(&[], 3, &["grid.yaml:4", "nowhere.txt"]);
 }
 
-/// A grid that scores two tasks as well.
+/// Adds two tasks to a grid.
 fn with_tasks(world: &World) {
     let copa = |premise: usize, label: usize| json!({"premise": format!("w{premise} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": label});
     let rows: Vec<String> = (0..6).map(|i| copa(i, i % 2).to_string()).collect();
@@ -369,7 +372,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_job_that_never_fits_is_refused_with_figures_before_anything_is_computed() {
+fn impossible_job_is_refused_with_figures_before_work() {
     let world = World::new();
     world.refuses(&["--memory", "0.001"], 3, &["more memory", "backbone tiny", "0.00 GB by --memory; "]);
     let list = |world: &World| String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
@@ -379,7 +382,7 @@ fn a_job_that_never_fits_is_refused_with_figures_before_anything_is_computed() {
     let said = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
     let asked = said.split_once("hint:     --memory ").unwrap().1.split(' ').next().unwrap();
     world.runs(&["--memory", asked]);
-    // What is stored needs none.
+    // Stored results need no memory.
     world.runs(&["--memory", "0.001"]);
 }
 
@@ -431,7 +434,8 @@ fn plan_says_how_many_files_and_folders_a_run_makes_at_most() {
     };
     let before = plan();
     let run = &before["answer"]["grids"][0]["cost"]["run"];
-    let (told, had) = (run["inodes"].as_u64().unwrap(), count(&world.path("data/store")));
+    let told = run["inodes"].as_u64().unwrap();
+    let had = count(&world.path("data/store"));
     assert!(run["free_inodes"].is_null() || run["free_inodes"].as_u64().unwrap() > 0);
     let text = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
     assert!(text.contains("files and folders: "), "{text}");
@@ -441,7 +445,7 @@ fn plan_says_how_many_files_and_folders_a_run_makes_at_most() {
 }
 
 #[test]
-fn other_settings_have_a_folder_of_their_own_and_no_two_runs_are_mixed() {
+fn other_settings_have_their_own_folder_and_never_mix() {
     let world = World::new();
     with_tasks(&world);
     world.runs(&[]);
@@ -511,14 +515,14 @@ fn a_reader_that_goes_ends_the_output_quietly() {
 }
 
 #[test]
-fn a_part_of_a_cells_name_is_explained_and_an_ambiguous_one_lists_the_candidates() {
+fn part_of_a_cell_name_resolves_or_lists_candidates() {
     let world = World::new();
     let explain = |cell: &str| {
         let output = world.ghostlab(&["explain", "grid.yaml", cell]);
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         (output.status.code(), text)
     };
-    // What it is called, a part of that, and what it was called before.
+    // Full name, a part of it, and a former name.
     for cell in ["tiny.streamline-1.ghosted", "streamline-1.ghosted", "depth/1/ghosted"] {
         let (code, text) = explain(cell);
         assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{cell}: {text}");
@@ -539,7 +543,7 @@ fn a_part_of_a_cells_name_is_explained_and_an_ambiguous_one_lists_the_candidates
 }
 
 #[test]
-fn results_of_before_with_the_names_of_before_are_compared_as_they_are() {
+fn older_results_are_compared_under_their_names() {
     let world = World::new();
     world.runs(&[]);
     let mut numbers = std::fs::read_to_string(world.path("results/grid/numbers.json")).unwrap();
@@ -583,7 +587,8 @@ fn the_wide_layout_has_a_column_for_each_backbone_and_depth() {
 fn from_elsewhere_the_checkouts_store_is_used_or_the_users_own() {
     let world = World::new();
     world.runs(&[]);
-    let (elsewhere, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let elsewhere = tempfile::tempdir().unwrap();
+    let home = tempfile::tempdir().unwrap();
     let grid = world.path("grid.yaml");
     let ghostlab = |arguments: &[&str]| {
         let mut command = world.command(arguments);
@@ -679,7 +684,8 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
     let store = ghostlab_store::Store::open(&world.path("store"), stage::WORDS).unwrap();
     let load = |overrides: &[String]| Grid::load(&world.path("grid.yaml"), None, overrides).unwrap();
     run(&load(&["depth=1".to_owned()]), RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap();
-    let (grid, stop) = (load(&[]), AtomicBool::new(false));
+    let grid = load(&[]);
+    let stop = AtomicBool::new(false);
     let stops = Stops(&stop);
     let recorder = Recorder::start(&grid, &world.path("results"), &store, &stops).unwrap();
     let error = run(&grid, RunSettings::default(), &store, &recorder, &stop).unwrap_err();
@@ -692,11 +698,11 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
 }
 
 #[test]
-fn each_engine_and_float_type_has_results_of_its_own_that_can_be_compared() {
+fn engines_and_dtypes_have_separate_comparable_results() {
     let world = World::new();
     world.runs(&["--results", "own"]);
     let candle = ["--engine", "candle", "--results"];
-    // Nothing that another engine stored is used.
+    // Objects of another engine are not reused.
     let log = world.runs(&[&candle[..], &["other"]].concat());
     assert!(!log.contains("stored already"), "{log}");
     let log = world.runs(&[&candle[..], &["again"]].concat());
@@ -735,7 +741,7 @@ fn each_engine_and_float_type_has_results_of_its_own_that_can_be_compared() {
     // Another family of kernels is another class of device. It can be planned for anywhere.
     let plan = bf16("amx");
     assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: cpu bf16 on cpu-amx"), "{plan}");
-    // The same float type of another engine is another number.
+    // Same float type on another engine gives another number.
     assert!(said(&["plan", "grid.yaml", "--engine", "candle", "--dtype", "bf16"]).contains("0 complete, 9 to run"));
 }
 
@@ -770,7 +776,7 @@ fn an_engine_that_cannot_run_here_is_refused_with_what_can() {
     }
 }
 
-/// An installed program in a folder of its own.
+/// Installs the program in a folder of its own.
 #[cfg(unix)]
 fn installed() -> (tempfile::TempDir, PathBuf) {
     let prefix = tempfile::tempdir().unwrap();
@@ -780,7 +786,7 @@ fn installed() -> (tempfile::TempDir, PathBuf) {
     (prefix, program)
 }
 
-/// What an installed program does in an empty folder; the user's data lie in `home`.
+/// Runs an installed program in an empty folder; the user's data are in `home`.
 #[cfg(unix)]
 fn works_in_an_empty_folder(program: &Path, home: &Path) {
     let empty = tempfile::tempdir().unwrap();
@@ -804,7 +810,7 @@ fn works_in_an_empty_folder(program: &Path, home: &Path) {
 
 #[cfg(unix)]
 #[test]
-fn an_installed_program_works_in_an_empty_folder_with_what_lies_beside_it() {
+fn installed_program_works_in_an_empty_folder() {
     let ((prefix, program), home) = (installed(), tempfile::tempdir().unwrap());
     let share = prefix.path().join("share/ghostlab");
     std::fs::create_dir_all(share.join("data")).unwrap();
@@ -814,12 +820,12 @@ fn an_installed_program_works_in_an_empty_folder_with_what_lies_beside_it() {
     works_in_an_empty_folder(&program, home.path());
     assert!(!share.join("data/store").exists() && !share.join("results").exists());
     let names = names(&home.path().join("ghostlab"));
-    assert!(names.iter().all(|name| !name.starts_with("share")), "what lies beside is not put elsewhere: {names:?}");
+    assert!(names.iter().all(|name| !name.starts_with("share")), "files next to it stay: {names:?}");
 }
 
 #[cfg(unix)]
 #[test]
-fn a_bare_program_brings_its_experiments_and_data_to_the_users_own() {
+fn bare_program_unpacks_experiments_to_the_users_data() {
     let ((_prefix, program), home) = (installed(), tempfile::tempdir().unwrap());
     works_in_an_empty_folder(&program, home.path());
     let names = names(&home.path().join("ghostlab"));
@@ -835,7 +841,7 @@ fn a_bare_program_brings_its_experiments_and_data_to_the_users_own() {
 }
 
 #[test]
-fn cells_that_one_setting_tells_apart_are_told_apart_wherever_they_are_shown() {
+fn one_setting_distinguishes_cells_wherever_shown() {
     let world = World::new();
     let said = |arguments: &[&str]| {
         let output = world.ghostlab(arguments);
@@ -857,15 +863,16 @@ fn cells_that_one_setting_tells_apart_are_told_apart_wherever_they_are_shown() {
     let found: Vec<_> = ghosted.map(of).collect();
     assert_eq!(found, [["train", "8", "64", "0"], ["train", "8", "64", "1"]]);
 
-    // One seed each: the numbers stand beside each other, and the seed is told.
+    // One seed each: the numbers are paired, and the seed is reported.
     for (name, seed) in [("one", "0"), ("two", "1")] {
-        let (name, seed) = (format!("name={name}"), format!("calibration.seed={seed}"));
+        let name = format!("name={name}");
+        let seed = format!("calibration.seed={seed}");
         said(&["run", "grid.yaml", "--set", "depth=2", "--set", &name, "--set", &seed]);
     }
     let apart = said(&["compare", "results/one", "results/two"]);
-    assert!(apart.contains("paired all the same") && apart.contains("calibration.seed"), "{apart}");
+    assert!(apart.contains("paired anyway") && apart.contains("calibration.seed"), "{apart}");
     assert!(!apart.contains("only in") && !apart.contains("paired with none"), "{apart}");
-    // One of two seeds stands beside its own like, and the other is left.
+    // One of two seeds is paired with its equal, and the other is left over.
     let half = said(&["compare", "results/seeds", "results/two"]);
     assert!(half.contains("that both have are the same") && half.contains("only in A: "), "{half}");
     assert!(!half.contains("only in B") && !half.contains("values that differ"), "{half}");

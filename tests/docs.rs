@@ -1,6 +1,6 @@
-//! What README, CONTRIBUTING and docs/ say to type: every line of theirs is understood by the program, and what needs no
-//! network, GPU or scheduler runs as it stands there.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! Commands in README, CONTRIBUTING and docs/: the program accepts every line, and those that need no network, GPU or
+//! scheduler also run.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod models;
 mod performance;
@@ -13,7 +13,7 @@ use std::process::Output;
 
 use crate::common::world::World;
 
-/// Lines of shell blocks that call the program: page, the words behind its name.
+/// Returns the shell lines that call the program: page and arguments.
 fn lines() -> Vec<(String, Vec<String>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
@@ -31,7 +31,7 @@ fn lines() -> Vec<(String, Vec<String>)> {
     lines
 }
 
-/// The program's arguments, where the line begins with it (also by cargo); a pipe's other end is left out.
+/// Returns the program's arguments if the line calls it, also by cargo, without pipes.
 fn call(line: &str) -> Option<Vec<String>> {
     let line = line.split(" | ").next()?.trim().trim_start_matches("source <(").trim_end_matches(')');
     let rest = line.strip_prefix("cargo run --release -- ").or_else(|| line.strip_prefix("ghostlab "))?;
@@ -39,7 +39,7 @@ fn call(line: &str) -> Option<Vec<String>> {
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Why a line that is understood is not run here.
+/// Returns why a valid line is not run here.
 fn elsewhere(words: &[String]) -> Option<&'static str> {
     let has = |word: &str| words.iter().any(|of| of == word);
     match words[0].as_str() {
@@ -53,7 +53,7 @@ fn elsewhere(words: &[String]) -> Option<&'static str> {
     }
 }
 
-/// The world of the pages: `grid.yaml` on `models/my-llama`, the texts and tasks that they name.
+/// Creates the world of the pages: `grid.yaml` on `models/my-llama`, with their texts and tasks.
 fn world() -> World {
     let world = World::new();
     fs::create_dir_all(world.path("models")).unwrap();
@@ -135,7 +135,7 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
         };
         let line: Vec<String> = words.iter().map(here).collect();
         let words: Vec<&str> = line.iter().map(String::as_str).collect();
-        // As in a checkout, which has the program's own texts.
+        // Same as in a checkout, which contains the program's own texts.
         let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
         let output = world.command(&words).env("GHOSTLAB_EXPERIMENTS", experiments).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", line.join(" "), said(&output));
@@ -169,7 +169,7 @@ fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
     }
 }
 
-/// A heading's anchor, as GitHub makes it.
+/// Returns a heading's anchor as GitHub makes it.
 fn slug(heading: &str) -> String {
     let kept = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-").chars().filter(|c| kept(*c)).collect()

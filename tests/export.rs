@@ -1,5 +1,5 @@
 //! Cells as folders for other programs, read back by this one; and one model scored by itself.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use crate::common::world::{World, records, table};
 use crate::common::{checkout, fixture, json};
 use serde_json::{Value, json};
 
-/// What a world's grid has in a column for a recovery at depth 2.
+/// Returns a recovery's value in a column of a world's grid at depth 2.
 fn value(world: &World, recovery: &str, column: &str) -> f64 {
     let rows = table(&world.path("results/grid/results.csv"));
     let place = |name: &str| rows[0].iter().position(|head| head == name).unwrap();
@@ -20,14 +20,14 @@ fn value(world: &World, recovery: &str, column: &str) -> f64 {
     rows.iter().find(own).unwrap()[place(column)].parse().unwrap()
 }
 
-/// Exports a cell, expects success, and gives what was said.
+/// Exports a cell, expects success, and returns its messages.
 fn export(world: &World, cell: &str, folder: &str, more: &[&str]) -> String {
     let output = world.ghostlab(&[&["export", "grid.yaml", cell, "--to", folder], more].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The results file in what `score` prints as JSON.
+/// Returns the results file in the JSON output of `score`.
 fn score(world: &World, more: &[&str]) -> Value {
     let output = world.ghostlab(&[&["score"], more, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -51,7 +51,8 @@ fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
     let set = ["--set", "recovery=none,prune-and-comp,replaceme-ls"];
     for recovery in ["none", "prune-and-comp", "replaceme-ls"] {
         export(&world, &format!("depth/2/{recovery}"), recovery, &set);
-        let (ours, cell) = (perplexity(&world, recovery), value(&world, recovery, "ppl test@64"));
+        let ours = perplexity(&world, recovery);
+        let cell = value(&world, recovery, "ppl test@64");
         assert!((ours / cell - 1.0).abs() < 1e-5, "{recovery}: {ours} and {cell}");
         let config = json(&world.path(recovery).join("config.json"));
         let dense = json(&world.path("backbone/config.json"));
@@ -79,8 +80,8 @@ fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
     assert!(!card.contains("sliding window"), "{card}");
 }
 
-/// As the hub's Phi-3 has them: its own settings and template stay, and no file is named that did not come along.
-/// The numbers that were scored are those that are written.
+/// With Phi-3 as on the hub: its own settings and template stay, and no missing file is referenced. The scored numbers
+/// equal the exported ones.
 #[test]
 fn an_export_of_rounded_weights_scores_as_its_cell() {
     let world = World::new();
@@ -88,7 +89,8 @@ fn an_export_of_rounded_weights_scores_as_its_cell() {
     world.runs(&set);
     for recovery in ["none", "replaceme-ls"] {
         export(&world, &format!("streamline-2.{recovery}"), recovery, &set);
-        let (ours, cell) = (perplexity(&world, recovery), value(&world, recovery, "ppl test@64"));
+        let ours = perplexity(&world, recovery);
+        let cell = value(&world, recovery, "ppl test@64");
         assert!((ours / cell - 1.0).abs() < 1e-5, "{recovery}: {ours} and {cell}");
         let card = fs::read_to_string(world.path(recovery).join("README.md")).unwrap();
         assert!(card.contains("weights rounded, q4_0: of the matrices"), "{card}");
@@ -100,7 +102,7 @@ fn an_export_of_rounded_weights_scores_as_its_cell() {
 }
 
 #[test]
-fn settings_of_generation_and_chat_are_kept_and_code_that_stays_behind_is_named_nowhere() {
+fn generation_and_chat_settings_are_kept_without_code() {
     let world = World::new();
     let kept = [
         ("generation_config.json", json!({"eos_token_id": [2, 7], "temperature": 0.5}).to_string()),
@@ -152,7 +154,7 @@ fn a_link_out_of_the_model_folder_is_named_and_refused() {
 }
 
 #[test]
-fn a_card_warns_of_the_converter_that_leaves_a_sliding_window_out() {
+fn card_warns_that_the_converter_drops_sliding_windows() {
     let world = World::new();
     for file in ["config.json", "model.safetensors"] {
         fs::copy(fixture("arch/mistral").join(file), world.path("backbone").join(file)).unwrap();
@@ -164,7 +166,7 @@ fn a_card_warns_of_the_converter_that_leaves_a_sliding_window_out() {
 }
 
 #[test]
-fn an_operator_on_the_stream_stands_beside_the_weights_and_says_so() {
+fn stream_operator_is_stored_next_to_weights() {
     let world = World::new();
     let said = export(&world, "depth/1/ghosted", "out", &[]);
     assert!(said.contains("trust_remote_code=True"), "{said}");
@@ -181,9 +183,10 @@ fn an_operator_on_the_stream_stands_beside_the_weights_and_says_so() {
     }
 }
 
-/// What definitions ask is no part of a checkpoint: it is not scored for one, and what is known of it is on the card.
+/// Definitions' questions are not part of a checkpoint: it is exported without scores, and known scores are on the
+/// card.
 #[test]
-fn a_cell_of_a_grid_of_definitions_alone_is_exported_unscored_and_then_with_their_numbers() {
+fn definition_cell_exports_unscored_then_with_its_numbers() {
     let world = World::new();
     let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7), "label": at % 2}).to_string() + "\n";
     fs::create_dir(world.path("rows")).unwrap();
@@ -229,23 +232,23 @@ fn a_folder_is_replaced_whole_and_what_was_not_exported_stays() {
     export(&world, "depth/2/none", "out", &[]);
     assert!(!names(&world.path("out")).contains("modeling_ghostlab.py"), "of the export before nothing is left");
     assert_eq!(fs::read_to_string(world.path("out/LICENSE")).unwrap(), "theirs");
-    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "nothing is left beside it");
+    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "no temporary files are left");
     fs::create_dir(world.path("mine")).unwrap();
     world.write("mine/notes.txt", "mine");
     let output = world.ghostlab(&["export", "grid.yaml", "depth/1/none", "--to", "mine"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains("something else stands in the folder's place") && error.contains("--to"), "{error}");
+    assert!(error.contains("the folder's place is taken") && error.contains("--to"), "{error}");
     assert_eq!(names(&world.path("mine")), ["notes.txt".to_owned()].into());
 }
 
-/// The files of a folder with what is in them.
+/// Reads the files of a folder.
 fn bytes(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     names(folder).into_iter().map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect()
 }
 
 #[test]
-fn an_export_that_is_killed_leaves_its_place_as_it_was_and_the_next_one_is_as_if_unbroken() {
+fn killed_export_leaves_its_place_unchanged() {
     let world = World::new();
     // Several weight files, operators, and the Python file.
     let arguments = |folder: &'static str| {
@@ -270,7 +273,7 @@ fn an_export_that_is_killed_leaves_its_place_as_it_was_and_the_next_one_is_as_if
     assert!(kills.count() > 4);
     assert!(bytes(&world.path("out")) == unbroken, "the one that no kill met");
     assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "it swept what the others left");
-    // Over a folder that stands there: it stays, whole, until the new one is.
+    // Replacing an existing folder: it stays complete until the new one is.
     export(&world, "depth/1/none", "out", &[]);
     let before = bytes(&world.path("out"));
     for fault in ["kill@export:1", "kill@export:30", "kill@place:1"] {
@@ -279,11 +282,11 @@ fn an_export_that_is_killed_leaves_its_place_as_it_was_and_the_next_one_is_as_if
     }
     assert!(world.ghostlab(&arguments("out")).status.success());
     assert!(bytes(&world.path("out")) == unbroken);
-    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "nothing is left beside it");
+    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "no temporary files are left");
 }
 
 #[test]
-fn an_export_with_operators_scores_as_its_cell_to_the_last_digit() {
+fn export_with_operators_scores_exactly_as_its_cell() {
     // OLMo-2 has ReplaceMe's map behind the norm that its MLP ends in.
     let recoveries = [
         ("llama-gqa", &["linearpatch-diag", "linearpatch-rotate", "ghosted", "affine"][..]),
@@ -311,7 +314,7 @@ fn an_export_with_operators_scores_as_its_cell_to_the_last_digit() {
 }
 
 #[test]
-fn operators_before_the_first_layer_that_stays_are_applied_on_every_engine_and_exported() {
+fn operators_before_the_first_kept_layer_run_and_export() {
     let world = World::new();
     let recoveries = ["none", "prune-and-comp", "linearpatch-diag", "ghosted", "affine", "rank", "sequential"];
     let set = format!("recovery=[{}]", recoveries.join(", "));
@@ -360,7 +363,7 @@ fn operators_before_the_first_layer_that_stays_are_applied_on_every_engine_and_e
 }
 
 #[test]
-fn an_operator_that_was_trained_is_scored_and_an_export_of_an_export_is_the_same_model() {
+fn trained_operator_exports_again_as_the_same_model() {
     let world = World::new();
     let set = ["--set", "recovery={name: ghosted, finetune: {sequences: 4, length: 32}}", "--set", "depth=2"];
     world.runs(&[&set[..], &["--set", "name=grid"]].concat());
@@ -386,13 +389,13 @@ fn an_operator_that_was_trained_is_scored_and_an_export_of_an_export_is_the_same
 }
 
 #[test]
-fn an_export_with_operators_is_not_pruned_and_one_that_lacks_some_is_refused() {
+fn export_with_operators_is_not_pruned_or_read_incomplete() {
     let world = World::new();
     export(&world, "depth/1/ghosted", "out", &[]);
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("{path: backbone}", "{path: out}"));
     let pruned = ["--set", "recovery=none", "--set", "depth=1"];
-    world.refuses(&pruned, 2, &["operators beside its weights", "exported from"]);
+    world.refuses(&pruned, 2, &["operators next to its weights", "exported from"]);
     let config = json(&world.path("out/config.json"));
     let place = config["ghostlab"]["operators"][0].clone();
     let mut wrongs: Vec<(Value, &[&str])> = vec![
@@ -485,7 +488,7 @@ fn scores_stand_in_a_table_with_their_errors() {
 }
 
 #[test]
-fn texts_and_tasks_are_those_of_a_profile_or_of_the_profile_that_the_models_entry_names() {
+fn texts_and_tasks_come_from_the_entrys_profile() {
     let world = World::large();
     for folder in ["experiments/profiles", "experiments/backbones"] {
         fs::create_dir_all(world.path(folder)).unwrap();
@@ -563,7 +566,7 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
     }
 }
 
-/// What `doctor MODEL --check` says, by what it looked at: the mark, and what it found.
+/// Returns the output of `doctor MODEL --check` by subject: mark and finding.
 fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
     let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -573,11 +576,12 @@ fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
 }
 
 #[test]
-fn doctor_says_of_a_model_what_it_is_what_may_be_done_with_it_and_that_both_engines_agree() {
+fn doctor_describes_a_model_and_compares_engines() {
     let world = World::new();
     export(&world, "depth/1/ghosted", "repaired", &["--dtype", "f32"]);
     let tiny = checkout().join("data/tiny");
-    let (model, corpora) = (tiny.join("llama"), tiny.join("corpora"));
+    let model = tiny.join("llama");
+    let corpora = tiny.join("corpora");
     let grid = format!(
         "backbones: {{it: {{path: {}}}}}\nbackbone: it\ncriterion: {{name: explicit, layers: [1]}}\ndepth: 1\nrecovery: none\n\
          calibration: {{corpus: test, sequences: 2, length: 64}}\n\
@@ -590,12 +594,13 @@ fn doctor_says_of_a_model_what_it_is_what_may_be_done_with_it_and_that_both_engi
     let output = world.ghostlab(&["export", "tiny.yaml", "depth/1/none", "--gguf", "f16", "--to", "it.gguf"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let layers = |path: &Path| json(&path.join("config.json"))["num_hidden_layers"].as_u64().unwrap();
-    let (own, tiny) = (layers(&world.path("backbone")), layers(&model));
+    let own = layers(&world.path("backbone"));
+    let tiny = layers(&model);
     for (name, layers, lines, operators) in [
         ("backbone", own, 12, None),
         (model.to_str().unwrap(), tiny, 12, None),
         ("it.gguf", tiny - 1, 12, None),
-        ("repaired", own - 1, 6, Some("1 operators beside the weights")),
+        ("repaired", own - 1, 6, Some("1 operators next to the weights")),
     ] {
         let said = doctor(&world, name);
         assert!(said.len() > lines, "{name}: {said:?}");
@@ -639,7 +644,7 @@ fn doctor_says_of_a_model_what_it_is_what_may_be_done_with_it_and_that_both_engi
     }
 }
 
-/// Every file below a folder with the scores of a store.
+/// Lists the files below a folder with scores of a store.
 fn walk(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];

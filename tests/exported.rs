@@ -5,7 +5,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test stops at what it lacks, and says what it skips"
+    reason = "a test panics on setup errors, and says what it skips"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny").join(path)
 }
 
-/// `tools/exported.py`, with caches of its own.
+/// Runs `tools/exported.py` with its own caches.
 fn script(python: &Path, arguments: &[&str]) {
     let home = TempDir::new().unwrap();
     let mut command = common::python::script(python, "exported.py", arguments);
@@ -45,7 +45,7 @@ fn script(python: &Path, arguments: &[&str]) {
     common::python::printed(&mut command);
 }
 
-/// A folder with a grid over the tiny backbones, and a store.
+/// Creates a folder with a grid over the tiny backbones, and a store.
 fn world(grid: &str) -> TempDir {
     let world = TempDir::new().unwrap();
     std::fs::create_dir_all(world.path().join("data/store")).unwrap();
@@ -66,7 +66,7 @@ fn ghostlab(world: &TempDir, arguments: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Our logits of every position of a text.
+/// Computes our logits of every position of a text.
 fn logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64> {
     let batch = Batch::windows([ids]);
     let mut x = decoder.begin(&batch).unwrap();
@@ -77,7 +77,7 @@ fn logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64> {
 }
 
 #[test]
-fn transformers_gives_our_logits_for_every_recovery_and_architecture() {
+fn transformers_matches_every_recovery_and_architecture() {
     let Some(python) = python() else { return };
     // Sixteen tokens for each channel, and a ridge for ReplaceMe: without them maps are so large (on OLMo-2 the greatest
     // singular value is 600) that transformers' own f32 is 1e-4 away from its f64.
@@ -109,9 +109,9 @@ fn transformers_gives_our_logits_for_every_recovery_and_architecture() {
     script(&python, &arguments.collect::<Vec<_>>());
 
     let with_code = compare(&world, &plan, &grid, &store, &out);
-    // By hand: of the 17, `none`, four that fold and one at two cuts that folds are plain. On OLMo-2 the maps of ReplaceMe
-    // (LS, Cos, and at two cuts) and the factor of the stream are steps as well. The cut at layer 0 has no layer before that
-    // takes factors.
+    // Expected by hand: of the 17, `none`, four that fold, and one at two cuts that folds need no code. On OLMo-2 the
+    // maps of ReplaceMe (LS, Cos, and at two cuts) and the scale of the stream are separate steps too. The cut at layer
+    // 0 has no earlier layer that absorbs scales.
     assert_eq!(with_code, 2 * 11 + 15);
 }
 
@@ -140,7 +140,7 @@ fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &P
     with_code
 }
 
-/// A folder with backbones of random numbers, each with a tokenizer of words, a text, and a grid over them.
+/// Creates a folder with random backbones, tokenizers of words, a text, and a grid over them.
 fn random_world(backbones: &[(String, PathBuf)], grid: &str) -> TempDir {
     let world = TempDir::new().unwrap();
     std::fs::create_dir_all(world.path().join("data/store")).unwrap();
@@ -183,14 +183,15 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
         .collect();
     // Longer than any window and any original context; as ids, because transformers has tokenizers of its own for some.
     let ids: Vec<String> = words(100, 17).iter().map(|word| word.trim_start_matches('w').to_owned()).collect();
-    let (out, text) = (world.path().join("logits.safetensors"), ids.join(" "));
+    let out = world.path().join("logits.safetensors");
+    let text = ids.join(" ");
     let arguments = ["logits", out.to_str().unwrap(), &text].into_iter().chain(folders.iter().map(String::as_str));
     script(python, &arguments.collect::<Vec<_>>());
     (folders.len(), compare(world, &plan, &grid, &store, &out))
 }
 
 #[test]
-fn biases_and_windows_by_layer_are_those_of_the_layers_that_stayed() {
+fn biases_and_windows_follow_the_kept_layers() {
     let Some(python) = python() else { return };
     // In Qwen2's the layers from the third on have a window.
     let backbones = ["mistral", "qwen2"].map(|name| (name.to_owned(), common::fixture(&format!("arch/{name}"))));
@@ -206,7 +207,7 @@ fn biases_and_windows_by_layer_are_those_of_the_layers_that_stayed() {
 /// Each of the registry, with what transformers derives from a layer's place: windows, layers without a rotary embedding or
 /// without experts. Cut before and behind such layers.
 #[test]
-fn every_architecture_takes_every_recovery_and_is_exported_as_it_is_computed() {
+fn every_architecture_and_recovery_exports_as_computed() {
     let Some(python) = python() else { return };
     let models = TempDir::new().unwrap();
     let names = [
@@ -271,7 +272,8 @@ fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
         })
         .collect();
     assert_eq!(cells.len(), 2);
-    let (out, tasks) = (world.path().join("scores.json"), data("tasks"));
+    let out = world.path().join("scores.json");
+    let tasks = data("tasks");
     let arguments =
         ["lm-eval", out.to_str().unwrap(), tasks.to_str().unwrap(), "50", &names.join(",")].map(str::to_owned);
     let arguments: Vec<String> = arguments.into_iter().chain(cells.values().cloned()).collect();
@@ -285,9 +287,10 @@ fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
         let Some(folder) = cells.get(cell) else { continue };
         let folder = Path::new(folder).file_name().unwrap().to_str().unwrap();
         for task in names {
-            let (ours, theirs) = (ours["results"][task].as_object().unwrap(), &theirs[folder][task]);
+            let ours = ours["results"][task].as_object().unwrap();
+            let theirs = &theirs[folder][task];
             for (metric, value) in ours.iter().filter(|(metric, _)| metric.ends_with(",none")) {
-                // As tables print them: percent with two decimals.
+                // The value as printed in tables: percent with two decimals.
                 let shown = |value: &serde_json::Value| format!("{:.2}", 100.0 * value.as_f64().unwrap());
                 assert_eq!(shown(value), shown(&theirs[metric]), "{cell}, {task}, {metric}");
                 compared += 1;
@@ -300,7 +303,7 @@ fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
 
 /// Small sizes: no time of it means anything. Each part compares results, and ends with an error where they differ.
 #[test]
-fn the_bench_beside_the_peers_runs_to_its_end_and_all_results_agree() {
+fn peer_benchmark_runs_and_its_results_agree() {
     let Some(python) = python() else { return };
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let ghostlab = Path::new(env!("CARGO_BIN_EXE_ghostlab"));
@@ -315,12 +318,13 @@ fn the_bench_beside_the_peers_runs_to_its_end_and_all_results_agree() {
         .args([Path::new("--driver"), &driver])
         .output()
         .unwrap();
-    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     for part in ["forward", "wide", "generate", "choices", "grid", "solve", "table2", "late"] {
         assert!(said.lines().any(|line| line.starts_with(&format!("| {part} |"))), "{part}: {said}");
     }
-    // llama.cpp is there or not; that it was left out is said.
+    // llama.cpp may be absent; the report states that it was left out.
     assert!(said.contains("| llamacpp |") || said.contains("llamacpp: left out: "), "{said}");
     let differ = "import sys; sys.path.insert(0, sys.argv[1]); from bench import difference; difference('x', [1.0], [1.1], 0.05)";
     let output = Command::new(&python).args(["-c", differ]).arg(root.join("tools/peers")).output().unwrap();

@@ -1,8 +1,8 @@
-//! What can go wrong beside a run, and what comes of it: damage of every payload, no room, no right, file systems without
-//! links, kills and panics at chosen moments, signals, inputs that change or are no files, what the dead left.
+//! Faults during a run: damage to every payload, lack of space or permission, file systems without links, kills and
+//! panics at chosen moments, signals, inputs that change or are not files, remains of dead processes.
 //!
 //! Each sort is a table; an entry is a line. `GHOSTLAB_FAULT` (see `crates/store/src/fault.rs`) hits a chosen moment.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use serde_json::json;
 /// Longer than any run here takes; what hangs, fails.
 const LONG: Duration = Duration::from_secs(240);
 
-/// As small as it can be with every kind of artifact.
+/// As small as possible with every kind of artifact.
 const SMALL: [&str; 6] = ["--set", "corpora.long.limit=5", "--set", "criterion=llm-streamline", "--set", "depth=2"];
 
 fn started(world: &World, arguments: &[&str], fault: &str) -> Child {
@@ -56,7 +56,7 @@ fn verified(world: &World) -> Option<i32> {
 const FAR: &str = "5-0123456789ab";
 const KILLED: &str = "99999999-0123456789ab";
 
-/// The record of a process of another system, and a claim or two of it.
+/// Writes the record of a process of another system, with leases.
 fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     let store = world.path("data/store");
     let text = json!({"id": id, "pid": 5, "system": "another boot", "started": 7, "beat": "00000000000000000007"});
@@ -70,7 +70,7 @@ fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     record
 }
 
-/// As of ten minutes ago: longer than the patience with shared file systems.
+/// Sets a file's times to ten minutes ago, beyond the timeout of shared file systems.
 fn age(path: &Path) {
     fs::File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(600)).unwrap();
 }
@@ -113,7 +113,7 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
     let world = World::large();
     world.runs(&SMALL);
     let tables = world.tables();
-    // What is made from each kind goes with it, so that the damaged thing is asked for.
+    // Derived objects are removed too, so that the damaged object is read.
     let kinds = [
         ("scores", &[][..]),
         ("operator", &["scores"]),
@@ -136,13 +136,12 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
             assert!(world.tables() == tables, "{kind}: the tables differ");
         }
     }
-    // Nothing was deleted after the last round but tokens, which are all in use.
+    // Only tokens were deleted after the last round, and all are in use.
     let verified = world.ghostlab(&["cache", "verify"]);
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
-/// What an artifact's file is, whatever its number: `0000.dense.f32` and `0001.dense.f32` are alike, and so are files that hold
-/// one artifact, or many.
+/// Returns the kind of a store file without its numbers, such as `0000.dense.f32`.
 fn sort_of(path: &Path) -> String {
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     let stage = path.ancestors().map(name).find(|name| name.contains("-v")).unwrap();
@@ -184,7 +183,7 @@ fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
             assert_eq!(verified(&world), Some(seen), "{sort} {how}");
             world.runs(&SMALL);
             assert!(world.tables() == tables, "{sort} {how}: the tables differ");
-            // What a finished run does not read may still be damaged.
+            // Objects that a finished run does not read may still be damaged.
             assert_eq!(world.ghostlab(&["cache", "verify", "--repair"]).status.code(), Some(0), "{sort} {how}");
             assert_eq!(verified(&world), Some(0), "{sort} {how}");
             world.runs(&SMALL);
@@ -244,7 +243,7 @@ fn gc_keeps_what_a_grid_uses_and_tells_what_the_rest_costs() {
 }
 
 #[test]
-fn gc_keeps_every_profile_of_a_grid_and_every_trial_of_its_criteria() {
+fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     let world = World::new();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let profiles = "profile: one\nprofiles:\n  one: {criterion: sleb, recovery: none}\n  two: {depth: 1}\n";
@@ -308,10 +307,11 @@ fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
 }
 
 #[test]
-fn what_an_earlier_program_made_is_told_and_left_alone_until_it_is_named() {
+fn objects_of_older_programs_stay_until_named() {
     let world = World::new();
     world.runs(&[]);
-    let (now, older) = (stage(&world, "scores"), world.path("data/store/scores-v1"));
+    let now = stage(&world, "scores");
+    let older = world.path("data/store/scores-v1");
     fs::rename(now, &older).unwrap();
     let left = || {
         let mut files = Vec::new();
@@ -335,7 +335,8 @@ fn what_an_earlier_program_made_is_told_and_left_alone_until_it_is_named() {
 fn what_a_later_program_made_is_never_cleared_away() {
     let world = World::new();
     world.runs(&[]);
-    let (now, later) = (stage(&world, "scores"), world.path("data/store/scores-v999"));
+    let now = stage(&world, "scores");
+    let later = world.path("data/store/scores-v999");
     fs::rename(now, &later).unwrap();
     let mut files = Vec::new();
     below(&later, &mut files);
@@ -349,7 +350,7 @@ fn what_a_later_program_made_is_never_cleared_away() {
 
 #[cfg(unix)]
 #[test]
-fn a_full_disk_stops_the_run_with_a_reason_and_room_lets_it_go_on() {
+fn full_disk_stops_the_run_and_space_lets_it_resume() {
     let world = World::large();
     // A limit on the size of any file stands for a disk without room: activations are larger.
     let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" run grid.yaml";
@@ -373,7 +374,7 @@ fn a_full_disk_stops_the_run_with_a_reason_and_room_lets_it_go_on() {
 #[test]
 fn a_store_that_cannot_be_written_is_refused_before_the_run() {
     let world = World::new();
-    // Nobody can write here, whatever their rights.
+    // No user can write here.
     world.refuses(&["--store", "/proc/ghostlab"], 3, &["the store cannot be written to", "/proc/ghostlab", "--store"]);
 }
 
@@ -401,7 +402,7 @@ fn artifacts_of_another_stage_version_are_not_used() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
+fn leftovers_of_dead_processes_are_shown_and_swept() {
     let here = {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -410,7 +411,8 @@ fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");
-    // Of a process of this machine that is gone (numbers end below 2^22), and of one of another that is silent for long.
+    // From a process of this machine that is gone (numbers end below 2^22), and from one of another machine that has
+    // been silent for long.
     let killed = plant_far(&world, KILLED, &["something"]);
     let text = fs::read_to_string(&killed).unwrap().replace("another boot", &here).replace(":5,", ":99999999,");
     fs::write(&killed, &text).unwrap();
@@ -459,7 +461,7 @@ fn what_the_dead_left_is_shown_and_swept_whatever_system_they_were_of() {
 }
 
 #[test]
-fn kills_at_chosen_moments_leave_a_store_that_goes_on_to_the_same_tables() {
+fn kills_at_chosen_moments_resume_to_the_same_tables() {
     let undisturbed = World::large();
     undisturbed.runs(&SMALL);
     let places =
@@ -529,18 +531,18 @@ fn wait_for(child: &mut Child, words: &str) {
         line.contains(words)
     });
     assert!(found, "`{words}` is not in: {log}");
-    // Somebody has to read on, or the child would wait for that.
+    // Reads on, because the child would block otherwise.
     std::thread::spawn(move || lines.for_each(drop));
 }
 
 #[cfg(unix)]
 #[test]
-fn waiting_for_another_process_is_said_and_any_signal_to_stop_ends_it() {
+fn waiting_for_a_process_is_shown_and_stops_on_signal() {
     for name in ["-INT", "-TERM", "-HUP"] {
         let world = World::new();
         plant_far(&world, FAR, &["tokenising"]);
         let mut child = started(&world, &["run", "grid.yaml"], "");
-        wait_for(&mut child, "tokenising: process 5 is at it; waiting");
+        wait_for(&mut child, "tokenising: process 5 works on it; waiting");
         signal(&child, name);
         assert_eq!(ended(child).status.code(), Some(130), "{name}");
         let status = said(&world.ghostlab(&["status"]));
@@ -548,7 +550,7 @@ fn waiting_for_another_process_is_said_and_any_signal_to_stop_ends_it() {
     }
 }
 
-/// Runs while another process seems to tokenise, lets `change` happen to what was hashed already, and goes on.
+/// Runs while another process seems to tokenise, applies `change` to inputs already hashed, and continues.
 #[cfg(unix)]
 fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
     let record = plant_far(world, FAR, &["tokenising"]);
@@ -562,7 +564,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
         std::thread::sleep(Duration::from_millis(10));
     }
     change();
-    // It gives its claim back, which shows sooner than that it died.
+    // This releases its claim, which is visible earlier than its death.
     fs::remove_file(world.path("data/store/claims/tokenising")).unwrap();
     fs::remove_file(record).unwrap();
     let output = ended(child);
@@ -571,7 +573,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
 
 #[cfg(unix)]
 #[test]
-fn inputs_that_change_during_a_run_are_refused_and_never_stored_under_the_old_hash() {
+fn inputs_changed_during_a_run_are_refused() {
     let inputs = ["backbone/model.safetensors", "backbone/tokenizer.json", "train.txt", "test.jsonl", "copa.jsonl"];
     let undisturbed = World::large();
     undisturbed.runs(&SMALL);
@@ -585,7 +587,7 @@ fn inputs_that_change_during_a_run_are_refused_and_never_stored_under_the_old_ha
             }
             let times = fs::metadata(&path).unwrap().modified().unwrap();
             let output = changed_after_hashing(&world, || {
-                // Of the same size, with the same time, put in its place.
+                // Replaced by a file of the same size and time.
                 let mut other = bytes.clone();
                 let last = other.len() - if name.ends_with(".safetensors") { 4 } else { 40 };
                 other[last] = if other[last] == b'1' { b'2' } else { b'1' };
@@ -598,7 +600,7 @@ fn inputs_that_change_during_a_run_are_refused_and_never_stored_under_the_old_ha
             assert_eq!(output.status.code(), Some(2), "{name}: {log}");
             assert!(log.contains("an input changed after it was hashed") && log.contains(name), "{log}");
             assert!(!world.path("results/grid/results.csv").exists());
-            // With the old bytes back, the old results come: nothing of the others lies under their hash.
+            // With the old bytes, the old results return: nothing of the changed file is stored under their hash.
             fs::write(&path, &bytes).unwrap();
             world.runs(&SMALL);
             assert!(world.tables() == undisturbed.tables(), "{name}");
@@ -606,12 +608,12 @@ fn inputs_that_change_during_a_run_are_refused_and_never_stored_under_the_old_ha
     }
 }
 
-/// Of these weights a part is in memory at a time: the others are read when they are needed.
+/// Only part of the weights is in memory at a time: the others are loaded on demand.
 const BY_NEED: [&str; 2] = ["--memory", "0.05"];
 
 #[cfg(target_os = "linux")]
 #[test]
-fn weights_that_change_while_layers_are_made_by_need_stop_the_run_and_nothing_is_stored_under_their_old_hash() {
+fn changed_weights_stop_on_demand_loading_store_nothing() {
     let undisturbed = World::large();
     undisturbed.runs(&SMALL);
     let arguments = [&SMALL[..], &BY_NEED].concat();
@@ -619,7 +621,8 @@ fn weights_that_change_while_layers_are_made_by_need_stop_the_run_and_nothing_is
     type Change<'a> = (&'a str, &'a dyn Fn(&Path));
     // In place, of the same length, with the old time set again; cut off; another file in its place.
     let in_place = |path: &Path| {
-        let (mut bytes, time) = (fs::read(path).unwrap(), fs::metadata(path).unwrap().modified().unwrap());
+        let mut bytes = fs::read(path).unwrap();
+        let time = fs::metadata(path).unwrap().modified().unwrap();
         let last = bytes.len() - 4;
         bytes[last] ^= 1;
         fs::write(path, bytes).unwrap();
@@ -650,7 +653,7 @@ fn weights_that_change_while_layers_are_made_by_need_stop_the_run_and_nothing_is
             assert_eq!(output.status.code(), Some(2), "{how} at {place}: {log}");
             assert!(log.contains("model.safetensors"), "{how} at {place}: {log}");
             assert!(!world.path("results/grid/results.csv").exists());
-            // With the old bytes back, the old results come: nothing of the others lies under their hash.
+            // With the old bytes, the old results return: nothing of the changed file is stored under their hash.
             fs::write(weights(&world), &bytes).unwrap();
             world.runs(&arguments);
             assert!(world.tables() == undisturbed.tables(), "{how} at {place}");
@@ -660,7 +663,7 @@ fn weights_that_change_while_layers_are_made_by_need_stop_the_run_and_nothing_is
 
 #[cfg(target_os = "linux")]
 #[test]
-fn weights_that_change_while_fine_tuning_runs_stop_it_and_nothing_is_stored_under_their_old_hash() {
+fn changed_weights_stop_fine_tuning_and_store_nothing() {
     let tuned = |name: &str| format!("{{name: {name}, finetune: {{sequences: 8, length: 32}}}}");
     let world = || {
         let world = World::new();
@@ -685,7 +688,8 @@ fn weights_that_change_while_fine_tuning_runs_stop_it_and_nothing_is_stored_unde
         let time = fs::metadata(&weights).unwrap().modified().unwrap();
         let mut child = started(&world, &["run", "grid.yaml"], &format!("stop@{place}"));
         wait_until_stopped(&mut child);
-        let (mut other, beside) = (bytes.clone(), world.path("beside"));
+        let mut other = bytes.clone();
+        let beside = world.path("beside");
         let last = other.len() - 4;
         other[last] ^= 1;
         fs::write(&beside, other).unwrap();
@@ -757,7 +761,7 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
 }
 
 #[test]
-fn two_names_for_one_backbone_share_their_work_without_a_word_of_damage() {
+fn two_names_of_one_backbone_share_work_silently() {
     let world = World::large();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  same: {path: ./backbone}");

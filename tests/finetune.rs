@@ -1,6 +1,6 @@
 //! Fine-tuning as a user runs it: one pass for all methods of a boundary, killed and gone on with, refused where there is
 //! nothing to train.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use ghostlab_store::{Found, ObjectKind, Store};
 
 const STEPS: usize = 40;
 
-/// A world that cuts one layer of four and trains what is put there.
+/// Creates a world that cuts one layer of four and trains the repair.
 fn world(recoveries: &str) -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -25,7 +25,7 @@ fn tuned(name: &str) -> String {
     format!("{{name: {name}, finetune: {{sequences: {STEPS}, length: 32}}}}")
 }
 
-/// The payloads of what is stored of one kind, but for what a clock wrote.
+/// Reads the stored payloads of one kind without timings.
 fn stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries() {
@@ -43,14 +43,15 @@ fn stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
 fn perplexities(world: &World) -> BTreeMap<String, f64> {
     let rows = table(&world.path("results/grid/results.csv"));
     let place = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap();
-    let (method, value) = (place("recovery"), place("ppl test@64"));
+    let method = place("recovery");
+    let value = place("ppl test@64");
     // The name of a trained method has a comma, so that its cell is quoted and split: numbers are found from the end.
     let from_end = rows[0].len() - value;
     rows[1..].iter().map(|row| (row[method].clone(), row[row.len() - from_end].parse().unwrap())).collect()
 }
 
 #[test]
-fn the_methods_of_a_boundary_read_one_pass_and_stand_beside_the_untrained() {
+fn methods_of_a_boundary_share_a_pass_and_keep_untrained() {
     let world = world(&[tuned("linearpatch-diag"), tuned("ghosted"), "ghosted".to_owned()].join(", "));
     let log = world.runs(&[]);
     let passes = log.lines().filter(|line| line.contains("read train") && line.contains("done in")).count();
@@ -62,7 +63,8 @@ fn the_methods_of_a_boundary_read_one_pass_and_stand_beside_the_untrained() {
         .map(|(_, bytes)| bytemuck::pod_collect_to_vec::<u8, f64>(&bytes))
         .collect();
     assert_eq!(losses.iter().map(Vec::len).collect::<Vec<_>>(), [STEPS; 2]);
-    // Of a random backbone losses need not fall; those of a trained one are held to the reference in ghostlab-core.
+    // Losses of a random backbone need not fall; those of a trained one are compared with the reference in
+    // ghostlab-core.
     assert!(losses.iter().flatten().all(|loss| loss.is_finite() && *loss > 0.0), "{losses:?}");
     let perplexities = perplexities(&world);
     assert_eq!(perplexities.len(), 4, "the dense backbone, ghosted as it is solved, and two trained ones");
@@ -73,7 +75,7 @@ fn the_methods_of_a_boundary_read_one_pass_and_stand_beside_the_untrained() {
 }
 
 #[test]
-fn calibrations_that_train_on_one_text_read_it_once_and_clear_away_nothing_of_each_other() {
+fn trainings_on_one_text_share_its_pass_and_files() {
     let world = world(&tuned("ghosted"));
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let one = "{corpus: train, sequences: 8, length: 64}";
@@ -87,7 +89,7 @@ fn calibrations_that_train_on_one_text_read_it_once_and_clear_away_nothing_of_ea
     assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
     let start = || {
         let mut command = world.command(&["worker", "grid.yaml", "--events", "--threads", "1"]);
-        // All come to the shard while the first of them is at it.
+        // All reach the shard while the first one works on it.
         command.env("GHOSTLAB_FAULT", "slow@teach:700").stdout(std::process::Stdio::piped());
         command.stderr(std::process::Stdio::piped()).spawn().unwrap()
     };
@@ -114,8 +116,9 @@ fn calibrations_that_train_on_one_text_read_it_once_and_clear_away_nothing_of_ea
 }
 
 #[test]
-fn a_training_that_was_killed_goes_on_and_ends_in_the_same_bytes() {
-    let (whole, killed) = (world(&tuned("ghosted")), world(&tuned("ghosted")));
+fn killed_training_resumes_to_identical_bytes() {
+    let whole = world(&tuned("ghosted"));
+    let killed = world(&tuned("ghosted"));
     whole.runs(&[]);
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
@@ -124,13 +127,13 @@ fn a_training_that_was_killed_goes_on_and_ends_in_the_same_bytes() {
     assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
     let log = killed.runs(&[]);
     // A checkpoint every two of forty steps; the 26th had begun.
-    assert!(log.contains("goes on after step 24 of 40"), "{log}");
+    assert!(log.contains("resumes after step 24 of 40"), "{log}");
     assert_eq!(stored(&killed, stage::distilled::KIND), stored(&whole, stage::distilled::KIND));
     assert_eq!(killed.tables(), whole.tables());
 }
 
 #[test]
-fn what_cannot_be_trained_is_refused_with_the_reason_before_anything_runs() {
+fn untrainable_setting_is_refused_with_reason_upfront() {
     for name in ["none", "replaceme-ls"] {
         world(&tuned(name)).refuses(&[], 2, &["no operator that can be fine-tuned", "linearpatch-rotate, ghosted"]);
     }

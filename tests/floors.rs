@@ -1,6 +1,6 @@
-//! The floors of the house, drawn from what files use of each other: a room uses only rooms below it, and no files use each
-//! other in a circle. Of a folder's own `mod.rs` a file may use what it likes: that is its room.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! Layers of the code, derived from the imports between files: a module uses only modules of lower layers, and files do
+//! not import each other in cycles. A file may use anything from its folder's own `mod.rs`.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -60,7 +60,7 @@ const ROOMS: [(&str, &[&str]); 3] = [
         ],
     ),
 ];
-/// Here files are few enough to be a room each.
+/// In these crates each file is a module of its own.
 const FLAT: [&str; 3] = ["crates/definitions/src", "crates/hub/src", "crates/store/src"];
 
 /// A module, by the names from the crate's root.
@@ -69,7 +69,7 @@ type Module = Vec<String>;
 /// The source of a crate: what each file has to say, without tests, comments and texts.
 struct Sources {
     files: BTreeMap<Module, String>,
-    /// What a module passes on under a name of its own.
+    /// Names re-exported by a module.
     passed_on: BTreeMap<Module, BTreeMap<String, Module>>,
 }
 
@@ -104,7 +104,7 @@ impl Sources {
         sources
     }
 
-    /// A path as it stands in a module, from the crate's root; none where it begins in another crate.
+    /// Resolves a path in a module from the crate's root. `None` for other crates.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Module> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {
@@ -121,7 +121,7 @@ impl Sources {
         }
     }
 
-    /// The file that something is from, wherever it is passed on.
+    /// Finds the file that defines an item, through re-exports.
     fn home(&self, path: &[String], depth: usize) -> Option<Module> {
         let (module, rest) =
             (0..=path.len()).rev().map(|at| path.split_at(at)).find(|(own, _)| self.files.contains_key(*own))?;
@@ -132,7 +132,7 @@ impl Sources {
         }
     }
 
-    /// Which files each file uses.
+    /// Returns which files each file uses.
     fn arrows(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
         self.files.iter().map(|(module, text)| (module, self.used_by(module, text))).collect()
     }
@@ -150,9 +150,10 @@ impl Sources {
     }
 }
 
-/// A text of the same lines without comments, and with texts and characters emptied.
+/// Blanks comments, texts and characters, keeping the lines.
 fn bare(text: &str) -> String {
-    let (mut bare, mut rest) = (String::new(), text);
+    let mut bare = String::new();
+    let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let raw = rest.strip_prefix('r').map(|of| of.trim_start_matches('#')).filter(|of| of.starts_with('"'));
         let word = bare.chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_');
@@ -188,13 +189,15 @@ fn bare(text: &str) -> String {
     bare
 }
 
-/// What stands in a file for the program: each item that is for tests is taken out.
+/// Removes test items from a file.
 fn without_tests(text: &str) -> String {
-    let (mut kept, mut rest) = (String::new(), text);
+    let mut kept = String::new();
+    let mut rest = text;
     while let Some(at) = ["#[cfg(test)]", "#[cfg(all(test"].iter().filter_map(|mark| rest.find(mark)).min() {
         kept.push_str(&rest[..at]);
         let item = &rest[at..];
-        let (body, end) = (item.find('{').unwrap_or(usize::MAX), item.find(';').unwrap_or(item.len() - 1));
+        let body = item.find('{').unwrap_or(usize::MAX);
+        let end = item.find(';').unwrap_or(item.len() - 1);
         let is_use = item[..end.min(body)].split_whitespace().any(|word| word == "use");
         let mut depth = 0_usize;
         let close = |(_, c): &(usize, char)| {
@@ -211,7 +214,7 @@ fn without_tests(text: &str) -> String {
     kept + rest
 }
 
-/// The trees of all `use`, and whether each passes them on.
+/// Returns the trees of all `use` items, and whether each re-exports.
 fn uses(text: &str) -> Vec<(bool, String)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("use ") {
@@ -223,7 +226,7 @@ fn uses(text: &str) -> Vec<(bool, String)> {
     found
 }
 
-/// The paths of a tree, with the new names of those that have one.
+/// Returns the paths of a tree, with new names.
 fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
     let tree = tree.trim();
     let Some((before, inside)) = tree.split_once('{') else {
@@ -233,7 +236,8 @@ fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
         return if path == [""] { Vec::new() } else { vec![(path, name)] };
     };
     let inside = inside.trim().strip_suffix('}').unwrap();
-    let (mut depth, mut parts) = (0_usize, vec![String::new()]);
+    let mut depth = 0_usize;
+    let mut parts = vec![String::new()];
     for c in inside.chars() {
         depth = depth + usize::from(c == '{') - usize::from(c == '}');
         match c {
@@ -248,7 +252,7 @@ fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
         .collect()
 }
 
-/// The paths that stand in the text itself.
+/// Returns the paths in the code itself.
 fn inline(text: &str) -> Vec<Module> {
     let mut found = Vec::new();
     for begin in ["crate::", "super::", "self::"] {
@@ -307,7 +311,8 @@ fn no_files_use_each_other_in_a_circle() {
             "{of}: hardly any arrow was read"
         );
         let reached = |from: &Module| {
-            let (mut reached, mut next) = (BTreeSet::new(), vec![from.clone()]);
+            let mut reached = BTreeSet::new();
+            let mut next = vec![from.clone()];
             while let Some(module) = next.pop() {
                 next.extend(arrows[&module].iter().filter(|used| reached.insert((*used).clone())).cloned());
             }

@@ -1,5 +1,5 @@
 //! Generated answers through the program: the same bytes after kills and in any memory, and those of lm-evaluation-harness.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use ghostlab::stage::{self, generations};
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
 
-/// 200 prompts are four chunks.
+/// Creates a world with 200 prompts, which are four chunks.
 fn generating(evaluate: &str) -> World {
     let world = World::new();
     let row = |i: usize| json!({"question": format!("w{i} w{} w{}", i * 7 % 299, i * 31 % 299), "answer": format!("#### w{}", i % 9)});
@@ -34,7 +34,7 @@ fn generating(evaluate: &str) -> World {
     world
 }
 
-/// All stored answers, by the hashes of their keys.
+/// Reads all stored answers by key hash.
 fn stored(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
     let items = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     let mut all: Vec<_> = items
@@ -53,8 +53,9 @@ fn stored(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
 }
 
 #[test]
-fn a_killed_generation_goes_on_and_its_answers_and_tables_are_those_of_an_undisturbed_one() {
-    let (undisturbed, world) = (generating(""), generating(""));
+fn killed_generation_resumes_to_identical_answers() {
+    let undisturbed = generating("");
+    let world = generating("");
     undisturbed.runs(&[]);
     for place in ["score:1", "journal:1", "score:2", "journal:2", "commit:2"] {
         let output =
@@ -63,7 +64,8 @@ fn a_killed_generation_goes_on_and_its_answers_and_tables_are_those_of_an_undist
         assert!(world.tables().is_empty(), "{place}: a table of a run that was killed");
     }
     world.runs(&[]);
-    let (one, other) = (stored(&undisturbed), stored(&world));
+    let one = stored(&undisturbed);
+    let other = stored(&world);
     // The dense backbone, and two cuts with two recoveries each.
     assert_eq!(one.len(), 5);
     assert!(one.iter().all(|(_, texts)| texts.len() == 200 && texts.iter().all(|of| of.tokens > 0)));
@@ -75,7 +77,8 @@ fn a_killed_generation_goes_on_and_its_answers_and_tables_are_those_of_an_undist
 
 #[test]
 fn fewer_documents_have_the_answers_that_they_have_among_all() {
-    let (all, few) = (generating(""), generating(", limit: 70"));
+    let all = generating("");
+    let few = generating(", limit: 70");
     all.runs(&[]);
     few.runs(&[]);
     let texts = |world: &World| {
@@ -110,16 +113,16 @@ fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
     let of = |name: &str| config[name].as_u64().unwrap();
     let layers = of("num_hidden_layers");
     let heads = config["head_dim"].as_u64().unwrap_or(of("hidden_size") / of("num_attention_heads"));
-    // Of 64 prompts: f32 keys and values of the dense backbone, and of two cuts with two recoveries each.
+    // For 64 prompts: f32 keys and values of the dense backbone, and of two cuts with two recoveries each.
     let token = 8 * of("num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
     assert!(memory(90, &[]) - memory(12, &[]) >= 64 * 78 * token, "{} {}", memory(90, &[]), memory(12, &[]));
-    // What is to be kept is no more than its part of the memory.
+    // Kept keys and values stay within their share of the memory.
     let bounded = |new: usize| memory(new, &["--memory", "0.12"]);
     assert!(bounded(240) - bounded(12) < 64 * 228 * token, "{} {}", bounded(240), bounded(12));
 }
 
 #[test]
-fn the_embedded_backbones_know_answers_and_last_words_without_choices() {
+fn bundled_backbones_generate_answers_and_last_words() {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let definitions = checkout.join("experiments/definitions/");
     let world = World::new();

@@ -1,6 +1,6 @@
 //! Stage versions: a stage whose output changes must get another version, or stored artifacts of the old code would be
 //! taken for those of the new one.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// one in the last place move no number by more than 2e-7.)
 const TOLERANCE: f64 = 1e-5;
 
-/// The stages that made an artifact, with their versions: its own and those of all that it was made from.
+/// Collects the stages that made an object and its inputs, with versions.
 fn stages(key: &Value, found: &mut BTreeSet<String>) {
     let Value::Object(map) = key else { return };
     if let (Some(Value::String(kind)), Some(version)) = (map.get("kind"), map.get("version")) {
@@ -24,8 +24,7 @@ fn stages(key: &Value, found: &mut BTreeSet<String>) {
     map.values().for_each(|value| stages(value, found));
 }
 
-/// What an artifact is of, without versions and hashes, which change with other stages, and without the grid's names of
-/// inputs, which are no part of a key.
+/// Describes an object without versions, hashes and input names.
 fn name(key: &Value) -> String {
     match key {
         Value::Object(map) => {
@@ -39,7 +38,7 @@ fn name(key: &Value) -> String {
     }
 }
 
-/// All numbers of a JSON value but times, in order.
+/// Collects all numbers of a JSON value except times, in order.
 fn numbers(value: &Value, found: &mut Vec<f64>) {
     match value {
         Value::Number(number) => found.push(number.as_f64().unwrap()),
@@ -53,7 +52,7 @@ fn numbers(value: &Value, found: &mut Vec<f64>) {
     }
 }
 
-/// A payload as a few numbers.
+/// Summarises a payload as a few numbers.
 fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     let values: Vec<f64> = match file.rsplit('.').next().unwrap() {
         "json" => {
@@ -69,27 +68,27 @@ fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     summary(&values)
 }
 
-/// What has no rounding: the length, and 32 bits of the hash as a number.
+/// Summarises exact bytes: the length, and 32 bits of the hash.
 fn exact(bytes: &[u8]) -> Vec<f64> {
     let hash = ghostlab::files::sha256::of_bytes(bytes);
     vec![bytes.len() as f64, f64::from(u32::from_str_radix(&hash[..8], 16).unwrap())]
 }
 
 fn summary(values: &[f64]) -> Vec<f64> {
-    // The place counts, else two numbers could change places unseen; magnitudes, because signed sums cancel, and what is
-    // left of them is rounding.
+    // Weighted by position, so that swapped numbers are detected; magnitudes, because signed sums cancel and leave only
+    // rounding.
     let weighted = |of: fn(f64) -> f64| values.iter().enumerate().map(|(i, &v)| of(v) * (1.0 + (i % 7) as f64)).sum();
     vec![values.len() as f64, weighted(f64::abs), weighted(|v| v * v)]
 }
 
-/// What the artifacts of one kind are, by name, and the stages that made them.
+/// Artifacts of one kind by name, and the stages that made them.
 #[derive(Default)]
 struct Outputs {
     values: BTreeMap<String, Vec<f64>>,
     stages: BTreeSet<String>,
 }
 
-/// The outputs of each stage on a small grid of all kinds of methods.
+/// Computes the outputs of each stage on a small grid of all kinds of methods.
 fn outputs() -> BTreeMap<&'static str, Outputs> {
     let world = World::large();
     world.runs(&["--set", "recovery=[none, prune-and-comp, replaceme-ls, linearpatch-rotate, ghosted]"]);
@@ -116,7 +115,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
         let kind = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let of_kind = outputs.entry(kind.name()).or_default();
         stages(key, &mut of_kind.stages);
-        // Of two tokens that are all but equally likely either may come first.
+        // Two tokens of nearly equal probability may come in either order.
         for file in artifact.payloads().filter(|file| *file != "likeliest.u32") {
             let values = payload(file, &artifact.read(file).unwrap());
             let before = of_kind.values.insert(format!("{} {file}", name(&key["of"])), values);
@@ -138,7 +137,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
     let golden = if path.exists() { json(&path) } else { json!({}) };
     let outputs = outputs();
     let mut renewed = serde_json::Map::new();
-    // What a machine took is never the same twice.
+    // Costs measured on a machine are never the same twice.
     for kind in stage::KINDS.into_iter().filter(|kind| *kind != stage::latency::KIND) {
         let Outputs { values, stages } = &outputs[kind.name()];
         let stored = &golden[kind.name()];
@@ -149,7 +148,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
             .collect();
         let same = changed.is_empty() && stored["outputs"].as_object().is_some_and(|all| all.len() == values.len());
         if stored["stages"] == json!(stages) {
-            // What this test makes more than before is no change.
+            // Additional outputs of this test are not changes.
             let added = changed.iter().all(|name| stored["outputs"].get(name.as_str()).is_none());
             assert!(
                 same || (added && std::env::var_os("GHOSTLAB_BLESS").is_some()),

@@ -3,7 +3,7 @@
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
-    reason = "a test shows what it found, and stops at what it lacks"
+    reason = "a test shows what it found, and panics on setup errors"
 )]
 
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
     all.into_iter().map(|of| of.into_iter().map(|one| (one.input_ids, one.continuation_ids)).collect()).collect()
 }
 
-/// Which choice of each document is the likeliest.
+/// Returns the likeliest choice of each document.
 fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
     let choice = |(input, continuation)| TokenisedChoice { input, continuation };
     let borrowed: Vec<Vec<TokenisedChoice<'_>>> =
@@ -55,7 +55,7 @@ fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
     documents.iter().map(of_document).collect()
 }
 
-/// What is held against f32.
+/// A comparison with f32.
 struct Exam {
     backbone: PathBuf,
     config: Config,
@@ -64,7 +64,7 @@ struct Exam {
 }
 
 impl Exam {
-    /// None where the backbone is absent.
+    /// Reads the fixture. `None` without the backbone.
     fn read() -> Option<Self> {
         let folder = shared("real")?;
         let backbone = folder.join("backbone");
@@ -101,7 +101,7 @@ impl Exam {
 }
 
 #[test]
-fn products_in_bf16_are_within_half_a_percent_and_choose_the_same_answers() {
+fn bf16_products_are_within_half_a_percent_same_answers() {
     let Some(exam) = Exam::read() else { return };
     let engine = |products| Decoder::load_within(exam.config.clone(), &exam.backbone, products, u64::MAX).unwrap();
     let portable = engine(Products::Bf16);
@@ -115,7 +115,7 @@ fn products_in_bf16_are_within_half_a_percent_and_choose_the_same_answers() {
 
 #[test]
 #[ignore = "slow: a real backbone in two float types by candle's CPU kernels"]
-fn half_precision_is_within_half_a_percent_and_chooses_the_same_answers() {
+fn half_precision_is_within_half_a_percent_same_answers() {
     let Some(exam) = Exam::read() else { return };
     exam.hold_candle(DeviceName::Cpu, &[FloatType::Bf16, FloatType::F16]);
 }

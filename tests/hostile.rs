@@ -1,7 +1,7 @@
 //! Damaged and hostile inputs: seeded mutations of every kind of file that is read, and the program on files that are made
 //! to break it. The long version is `just fuzz`; `GHOSTLAB_FUZZ_ROUNDS` makes this one longer, and
 //! `GHOSTLAB_FUZZ_SEED` another one.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 #[path = "../fuzz/src/lib.rs"]
 mod targets;
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// What files of all kinds go wrong with.
+/// Faults in files of all kinds.
 const WORDS: [&str; 24] = [
     "18446744073709551615",
     "-1",
@@ -59,7 +59,7 @@ const WORDS: [&str; 24] = [
     "&a *a",
 ];
 
-/// One to four changes of a seed.
+/// Applies one to four changes to a seed.
 fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..1 + random.below(4) {
@@ -94,7 +94,8 @@ fn attack(target: &FuzzTarget) {
     let mut random = Random(target.name.bytes().map(u64::from).sum::<u64>() + other);
     seeds.iter().for_each(|seed| (target.run)(seed));
     for round in 0..rounds {
-        let (seed, other) = (random.below(seeds.len()), random.below(seeds.len()));
+        let seed = random.below(seeds.len());
+        let other = random.below(seeds.len());
         let data = mutated(&seeds[seed], &seeds[other], &mut random);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(&data))) {
             // Written down, so that it can become a seed.
@@ -131,7 +132,7 @@ macro_rules! attacks {
 attacks!(grid config tokenizer weights gguf corpus task race definition template meta pack record journal command plan);
 
 #[test]
-fn a_call_that_waits_for_a_processor_is_not_taken_for_one_that_hangs() {
+fn call_waiting_for_cpu_is_not_taken_for_a_hang() {
     use std::time::Duration;
     let seconds = Duration::from_secs;
     assert_eq!(targets::watch::charged(seconds(500), seconds(450)), seconds(50));
@@ -161,7 +162,7 @@ fn zipped(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_number_that_nobody_can_mean_is_refused_before_anything_is_made_of_it() {
+fn absurd_number_is_refused_before_use() {
     let world = World::new();
     let huge = u64::MAX.to_string();
     for (given, words) in [
@@ -200,9 +201,11 @@ fn a_number_that_nobody_can_mean_is_refused_before_anything_is_made_of_it() {
 }
 
 #[test]
-fn what_no_memory_or_disk_holds_is_refused_by_arithmetic_before_a_text_is_read() {
-    // 1.28 and 4.29 thousand million tokens: the first are 10 GB of ids, the second beside that 1.1 TB of activations a site.
-    let (many, most) = ("20000000", "67108864");
+fn impossible_sizes_are_refused_before_reading_text() {
+    // 1.28 and 4.29 thousand million tokens: the first are 10 GB of ids, the second additionally 1.1 TB of activations
+    // per site.
+    let many = "20000000";
+    let most = "67108864";
     let tuned = |count: &str| format!("recovery={{name: ghosted, finetune: {{sequences: {count}, length: 64}}}}");
     for (set, memory, words) in [
         (
@@ -232,7 +235,7 @@ fn what_no_memory_or_disk_holds_is_refused_by_arithmetic_before_a_text_is_read()
 }
 
 #[test]
-fn a_file_that_unpacks_to_more_than_the_limit_is_refused_and_the_switch_raises_it() {
+fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
     let world = World::large();
     let row = |length: usize| format!("{}\n", json!({"text": "w1 ".repeat(length)}));
     let task = std::fs::read_to_string(world.path("copa.jsonl")).unwrap();
@@ -254,7 +257,7 @@ fn a_file_that_unpacks_to_more_than_the_limit_is_refused_and_the_switch_raises_i
 }
 
 #[test]
-fn weights_that_become_shorter_while_they_are_read_are_an_error_that_names_the_file() {
+fn truncated_weights_while_reading_name_the_file() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let weights = ghostlab::model::weights::Weights::open(&world.path("backbone")).unwrap();
@@ -286,7 +289,7 @@ fn an_index_of_shards_cannot_lead_out_of_its_folder() {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_in_the_place_of_any_input_is_refused_and_does_not_hang() {
+fn pipe_as_input_is_refused_without_hanging() {
     for name in [
         "grid.yaml",
         "backbone/config.json",
@@ -308,7 +311,7 @@ fn a_pipe_in_the_place_of_any_input_is_refused_and_does_not_hang() {
 }
 
 #[test]
-fn a_special_token_beyond_the_embedding_is_refused_before_calibration() {
+fn special_token_beyond_embedding_is_refused_early() {
     let world = World::new();
     let mut tokenizer = common::world::tokenizer(300);
     tokenizer["post_processor"] = json!({"type": "TemplateProcessing",
@@ -324,7 +327,7 @@ fn a_special_token_beyond_the_embedding_is_refused_before_calibration() {
 }
 
 #[test]
-fn names_of_every_kind_get_files_of_their_own_and_what_cannot_be_shown_is_refused_first() {
+fn names_of_any_kind_get_files_or_are_refused_first() {
     let world = World::large();
     let long = "x".repeat(180);
     let names = ["a b", "a_b", "a-b", "=1+1", &long];

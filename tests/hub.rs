@@ -1,5 +1,5 @@
 //! The program against a hub on the loopback: what a grid names is fetched, pinned, checked and used.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const MODEL: &str = "meta/tiny";
 
-/// What the hub of a test has: the backbone of the world, with its weights as a large file.
+/// Returns the files of a test's hub: the world's backbone, with its weights as a large file.
 fn files(world: &World) -> Vec<Served> {
     let read = |name: &str| fs::read(world.path("backbone").join(name)).unwrap();
     let text = |name: &str| small(name, &String::from_utf8(read(name)).unwrap());
@@ -26,7 +26,7 @@ fn files(world: &World) -> Vec<Served> {
     ]
 }
 
-/// The program with this hub and a cache in the world's folder.
+/// Runs the program with this hub and a cache in the world's folder.
 fn ghostlab(world: &World, hub: &str, arguments: &[&str], more: &[(&str, &str)]) -> Output {
     let mut command = world.command(arguments);
     for name in
@@ -42,7 +42,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// What was said, if the exit code is this; the token is in none of it, nor in any file.
+/// Returns the output, after checking the exit code, and that the token is in no output or file.
 fn ended(world: &World, output: &Output, code: i32) -> String {
     let said = said(output);
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -63,7 +63,7 @@ fn ended(world: &World, output: &Output, code: i32) -> String {
     said
 }
 
-/// A grid whose backbone is on the hub, in a world that has none at hand.
+/// Creates a world whose backbone exists only on the hub.
 fn world_of_a_hub_model() -> (World, Vec<Served>) {
     let world = World::new();
     let files = files(&world);
@@ -77,7 +77,7 @@ fn world_of_a_hub_model() -> (World, Vec<Served>) {
 }
 
 #[test]
-fn a_grid_that_names_a_hub_model_says_the_command_and_runs_after_it() {
+fn grid_with_hub_model_names_the_command_and_then_runs() {
     let (world, files) = world_of_a_hub_model();
     let server = FakeHub::start(MODEL, files, no_fault());
     let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
@@ -87,7 +87,7 @@ fn a_grid_that_names_a_hub_model_says_the_command_and_runs_after_it() {
         "{lacking}"
     );
     assert!(run(&["doctor", "grid.yaml"], 3).contains("LACKS"), "the doctor says so, too");
-    assert!(server.requests().is_empty(), "nobody asked the hub for anything");
+    assert!(server.requests().is_empty(), "no request reached the hub");
 
     let listed = run(&["fetch", "grid.yaml", "--dry-run"], 0);
     assert!(
@@ -126,7 +126,7 @@ fn a_grid_that_names_a_hub_model_says_the_command_and_runs_after_it() {
 }
 
 #[test]
-fn what_the_hub_refuses_is_told_without_the_token_in_lines_and_in_events() {
+fn hub_refusals_are_reported_without_the_token() {
     let (world, files) = world_of_a_hub_model();
     let gated: Fault = Box::new(|request, _, answer| match request.path.contains("/resolve/") || request.elsewhere {
         true => Answer::new(403)
@@ -164,7 +164,7 @@ fn a_local_path_wins_and_a_named_one_has_to_be_there() {
 }
 
 #[test]
-fn a_definitions_data_set_is_fetched_by_name_configuration_and_split() {
+fn dataset_is_fetched_by_name_configuration_and_split() {
     let world = World::new();
     let row = |at: usize| format!("{{\"text\": \"w{at} w3\", \"label\": {}}}\n", at % 2);
     let rows = |from: usize| (from..from + 4).map(row).collect::<String>();
@@ -235,7 +235,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     let pinned = || json(&world.path("results/grid/run.json"))["grid"]["backbones"]["tiny"]["hub"]["pinned"].clone();
     assert_eq!(pinned(), Value::Bool(true));
 
-    // What was altered in the cache is refused by all that compute, with a command that mends it.
+    // Files altered in the cache are refused by every computing command, with a command that repairs them.
     let weights = world.path("cache/models--meta--tiny/snapshots").join(COMMIT).join("model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -244,11 +244,14 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     {
         let refused = run(command, 5);
         assert!(refused.contains("not the one that is pinned") && refused.contains("model.safetensors"), "{refused}");
-        assert!(refused.contains("`ghostlab fetch grid.yaml` brings it anew"), "{refused}");
+        assert!(refused.contains("`ghostlab fetch grid.yaml` fetches it again"), "{refused}");
     }
     let score = ["score", MODEL, "--perplexity", "test.jsonl@64", "--windows", "2", "--json"];
     let refused = run(&score, 5);
-    assert!(refused.contains("not the one that is pinned") && refused.contains("--fetch brings it anew"), "{refused}");
+    assert!(
+        refused.contains("not the one that is pinned") && refused.contains("--fetch fetches it again"),
+        "{refused}"
+    );
     run(&["fetch", "grid.yaml"], 0);
     run(&["run", "grid.yaml"], 0);
     let scored = || {
@@ -317,8 +320,7 @@ fn the_lock_of_the_experiments_in_use_is_written() {
     assert!(run(&["fetch", "table3", "--lock"], &[]).contains("written: experiments/hub.lock"));
 }
 
-/// Eight shards of a text: of 10,400 documents, 400 more than the stream holds before the first comes out, every tenth is long
-/// enough for a window.
+/// Returns eight shards with 10,400 documents, 400 more than the stream's buffer; every tenth is long enough for a window.
 fn shards() -> Vec<Served> {
     let shard = |shard: usize| {
         let row = |row: usize| {
@@ -332,7 +334,7 @@ fn shards() -> Vec<Served> {
 }
 
 #[test]
-fn of_a_streamed_text_the_shards_that_are_read_are_brought_and_no_others() {
+fn only_the_needed_shards_of_a_stream_are_fetched() {
     let world = World::new();
     let server = FakeHub::start("datasets/org/texts", shards(), no_fault());
     let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
@@ -378,7 +380,7 @@ fn of_a_streamed_text_the_shards_that_are_read_are_brought_and_no_others() {
     assert_eq!(cached().len(), 8);
     run(&[&["run", "grid.yaml", "--results", "turns"][..], &turns].concat(), 0);
 
-    // Who wants more documents than the first shard lets out says so, and gets them in their order.
+    // More documents than the first shard provides must be requested, and arrive in order.
     let more = ["--set", "calibration.sequences=100"];
     let ended_early = run(&[&["run", "grid.yaml"][..], &more].concat(), 3);
     assert!(ended_early.contains("`shards_read: 2`") && ended_early.contains("shard 4 of 8"), "{ended_early}");
@@ -404,7 +406,7 @@ fn of_a_streamed_text_the_shards_that_are_read_are_brought_and_no_others() {
     }
 }
 
-/// The world's backbone with so many layers.
+/// Gives the world's backbone `layers` layers.
 fn with_layers(world: &World, layers: usize) {
     let bytes = fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
     let own = SafeTensors::deserialize(&bytes).unwrap();
@@ -420,7 +422,7 @@ fn with_layers(world: &World, layers: usize) {
     world.change_config("num_hidden_layers", layers.into());
 }
 
-/// A table under the profile `paper`, on a backbone that is called like one of the paper's.
+/// Creates a table with the profile `paper` on a backbone named like one of the paper's.
 fn under_a_papers_name() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -462,7 +464,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
     }
     assert!(run(&["doctor", "table3"], 3).contains("does not hold LLaMA-3-8B"));
 
-    // Of the right shape, but pinned nowhere: it runs, and no verdict is given.
+    // Of the right shape, but not pinned: it runs without a verdict.
     with_layers(&world, 32);
     let unknown = run(&["reproduce", "table3"], 0);
     assert!(
@@ -528,7 +530,7 @@ fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
             assert!(embedded || text.contains("\nhub: "), "{}", entry.path().display());
         }
     }
-    // What the paper's table 2 needs is known without a request: 3 models, 2 files of each of 6 datasets or more.
+    // The inputs of the paper's table 2 are known without a request: 3 models, at least 2 files of each of 6 datasets.
     let world = World::new();
     let output = ghostlab(
         &world,

@@ -1,5 +1,5 @@
-//! What a number is: every aspect of it is told apart wherever work is named, and nothing else is.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+//! Identity of numbers: every aspect is distinguished wherever work is named, and nothing else is.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use ghostlab::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
 
-/// What one number is and what its work is called.
+/// Identity of a number, and the names of its work.
 struct Named {
     identity: Identity,
     key: String,
-    /// Of its scoring; a time has none.
+    /// Of its scoring; `None` for a time.
     journal: Option<String>,
     calibrating: String,
 }
 
-/// Everything that is measured of a setting's last cell.
+/// Returns everything measured of a setting's last cell.
 fn named(setting: &Setting) -> Vec<Named> {
     let mut request = EngineRequest::default();
     let mut overrides = Vec::new();
@@ -70,9 +70,10 @@ fn every_aspect_of_a_number_has_a_pair_that_differs_in_it() {
 }
 
 #[test]
-fn two_settings_are_unlike_in_what_they_differ_in_and_in_nothing_else() {
+fn settings_differ_exactly_in_what_was_changed() {
     for pair in pairs::unlike().iter().chain(&pairs::alike()) {
-        let (one, other) = (named(&pair.one()), named(&pair.other()));
+        let one = named(&pair.one());
+        let other = named(&pair.other());
         assert_eq!(one.len(), other.len(), "{}", pair.what);
         let found: BTreeSet<Aspect> = one
             .iter()
@@ -105,16 +106,18 @@ fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
     }
 }
 
-/// Whether two identities are unlike in some of these parts.
+/// Returns whether two identities differ in one of these parts.
 fn unlike(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
     one.differs(other).iter().any(|of| parts.iter().any(|part| of.aspect.is_of(part)))
 }
 
 #[test]
-fn keys_journals_and_claims_tell_apart_what_is_unlike_and_nothing_else() {
+fn keys_journals_and_leases_differ_exactly_when_settings_do() {
     for pair in pairs::unlike().iter().chain(&pairs::alike()) {
         for (one, other) in named(&pair.one()).into_iter().zip(named(&pair.other())) {
-            let (a, b, what) = (&one.identity, &other.identity, pair.what);
+            let a = &one.identity;
+            let b = &other.identity;
+            let what = pair.what;
             let measure = &a.leaves();
             assert_eq!(one.key != other.key, a != b, "key, {what}: {measure:?}");
             // Chunks of one text are shared by all variants of a backbone.
@@ -133,7 +136,7 @@ fn keys_journals_and_claims_tell_apart_what_is_unlike_and_nothing_else() {
     }
 }
 
-/// Every key that an answer names.
+/// Collects every key in an answer.
 fn keys(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
@@ -145,7 +148,7 @@ fn keys(answer: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What `plan` and `explain` say of a setting: the keys in JSON, and the lines of the text that has them.
+/// Returns what `plan` and `explain` print of a setting: the keys in JSON, and the text lines with them.
 fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
     let said = |arguments: &[&str], more: &[&str]| {
         let arguments: Vec<&str> = arguments
@@ -175,7 +178,7 @@ fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
     [json(plan), json(explained), text]
 }
 
-/// The names of the cells that are left to run.
+/// Collects the names of cells that are left to run.
 fn names(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
@@ -190,7 +193,8 @@ fn names(answer: &Value, found: &mut BTreeSet<String>) {
 #[test]
 fn plan_and_explain_tell_apart_what_is_unlike_and_nothing_else() {
     for pair in pairs::unlike().iter().chain(&pairs::alike()).filter(|pair: &&Pair| pair.runs) {
-        let (one, other) = (told(&pair.one()), told(&pair.other()));
+        let one = told(&pair.one());
+        let other = told(&pair.other());
         for (view, (one, other)) in ["plan --json", "explain --json", "explain"].iter().zip(one.iter().zip(&other)) {
             assert!(!one.is_empty(), "{view} names no key");
             assert_eq!(one != other, !pair.aspects.is_empty(), "{view}, {}", pair.what);
@@ -199,7 +203,7 @@ fn plan_and_explain_tell_apart_what_is_unlike_and_nothing_else() {
 }
 
 #[test]
-fn calibrations_that_differ_in_what_operators_are_solved_on_are_one_pass() {
+fn calibrations_with_other_operator_sequences_share_a_pass() {
     let plan_of = |count: &str, look: &dyn Fn(&Plan<'_>, &StoreState) -> Vec<f64>| {
         let world = World::new();
         let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -231,8 +235,9 @@ fn calibrations_that_differ_in_what_operators_are_solved_on_are_one_pass() {
             vec![all.cost.shared, jobs]
         })
     };
-    let (one, three) = (naive("8")[1], naive(several)[1]);
-    // One pass in both; each has its operators to solve, which cost little beside it.
+    let one = naive("8")[1];
+    let three = naive(several)[1];
+    // Both need one pass; solving the operators costs little in comparison.
     assert!(three < 3.0 * one && three > one, "{one} {three}");
 }
 

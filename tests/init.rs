@@ -1,5 +1,5 @@
-//! A grid to begin with: what is written for a folder of models, and what is left out.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! First grids: the text written for a folder of models, and the models left out.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
 use std::process::Output;
@@ -7,14 +7,14 @@ use std::process::Output;
 use crate::common::fixture;
 use crate::common::world::World;
 
-/// A folder `models` with a model, one in a folder of its organisation, and some that cannot be used.
+/// Creates a folder `models` with a model, one in an organisation's folder, and some unusable ones.
 fn world() -> World {
     let world = World::new();
     std::fs::create_dir_all(world.path("models/org")).unwrap();
     for folder in ["models/plain", "models/org/other", "models/cut", "models/unknown", "models/7b", "models/shallow"] {
         copy(&world, folder);
     }
-    // Of the fixture's layers fewer than any rule may cut.
+    // The fixture has fewer layers than any rule may cut.
     let weights = world.path("models/cut/model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
     std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
@@ -42,13 +42,14 @@ fn ghostlab(world: &World, arguments: &[&str]) -> Output {
 
 fn said(world: &World, arguments: &[&str], code: i32) -> (String, String) {
     let output = ghostlab(world, arguments);
-    let (out, log) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let out = String::from_utf8(output.stdout).unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {out}{log}");
     (out, log)
 }
 
 #[test]
-fn the_written_grid_is_planned_at_once_and_names_what_was_left_out() {
+fn written_grid_plans_at_once_and_names_omissions() {
     let world = world();
     let (out, log) = said(&world, &["init", "models"], 0);
     assert!(out.contains("grid.yaml: a grid of 7b, other, plain"), "{out}");
@@ -61,7 +62,7 @@ fn the_written_grid_is_planned_at_once_and_names_what_was_left_out() {
         let told = |text: &str| text.lines().any(|line| line.contains(model) && line.contains(reason));
         assert!(told(&text) && told(&log), "{model} {reason}: {text}{log}");
     }
-    // Each backbone, and comments of what may stand at each key.
+    // Each backbone, and comments with the possible values of each key.
     assert!(text.contains("plain: {path: models/plain}") && text.contains("\"7b\": {path: "), "{text}");
     for words in [
         "shortgpt",
@@ -150,7 +151,7 @@ fn gguf_file_is_taken_as_a_model() {
 }
 
 #[test]
-fn a_folder_without_a_model_is_refused_with_what_is_wrong_with_each() {
+fn folder_without_model_is_refused_with_reasons() {
     let world = world();
     let (_, log) = said(&world, &["init", "models/empty"], 3);
     assert!(log.contains("there is no model"), "{log}");

@@ -1,5 +1,5 @@
-//! What commands print with `--json`: one schema, to which everything that is printed keeps.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+//! Output with `--json`: one schema that all of it satisfies.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,8 +11,7 @@ use serde_json::{Map, Value, json};
 /// Words of a schema that say nothing of what is valid.
 const ASIDE: [&str; 6] = ["$schema", "$defs", "title", "description", "format", "default"];
 
-/// A value against a schema, by the words that ours uses; another word is an error, and so is a key that no part of the
-/// schema knows.
+/// Validates a value by a schema's keywords; unknown keywords and undeclared keys are errors.
 fn closed(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let mut known = BTreeSet::new();
     check(root, schema, value, at, &mut known)?;
@@ -99,7 +98,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                     }
                 }
             }
-            // Of what has no others: those that it has were looked at one by one.
+            // For objects without further properties: the existing ones were checked individually.
             "additionalProperties" if *of == json!(false) => {
                 let none = Map::new();
                 let has = schema["properties"].as_object().unwrap_or(&none);
@@ -125,7 +124,7 @@ fn schema() -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What a command answers, held against the schema, with its exit code.
+/// Validates a command's answer by the schema, with its exit code.
 fn document(world: &World, schema: &Value, arguments: &[&str], code: i32) -> Value {
     let output = world.ghostlab(&[arguments, &["--json"]].concat());
     let log = String::from_utf8(output.stderr).unwrap();
@@ -149,13 +148,13 @@ fn text(world: &World, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn the_schema_beside_the_documentation_is_the_programs_and_describes_every_field() {
+fn published_schema_is_current_and_describes_every_field() {
     let schema = schema();
     let kept = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
     assert!(kept == schema, "`ghostlab schema output > docs/output.schema.json`");
     fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
         let says = |of: &Value| of["description"].as_str().is_some_and(|text| text.len() > 2);
-        // Of a variant that holds something its own description says what the one property is.
+        // The description of a variant with content documents its only property.
         let variant =
             at.ends_with("/oneOf") && says(schema) && schema["properties"].as_object().is_some_and(|of| of.len() == 1);
         for (name, of) in schema["properties"].as_object().into_iter().flatten().filter(|_| !variant) {
@@ -183,7 +182,7 @@ fn the_schema_beside_the_documentation_is_the_programs_and_describes_every_field
 }
 
 #[test]
-fn a_schema_that_lacks_a_field_or_has_another_type_would_be_noticed() {
+fn changed_or_missing_schema_field_is_noticed() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
     let fails = |value: Value| closed(&schema, &schema, &value, "x").is_err();
     assert!(!fails(json!({"a": 1})));
@@ -192,7 +191,8 @@ fn a_schema_that_lacks_a_field_or_has_another_type_would_be_noticed() {
 
 #[test]
 fn every_command_answers_by_the_schema_what_it_says_in_words() {
-    let (world, schema) = (World::new(), schema());
+    let world = World::new();
+    let schema = schema();
     let nothing = answer(&world, &schema, &["plan", "grid.yaml", "--store-limit", "1"], "plan");
     let grid = &nothing["grids"][0];
     assert_eq!((&grid["cells"], &grid["cells_complete"]), (&json!(9), &json!(0)));
@@ -246,7 +246,7 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
         assert!(words.contains(artifact["key"].as_str().unwrap()));
     }
 
-    // Numbers are what is stored, to the last bit.
+    // Numbers equal the stored ones, to the last bit.
     world.runs(&["--set", "calibration.seed=7", "--set", "name=other"]);
     let mut folder = std::fs::read_dir(world.path("results")).unwrap().map(|item| item.unwrap().path());
     let other = folder.find(|path| path.to_str().unwrap().contains("other")).unwrap();
@@ -270,7 +270,8 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
 
 #[test]
 fn commands_that_do_something_tell_it_by_the_schema() {
-    let (world, schema) = (World::large(), schema());
+    let world = World::large();
+    let schema = schema();
     let small = ["--set", "depth=1", "--set", "recovery=[none]", "--set", "criterion=shortgpt"];
     let of = |arguments: &[&str], command: &str| answer(&world, &schema, arguments, command);
     let begun = of(&["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
@@ -313,7 +314,7 @@ fn commands_that_do_something_tell_it_by_the_schema() {
         "{things}"
     );
     assert_eq!(of(&["fetch", "grid.yaml"], "fetch")["files"], json!([]));
-    // A cell that nobody made is an answer, with its exit code.
+    // An unfinished cell is an answer, with its exit code.
     let long =
         [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]
             .concat();
@@ -323,8 +324,9 @@ fn commands_that_do_something_tell_it_by_the_schema() {
 }
 
 #[test]
-fn every_command_answers_with_a_document_or_an_error_that_is_one() {
-    let (world, schema) = (World::new(), schema());
+fn every_command_answers_with_one_json_document_or_error() {
+    let world = World::new();
+    let schema = schema();
     let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();
     for command in named.iter().map(|of| of["properties"]["command"]["const"].as_str().unwrap()) {
         let words: Vec<&str> = command.split(' ').collect();
@@ -339,8 +341,9 @@ fn every_command_answers_with_a_document_or_an_error_that_is_one() {
 }
 
 #[test]
-fn what_a_plan_of_workers_and_a_killed_run_come_to_is_told_by_the_schema() {
-    let (world, schema) = (World::new(), schema());
+fn plan_of_workers_and_killed_run_match_the_schema() {
+    let world = World::new();
+    let schema = schema();
     let output = world.command(&["worker", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@commit:3").output().unwrap();
     assert_eq!(output.status.code(), None, "it was killed");
     let status = answer(&world, &schema, &["status"], "status");
@@ -354,7 +357,8 @@ fn what_a_plan_of_workers_and_a_killed_run_come_to_is_told_by_the_schema() {
 
 #[test]
 fn errors_are_documents_too_and_keep_their_exit_codes() {
-    let (world, schema) = (World::new(), schema());
+    let world = World::new();
+    let schema = schema();
     for (arguments, code, command, kind, what) in [
         (&["plan", "gird.yaml"][..], 3, "plan", "missing", "the grid is not there"),
         (&["plan", "grid.yaml", "--set", "depht=1"], 2, "plan", "bad_input", ""),
@@ -387,7 +391,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
     let place = world.path(folder["folder"].as_str().unwrap());
     let mut payloads = std::fs::read_dir(&place).into_iter().flatten().map(|item| item.unwrap().path());
     let payload = payloads.find(|path| !path.ends_with("meta.json"));
-    // What is small is a file itself.
+    // Small objects are files.
     std::fs::write(payload.unwrap_or(place), "x").unwrap();
     let verified = document(&world, &schema, &["cache", "verify"], 5)["answer"].take();
     assert_eq!((&verified["damaged"][0]["key"], &verified["removed"]), (&json!(key), &json!(false)));
@@ -398,7 +402,8 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
 
 #[test]
 fn names_that_would_move_the_cursor_are_escaped_as_json_has_it() {
-    let (world, schema) = (World::new(), schema());
+    let world = World::new();
+    let schema = schema();
     let name = "a\u{202e}b\u{9b}.yaml";
     let document = document(&world, &schema, &["plan", name], 3);
     assert_eq!(document["error"]["where"], name, "the same text for whoever reads it");

@@ -1,6 +1,6 @@
-//! The names that work is stored, kept and claimed under. A change of one makes everything anew, so that none may come
-//! unawares: `GHOSTLAB_BLESS=1 cargo test --release --test all keys::` renews the fixture where one was meant.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+//! Names under which work is stored, recorded and claimed. A changed name makes everything again, so none may change
+//! unnoticed: `GHOSTLAB_BLESS=1 cargo test --release --test all keys::` updates the fixture after an intended change.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,7 +20,7 @@ use ghostlab::{criterion, recovery};
 use ghostlab_store::{Key, Store};
 use serde_json::{Map, Value, json};
 
-/// So many digits tell keys apart.
+/// Number of digits that distinguish keys.
 const DIGITS: usize = 12;
 
 /// The stages' versions that the fixture is of. Keys of a stage that has a new one since are new on purpose
@@ -28,7 +28,7 @@ const DIGITS: usize = 12;
 static PINNED: OnceLock<Value> = OnceLock::new();
 const MOVED_ON: &str = "moved-on";
 
-/// Whether a stage that made a key, or something that it is made from, has another version than the fixture's.
+/// Returns whether a stage of a key or of its inputs has another version than the fixture's.
 fn moved_on(key: &Value) -> bool {
     let Value::Object(map) = key else { return false };
     let own = map.get("kind").is_some_and(|kind| PINNED.get().unwrap()[kind.as_str().unwrap()] != map["version"]);
@@ -39,12 +39,12 @@ fn short(key: &Key) -> String {
     if moved_on(&key.readable()) { MOVED_ON.to_owned() } else { key.hash()[..DIGITS].to_owned() }
 }
 
-/// A name that is made of the key of some tokens.
+/// Replaces the token key in a name.
 fn named(tokens: &Key, name: String) -> String {
     if moved_on(&tokens.readable()) { MOVED_ON.to_owned() } else { name }
 }
 
-/// A latency's key without its machine, which is another one wherever this runs.
+/// Formats a latency's key without its machine, which differs everywhere.
 fn of_latency(key: &Key) -> String {
     let mut readable = key.readable();
     readable["of"].as_object_mut().unwrap().remove("machine").unwrap();
@@ -52,7 +52,7 @@ fn of_latency(key: &Key) -> String {
     if moved_on(&readable) { MOVED_ON.to_owned() } else { hash[..DIGITS].to_owned() }
 }
 
-/// A method with its options; what the grid itself calls cells may change without a change of keys.
+/// Formats a method with its options, independent of cell names.
 fn method<M: MethodAxis + ?Sized>(of: &Method<M>) -> String {
     fn with(name: &str, options: &Map<String, Value>) -> String {
         let option = |(name, value): (&String, &Value)| match value {
@@ -70,7 +70,8 @@ fn cell(of: &Cell) -> String {
     let (Some(criterion), Some(recovery), Some(calibration)) = (&of.criterion, &of.recovery, &of.calibration) else {
         return "dense".to_owned();
     };
-    let (criterion, recovery) = (method(criterion), method(recovery));
+    let criterion = method(criterion);
+    let recovery = method(recovery);
     format!("{criterion}/{}/{recovery}/{}, {}", of.depth, text(calibration), calibration.operator_sequences)
 }
 
@@ -87,7 +88,7 @@ fn names_of(subject: &Subject) -> String {
     }
 }
 
-/// `selection 0123…, operator 4567…, scores 89ab… cdef…`
+/// Formats `selection 0123…, operator 4567…, scores 89ab… cdef…`.
 fn variant(of: &Variant) -> Value {
     let mut kinds: Vec<(&str, String)> = Vec::new();
     for key in of.keys() {
@@ -105,7 +106,7 @@ fn variant(of: &Variant) -> Value {
     json!(kinds.join(", "))
 }
 
-/// Keys that only a run asks for: of one site or some pairs of a pass, of a trial, of a teacher's shard, of a checkpoint.
+/// Returns keys that only a run uses: of a site or some pairs of a pass, a trial, a teacher's shard, a checkpoint.
 fn members(of: &BackbonePlan) -> Value {
     let keyed = of.keyed();
     let pair = |axis, from, to| Pair { axis, from, to };
@@ -137,7 +138,7 @@ fn members(of: &BackbonePlan) -> Value {
     })
 }
 
-/// Everything that a grid's work is called, by backbone and cell.
+/// Returns all names of a grid's work by backbone and cell.
 fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
@@ -172,7 +173,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     Value::Object(backbones)
 }
 
-/// A grid of every criterion with every recovery, on texts and a task, with seeds, lengths and prompts that differ.
+/// Writes a grid of every criterion with every recovery, on texts and a task, with different seeds, lengths and prompts.
 fn of_all_methods(world: &World) {
     let criteria: Vec<String> = criterion::described()
         .into_iter()
@@ -198,12 +199,13 @@ fn of_all_methods(world: &World) {
 }
 
 fn same_but_moved_on(before: &str, now: &str) -> bool {
-    let (before, now) = (before.split(' ').collect::<Vec<_>>(), now.split(' ').collect::<Vec<_>>());
+    let before = before.split(' ').collect::<Vec<_>>();
+    let now = now.split(' ').collect::<Vec<_>>();
     let same = |(before, now): (&&str, &&str)| before == now || now.trim_end_matches(',') == MOVED_ON;
     before.len() == now.len() && before.iter().zip(&now).all(same)
 }
 
-/// What of `before` is another in `now`, or not there: where, and both.
+/// Collects the differences between `before` and `now`.
 fn moved(place: &str, before: &Value, now: Option<&Value>, found: &mut Vec<String>) {
     match (before, now) {
         (Value::Object(all), Some(Value::Object(now))) => {
@@ -234,7 +236,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     let grid = world.path("grid.yaml");
     now.insert("methods".to_owned(), names(&grid, None, own));
     let other = names(&grid, None, ["candle", "cpu", "bf16"]);
-    // Of another engine the first cells tell: all keys of a kind are made alike.
+    // The first cells suffice for another engine: all keys of a kind are made the same way.
     let cells = other["tiny"]["cells"].as_object().unwrap().iter().take(4);
     let cells: Map<String, Value> = cells.map(|(name, of)| (name.clone(), of.clone())).collect();
     now.insert("candle".to_owned(), json!({"cells": cells, "members": other["tiny"]["members"]}));
@@ -244,7 +246,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
         std::fs::write(&path, serde_json::to_string_pretty(&renewed).unwrap() + "\n").unwrap();
     }
     let mut found = Vec::new();
-    // What is there beyond the fixture is of methods that are new.
+    // Entries beyond the fixture belong to new methods.
     moved("keys.json", &json(&path)["keys"], Some(&now), &mut found);
     assert!(
         found.is_empty(),
@@ -253,6 +255,6 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
         found.len(),
         found[..found.len().min(5)].join("\n")
     );
-    // What moved with a stage's version was told apart above, and is pinned by nothing until the fixture is renewed.
+    // Changes with a stage's version were separated above, and are not pinned until the fixture is updated.
     assert_eq!(json(&path)["stages"], json!(stages), "renew tests/fixtures/keys.json with GHOSTLAB_BLESS=1");
 }

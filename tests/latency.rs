@@ -1,5 +1,5 @@
 //! Latencies as a user measures them: stored for this machine alone, with their raw times, and without memory said to be so.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use ghostlab::stage;
 use ghostlab_store::{ClaimResult, Store};
 use polars::prelude::{ParquetReader, SerReader};
 
-/// A world whose grid times one prompt beside its perplexity.
+/// Creates a world whose grid times one prompt and scores a perplexity.
 fn world(prompts: &str) -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -20,11 +20,12 @@ fn world(prompts: &str) -> World {
     world
 }
 
-/// The column `name` of the run's table by recovery; that of the dense backbone is called so.
+/// Returns the column `name` of the run's table by recovery, or `dense`.
 fn column(world: &World, name: &str) -> BTreeMap<String, String> {
     let rows = table(&world.path("results/grid/results.csv"));
     let place = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"));
-    let (method, value) = (place("recovery"), place(name));
+    let method = place("recovery");
+    let value = place(name);
     let named = |row: &Vec<String>| if row[method].is_empty() { "dense".to_owned() } else { row[method].clone() };
     rows[1..].iter().map(|row| (named(row), row[value].clone())).collect()
 }
@@ -34,7 +35,7 @@ fn number(text: &str) -> f64 {
 }
 
 #[test]
-fn times_speedups_and_memory_stand_beside_the_scores_with_every_pass_in_parquet() {
+fn times_speedups_and_memory_join_scores_and_parquet() {
     let world = world("{length: 24, batch: [1, 2]}");
     world.runs(&["--set", "name=grid", "--set", "depth=2"]);
     for prompt in ["24×1", "24×2"] {
@@ -67,13 +68,14 @@ fn times_speedups_and_memory_stand_beside_the_scores_with_every_pass_in_parquet(
 }
 
 #[test]
-fn decoding_is_timed_behind_the_prompt_on_both_engines_and_prefill_alone_keeps_its_key() {
+fn decoding_is_timed_after_the_prompt_on_both_engines() {
     let world = world("[{length: 24, batch: 2}, {length: 24, batch: 2, decode: 5}]");
     let grid = ["--set", "name=grid", "--set", "depth=2"];
     let log = world.runs(&grid);
     assert!(log.contains("time tiny over 24×2+5"), "{log}");
     assert!(column(&world, "prefill_ms 24×2").len() == 5 && column(&world, "prefill_ms 24×2+5").len() == 5);
-    let (rates, speedups) = (column(&world, "decode_tps 24×2+5"), column(&world, "decode_speedup 24×2+5"));
+    let rates = column(&world, "decode_tps 24×2+5");
+    let speedups = column(&world, "decode_speedup 24×2+5");
     for (recovery, rate) in &rates {
         let ratio = number(rate) / number(&rates["dense"]);
         assert!((number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio, "{recovery}: {ratio} {speedups:?}");
@@ -91,7 +93,7 @@ fn decoding_is_timed_behind_the_prompt_on_both_engines_and_prefill_alone_keeps_i
     assert!(decoded >= 6 * 10 && what.iter().filter(|of| *of == Some("prefill")).count() >= 2 * 6 * 10, "{decoded}");
     let notes = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(notes.contains("24×2+5 decoded") && notes.contains("5 tokens of each sequence decoded"), "{notes}");
-    // What was timed without decoding is that still.
+    // Timings without decoding are unchanged.
     let becomes = |from: &str, to: &str| {
         let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
         world.write("grid.yaml", text.replace(from, to));
@@ -105,7 +107,7 @@ fn decoding_is_timed_behind_the_prompt_on_both_engines_and_prefill_alone_keeps_i
 }
 
 #[test]
-fn a_time_is_taken_from_the_store_on_the_machine_that_measured_it_and_on_no_other() {
+fn time_is_reused_only_on_the_machine_that_measured_it() {
     let world = world("{length: 16}");
     let first = world.runs(&["--set", "name=grid", "--set", "depth=1"]);
     assert!(first.contains("time tiny over 16×1"), "{first}");
@@ -120,19 +122,20 @@ fn a_time_is_taken_from_the_store_on_the_machine_that_measured_it_and_on_no_othe
     let log = String::from_utf8(other.stderr).unwrap();
     assert!(other.status.success() && log.contains("time tiny over 16×1"), "{log}");
     assert!(!log.contains("tiny on test"), "scores are those of before: {log}");
-    // Another variant beside them is another comparison.
+    // A further variant makes it another comparison.
     let more =
         world.runs(&["--set", "name=grid", "--set", "depth=1", "--set", "recovery=[none, ghosted, prune-and-comp]"]);
     assert!(more.contains("time tiny over 16×1"), "{more}");
 }
 
 #[test]
-fn times_are_measured_anew_where_that_is_asked_for_and_nothing_else_is() {
+fn retime_measures_times_again_and_nothing_else() {
     let world = world("{length: 16, batch: [1, 2]}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     let first = world.runs(&grid);
     assert!(!first.contains("--retime: times"), "{first}");
-    let (kept, text) = (column(&world, "prefill_ms 16×1"), column(&world, "ppl test@64"));
+    let kept = column(&world, "prefill_ms 16×1");
+    let text = column(&world, "ppl test@64");
     let again = world.runs(&[&grid[..], &["--retime"]].concat());
     let said =
         "--retime: times tiny over 16×1, 16×2 (5 variants side by side, 10 rounds or more after 3 warm-ups) anew";
@@ -142,7 +145,7 @@ fn times_are_measured_anew_where_that_is_asked_for_and_nothing_else_is() {
     let anew = column(&world, "prefill_ms 16×1");
     assert!(kept.iter().all(|(recovery, time)| anew[recovery] != *time), "{kept:?} {anew:?}");
     assert_eq!(column(&world, "ppl test@64"), text);
-    // The new ones are what is stored now.
+    // The new ones are stored now.
     let third = world.runs(&grid);
     assert!(!third.contains("time tiny over"), "{third}");
     assert_eq!(column(&world, "prefill_ms 16×1"), anew);
@@ -166,11 +169,11 @@ fn times_are_measured_anew_where_that_is_asked_for_and_nothing_else_is() {
 }
 
 #[test]
-fn times_that_an_earlier_program_kept_in_another_form_are_told_and_left_and_never_read() {
+fn times_in_an_older_form_are_reported_never_read() {
     let world = world("{length: 16}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     world.runs(&grid);
-    // As if all of it had been made by the version before.
+    // As if all of it had been made by the previous version.
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
     let again = world.runs(&grid);
@@ -180,7 +183,7 @@ fn times_that_an_earlier_program_kept_in_another_form_are_told_and_left_and_neve
 }
 
 #[test]
-fn nothing_else_computes_on_a_machine_while_times_are_measured_there() {
+fn timings_run_alone_on_their_machine() {
     let world = World::new();
     let store = Store::open(&world.path("data/store"), stage::WORDS).unwrap();
     let ClaimResult::Mine(timing) = store.claim(timing_claim()).unwrap() else { panic!("nobody else is here") };
@@ -196,7 +199,7 @@ fn nothing_else_computes_on_a_machine_while_times_are_measured_there() {
 }
 
 #[test]
-fn what_memory_does_not_suffice_for_is_out_of_memory_and_the_rest_goes_on() {
+fn out_of_memory_variant_is_marked_and_others_finish() {
     let world = world("{length: [16, 4000000]}");
     world.runs(&["--set", "name=grid", "--set", "depth=1", "--memory", "2"]);
     let text = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();

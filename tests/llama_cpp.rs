@@ -1,11 +1,11 @@
-//! llama.cpp itself, on what is exported as GGUF: it loads the files, gives the logits of transformers and of this program,
-//! tokenises alike, generates alike, and gives quantised files the same perplexity.
+//! llama.cpp on exported GGUF files: it loads them, gives the logits of transformers and of this program, tokenises and
+//! generates the same text, and gives quantised files the same perplexity.
 //!
 //! Skipped, with the reason, where `GHOSTLAB_LLAMA_CPP` names no interpreter that has xllamacpp. `.ci/run` makes one.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test stops at what it lacks, and says what it skips"
+    reason = "a test panics on setup errors, and says what it skips"
 )]
 
 use std::fs;
@@ -24,12 +24,12 @@ fn python() -> Option<PathBuf> {
     common::python::named("GHOSTLAB_LLAMA_CPP", "xllamacpp")
 }
 
-/// `tools/llama_cpp.py`
+/// Runs `tools/llama_cpp.py`.
 fn llama_cpp(python: &Path, arguments: &[&Path]) {
     common::python::printed(&mut common::python::script(python, "llama_cpp.py", arguments));
 }
 
-/// llama.cpp's logits of all positions of some sequences.
+/// Returns llama.cpp's logits of all positions of some sequences.
 fn theirs(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     world.write("ids.json", json!(ids).to_string());
     llama_cpp(python, &[Path::new("logits"), file, &world.path("ids.json"), &world.path("logits.f32")]);
@@ -48,7 +48,7 @@ fn ids(name: &str) -> Vec<Vec<u32>> {
     ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap()
 }
 
-/// A world whose backbone is a fixture, with a byte-level tokenizer.
+/// Creates a world from a fixture backbone with a byte-level tokenizer.
 fn world(backbone: &str) -> World {
     let world = World::new();
     for file in ["config.json", "model.safetensors"] {
@@ -58,7 +58,7 @@ fn world(backbone: &str) -> World {
     world
 }
 
-/// The embedded backbones' tokenizer with its first 300 tokens.
+/// Returns the bundled tokenizer with its first 300 tokens.
 fn small_tokenizer() -> Value {
     let mut tokenizer = json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama/tokenizer.json"));
     let model = tokenizer["model"].as_object_mut().unwrap();
@@ -74,7 +74,7 @@ fn small_tokenizer() -> Value {
 
 /// Expected: transformers' logits of the fixtures. llama.cpp's kernels sum otherwise than ours, in f32 both.
 #[test]
-fn llama_cpp_gives_the_logits_of_transformers_for_each_architecture() {
+fn llama_cpp_matches_transformers_for_each_architecture() {
     let Some(python) = python() else { return };
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         let world = world(name);
@@ -94,7 +94,8 @@ fn llama_cpp_gives_the_logits_of_transformers_for_each_architecture() {
             let theirs = theirs(&python, &world, &file, &ids(name));
             let error = relative_error(&theirs, &expected);
             assert!(error <= tolerance, "{name} {numbers}: {error:e}");
-            // Ours on the same file: what is left is that llama.cpp rounds activations to the type of the weights before products.
+            // Ours on the same file: the remaining difference is that llama.cpp rounds activations to the type of the
+            // weights before products.
             let ours = logits(&file, &ids(name));
             let error = relative_error(&theirs, &ours);
             let own = if numbers == "f32" { 1e-5 } else { tolerance };
@@ -104,9 +105,10 @@ fn llama_cpp_gives_the_logits_of_transformers_for_each_architecture() {
     }
 }
 
-/// A backbone of random weights, whose config this is but for its sizes.
+/// Writes a backbone of random weights with this config and small sizes.
 fn random(world: &World, class: &str, layers: usize, own: &Value) {
-    let (gemma, fused) = (class.starts_with("Gemma"), class.starts_with("Phi"));
+    let gemma = class.starts_with("Gemma");
+    let fused = class.starts_with("Phi");
     let [c, f, heads, kv, vocab] = [64_usize, 96, 4, 2, 300];
     // Phi-3's heads are as wide as they divide the channels.
     let width = if fused { c / heads } else { 24 };
@@ -164,10 +166,10 @@ fn random(world: &World, class: &str, layers: usize, own: &Value) {
     world.write("backbone/tokenizer.json", small_tokenizer().to_string());
 }
 
-/// Architectures that have no committed model: ours on random weights, which other tests hold to transformers, beside
-/// llama.cpp, and read back. Windows are shorter than the texts, so that those of the wrong layers would be seen.
+/// Architectures without a committed model: ours on random weights, which other tests compare with transformers, next to
+/// llama.cpp, and read back. Windows are shorter than the texts, so that a window in the wrong layers would show.
 #[test]
-fn llama_cpp_gives_our_logits_where_it_knows_layers_by_their_places_and_of_each_rope_type() {
+fn llama_cpp_matches_layers_by_position_and_rope_type() {
     let Some(python) = python() else { return };
     let rope = |of: Value| json!({"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": of});
     let ids: Vec<Vec<u32>> = (0..2).map(|row| (0..40).map(|at| (at * 37 + row * 11 + 5) % 300).collect()).collect();
@@ -208,7 +210,7 @@ fn llama_cpp_gives_our_logits_where_it_knows_layers_by_their_places_and_of_each_
             success(&world, &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()]);
             let theirs = theirs(&python, &world, &file, &ids);
             let own = logits(&file, &ids);
-            // Of eight bits the folder has none: what they cost is no matter between these two.
+            // The folder does not store eight-bit weights; their effect is irrelevant between these two.
             let beside = [("the folder's", &expected)].into_iter().filter(|_| numbers == "f32");
             for (whose, logits) in beside.chain([("the file's", &own)]) {
                 let error = relative_error(&theirs, logits);
@@ -219,7 +221,7 @@ fn llama_cpp_gives_our_logits_where_it_knows_layers_by_their_places_and_of_each_
     }
 }
 
-/// What a file cannot say is refused before one is written.
+/// Models that a GGUF file cannot describe are refused before writing.
 #[test]
 fn what_llama_cpp_would_compute_otherwise_is_refused() {
     for (class, layers, own, found) in [
@@ -260,7 +262,7 @@ fn what_llama_cpp_would_compute_otherwise_is_refused() {
     }
 }
 
-/// Our logits of all positions.
+/// Returns our logits of all positions.
 fn logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     let decoder = Decoder::load(backbone).unwrap();
     let trunk = Program::trunk(decoder.config().layers);
@@ -280,7 +282,7 @@ fn logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
 /// The real backbone's tokenizer and the embedded ones', on 10,000 lines of real and of embedded texts; and words that are split
 /// in each of the ways that have a name.
 #[test]
-fn llama_cpp_tokenises_ten_thousand_lines_as_the_original_tokenizer_does() {
+fn llama_cpp_tokenizes_10000_lines_as_the_original() {
     let Some(python) = python() else { return };
     let Some(real) = shared("real") else { return };
     let mut lines: Vec<String> = vec!["a  b\n\n c".into(), "don't 12345 I'LL é\u{1F600}".into(), "\t\r\n tab ".into()];
@@ -342,7 +344,7 @@ fn llama_cpp_tokenises_ten_thousand_lines_as_the_original_tokenizer_does() {
 
 /// A real model, exported and quantised: llama.cpp and this program read the same file, and the same text has the same perplexity.
 #[test]
-fn a_quantised_file_scores_here_as_in_llama_cpp_and_generates_alike() {
+fn quantised_file_scores_and_generates_as_llama_cpp() {
     let Some(python) = python() else { return };
     let Some(real) = shared("real") else { return };
     let world = World::new();
@@ -397,7 +399,7 @@ fn a_quantised_file_scores_here_as_in_llama_cpp_and_generates_alike() {
     assert_eq!(own, theirs);
 }
 
-/// The matrices of a file in another type, by candle.
+/// Requantises the matrices of a file with candle.
 fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
     let dtype = match name {
         "q8_0" => GgmlDType::Q8_0,
@@ -421,7 +423,7 @@ fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
     to.to_owned()
 }
 
-/// The protocol of `score`: the mean over windows of the mean loss of their tokens after the first.
+/// Computes perplexity by the protocol of `score`: the mean over windows of the mean loss of their tokens after the first.
 fn perplexity(logits: &[f64], windows: &[Vec<u32>], vocab: usize) -> f64 {
     let mut rows = logits.chunks_exact(vocab);
     let loss = |window: &Vec<u32>| {

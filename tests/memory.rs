@@ -1,7 +1,7 @@
-//! What a run takes of the memory: `plan` tells it beforehand, layers made by need keep to it, and what can never fit is
-//! refused with figures and not killed.
+//! Memory of a run: `plan` predicts it, layers loaded on demand stay within it, and runs that can never fit are refused
+//! with figures instead of being killed.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs::File;
 use std::io::Write;
@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 const C: usize = 1024;
 const F: usize = 8192;
 const VOCAB: usize = 320;
-/// Bytes of one layer in f32, beside its norms.
+/// Bytes of one layer in f32, without its norms.
 const LAYER: u64 = 4 * (4 * C * C + 3 * C * F) as u64;
 
-/// Puts a backbone of so many wide layers into the place of the world's, and a grid that only cuts it. Its weights are
-/// zeros that take no room on the disk: what it says of a text does not matter here.
+/// Replaces the world's backbone by one of wide layers, with a grid that only cuts it. Its weights are zeros that use
+/// no disk space: its scores do not matter here.
 fn wide(world: &World, layers: usize) {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,
@@ -36,7 +36,8 @@ fn wide(world: &World, layers: usize) {
         let mlp = [("mlp.gate_proj", vec![F, C]), ("mlp.up_proj", vec![F, C]), ("mlp.down_proj", vec![C, F])];
         tensors.extend(parts.chain(mlp).map(|(part, shape)| (format!("model.layers.{layer}.{part}"), shape)));
     }
-    let (mut header, mut end) = (Map::new(), 0);
+    let mut header = Map::new();
+    let mut end = 0;
     for (name, shape) in tensors {
         let begin = end;
         end += 2 * shape.iter().product::<usize>();
@@ -57,7 +58,7 @@ fn wide(world: &World, layers: usize) {
     );
 }
 
-/// The bytes that `plan` tells for the peak.
+/// Returns the peak bytes that `plan` predicts.
 fn told(world: &World, limits: &[&str]) -> f64 {
     let output = world.ghostlab(&[&["plan", "grid.yaml"], limits].concat());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -68,7 +69,7 @@ fn told(world: &World, limits: &[&str]) -> f64 {
         * [("kB", 1e3), ("MB", 1e6), ("GB", 1e9)].iter().find(|(unit, _)| words.clone().next() == Some(unit)).unwrap().1
 }
 
-/// The bytes that a run held at its peak, as the system counted them.
+/// Returns the peak bytes of a run, as measured by the system.
 fn held(world: &World, limits: &[&str]) -> f64 {
     world.runs(limits);
     let text = std::fs::read_to_string(world.path("results/grid/run.json")).unwrap();
@@ -90,14 +91,15 @@ fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
         ("6 wide layers in the room of 4", &by_need, &["--memory", &limit]),
     ];
     for (what, world, limits) in cases {
-        let (told, held) = (told(world, limits), held(world, limits));
+        let told = told(world, limits);
+        let held = held(world, limits);
         assert!((told / held - 1.0).abs() <= 0.25, "{what}: told {told:.3e}, held {held:.3e}");
     }
     let held = held(&by_need, &["--memory", &limit]);
     assert!(held < 4.0 * LAYER as f64 * 1.05, "{held:.3e} held where {limit} GB were given");
 }
 
-/// Runs with so many bytes of addresses.
+/// Runs within a limited address space.
 fn within_addresses(world: &World, bytes: u64) -> Output {
     let program = env!("CARGO_BIN_EXE_ghostlab");
     let script = format!("ulimit -v {}; exec {program} run grid.yaml --threads 2", bytes / 1024);
@@ -105,7 +107,7 @@ fn within_addresses(world: &World, bytes: u64) -> Output {
 }
 
 #[test]
-fn what_cannot_fit_into_the_limits_of_the_process_is_refused_and_not_killed() {
+fn job_beyond_process_limits_is_refused_not_killed() {
     let world = World::new();
     wide(&world, 2);
     // The program reserves about 1.3 GB of addresses before it needs them; a layer takes 117 MB.

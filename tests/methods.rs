@@ -1,5 +1,5 @@
 //! Criteria, recoveries and the store through the program: every combination, degenerate backbones, a second run.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::path::{Path, PathBuf};
 
@@ -94,7 +94,7 @@ fn a_dead_channel_is_repaired_around_and_said() {
 }
 
 #[test]
-fn a_calibration_that_determines_nothing_is_said_and_never_marked_the_best() {
+fn undetermined_calibration_is_noted_and_never_best() {
     let world = World::new();
     world.write("train.txt", "w5 ".repeat(6000));
     let all = "recovery=[none, prune-and-comp, linearpatch-rotate, replaceme-ls, ghosted, {name: ghosted, solver: svd}, affine, rank]";
@@ -105,7 +105,7 @@ fn a_calibration_that_determines_nothing_is_said_and_never_marked_the_best() {
         for row in &rows[1..] {
             let repaired = !["dense", "none", ""].contains(&row[5].as_str());
             assert_eq!(row[notes].contains(said), repaired, "{row:?}");
-            // What chose the layers says nothing either, with a repair and without.
+            // Removed layers have no effect either, with and without recovery.
             assert_eq!(
                 row[notes].contains("one token over and over"),
                 row[5] != "dense" && !row[5].is_empty(),
@@ -144,7 +144,7 @@ fn a_calibration_that_determines_nothing_is_said_and_never_marked_the_best() {
 }
 
 #[test]
-fn methods_beyond_the_paper_run_are_stored_and_are_refused_where_they_make_no_sense() {
+fn methods_beyond_the_paper_run_or_are_refused() {
     let world = World::new();
     let grid = [
         "--set",
@@ -159,7 +159,7 @@ fn methods_beyond_the_paper_run_are_stored_and_are_refused_where_they_make_no_se
     assert_eq!(rows.len(), 1 + 1 + 3 * 6);
     let log = world.runs(&grid);
     assert!(log.contains("19 of 19 cells are stored already"), "{log}");
-    assert_eq!(results(&world, &log), rows, "operators come back from the store as they were");
+    assert_eq!(results(&world, &log), rows, "operators from the store are unchanged");
     // A cut of one region has no earlier operator: there a sequential one is ghosted's.
     let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
     let of = |recovery: &str| {
@@ -218,7 +218,7 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
     assert_eq!(passes(&["--set", "calibration.seed=1"]).0, 1, "other tokens");
     assert_eq!(passes(&["--set", "recovery=[ghosted, replaceme-ls]"]).0, 1, "another site");
     assert_eq!(passes(&["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0, 0, "the same sites");
-    // A damaged shard is named, and made anew.
+    // A damaged shard is named and made again.
     let mut shards = Vec::new();
     find(&world.path("data/store/activations-v5"), "rows.f32", &mut shards);
     assert!(!shards.is_empty());
@@ -256,7 +256,7 @@ fn two_ways_to_write_one_method_are_one_cell_and_one_key() {
 }
 
 #[test]
-fn only_methods_that_read_the_operator_s_sequences_depend_on_their_number() {
+fn operator_sequences_matter_only_to_methods_that_use_them() {
     let world = World::new();
     let grid = [
         "--set",
@@ -266,7 +266,7 @@ fn only_methods_that_read_the_operator_s_sequences_depend_on_their_number() {
     ];
     world.runs(&grid);
     let log = world.runs(&[&grid[..], &["--set", "calibration.operator_sequences=4"]].concat());
-    // What is solved again: ghosted everywhere, and LinearPatch where the criterion is not one of one block.
+    // Solved again: ghosted everywhere, and LinearPatch unless the criterion removes one block.
     assert!(log.contains("15 of 21 cells are stored already"), "{log}");
 }
 
@@ -303,7 +303,7 @@ fn a_key_names_the_versions_of_all_that_it_is_made_from() {
 }
 
 #[test]
-fn linearpatch_asks_the_criterion_and_not_the_layers_for_its_sequences() {
+fn linearpatch_sequences_follow_the_criterion_not_layers() {
     let world = World::new();
     let perplexity = |criterion: &str, depth: &str, operator_sequences: &str| {
         let set = [
@@ -320,9 +320,11 @@ fn linearpatch_asks_the_criterion_and_not_the_layers_for_its_sequences() {
         let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
         rows.last().unwrap()[column].clone()
     };
-    // Of four layers shortgpt keeps the last: with three removed they are neighbours, and it is no criterion of one block.
-    // The official code measures its scales on the operator's sequences, and those of a block on all of them.
-    let (few, all) = (perplexity("shortgpt", "3", "2"), perplexity("shortgpt", "3", "8"));
+    // With four layers shortgpt keeps the last: with three removed they are adjacent, although it is no criterion of
+    // one block. The official code measures its scales on the operator's sequences, and those of a block on all of
+    // them.
+    let few = perplexity("shortgpt", "3", "2");
+    let all = perplexity("shortgpt", "3", "8");
     assert_ne!(few, all);
     let listed = "{name: explicit, layers: [0, 1, 2]}";
     assert_eq!(perplexity(listed, "3", "2"), all, "one block that the grid lists");
@@ -360,7 +362,7 @@ fn a_file_that_is_read_as_another_format_is_another_text() {
 }
 
 #[test]
-fn the_layer_before_a_region_takes_the_maps_of_all_its_layers_in() {
+fn layer_before_a_region_absorbs_all_its_maps() {
     let world = World::new();
     let methods = ["prune-and-comp", "replaceme-ls", "replaceme-cos"];
     let by_layer = methods.map(|name| format!("{{name: {name}, boundary: layer}}"));
@@ -378,7 +380,7 @@ fn the_layer_before_a_region_takes_the_maps_of_all_its_layers_in() {
     assert!((cosines / cosines_by_layer - 1.0).abs() > 1e-6, "{cosines} {cosines_by_layer}");
 }
 
-/// The table that a run says it has written: other settings have another folder.
+/// Returns the table that a run says it wrote, because other settings have another folder.
 fn written(world: &World, log: &str) -> PathBuf {
     let (_, after) = log.split_once("written: ").unwrap();
     world.path(&format!("{}.csv", after.split_once(".csv").unwrap().0))
@@ -420,7 +422,7 @@ fn every_criterion_and_every_recovery_gives_a_row() {
 }
 
 #[test]
-fn an_activation_that_is_not_finite_is_named_and_the_dense_backbone_is_scored() {
+fn nonfinite_activation_is_named_and_dense_is_scored() {
     let world = World::new();
     // A weight so large that the MLP of layer 1 overflows.
     let path = world.path("backbone/model.safetensors");
@@ -444,7 +446,7 @@ fn an_activation_that_is_not_finite_is_named_and_the_dense_backbone_is_scored() 
 }
 
 #[test]
-fn a_second_pass_separate_runs_and_little_memory_give_the_same_perplexities() {
+fn second_pass_and_little_memory_keep_perplexities() {
     use ghostlab::exec::{RunSettings, run};
     use ghostlab::grid::{Cell, Grid};
     let world = World::new();
@@ -460,7 +462,7 @@ fn a_second_pass_separate_runs_and_little_memory_give_the_same_perplexities() {
     let separate = grid.cells.chunks(1).flat_map(|cell| perplexities(cell, RunSettings::default()));
     assert_eq!(separate.collect::<Vec<_>>(), expected, "a chunk's result depends on no other variant");
     let starved = perplexities(&grid.cells, RunSettings { memory: Some(20_000_000), ..RunSettings::default() });
-    assert_eq!(starved, expected, "weights that are made by need are the same weights");
+    assert_eq!(starved, expected, "weights loaded on demand are the same weights");
     for settings in [
         RunSettings { spool_bytes: 0, ..RunSettings::default() },
         RunSettings { jobs: 3, ..RunSettings::default() },

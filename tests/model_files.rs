@@ -1,6 +1,6 @@
-//! What the files beside a model's weights say of its answers. Expected: lm-evaluation-harness 0.4.13 with transformers 5.24 in
+//! What the files next to a model's weights say of its answers. Expected: lm-evaluation-harness 0.4.13 with transformers 5.24 in
 //! f32 at batch size 1, which is each request by itself, unless a test names another source.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;
 use std::path::Path;
@@ -81,7 +81,7 @@ fn texts(answers: &[Value]) -> Vec<&str> {
     answers.iter().map(|answer| first(answer).as_str().unwrap()).collect()
 }
 
-/// Two of five documents are longer than the context up to which `longrope` has its short factors; all begin alike.
+/// Two of five documents are longer than the context up to which `longrope` has its short factors; all begin equally.
 #[test]
 fn longrope_document_scores_by_its_own_length() {
     let Some(model) = shared("cases/turn4/longrope-lengths/model") else { return };

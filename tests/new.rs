@@ -1,6 +1,6 @@
 //! `tools/new.sh`: a new method is one file and one line. That the file compiles and does what its own test says is seen in
 //! `crates/core` and `src/stage`, which have the templates among the tests of their rooms.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +8,10 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// A checkout with as much in it as the script touches.
+/// Creates a checkout with the files that the script touches.
 fn checkout() -> TempDir {
-    let (root, folder) = (Path::new(env!("CARGO_MANIFEST_DIR")), TempDir::new().unwrap());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = TempDir::new().unwrap();
     let templates = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/templates/{kind}.rs"));
     let rooms = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/src/{kind}/mod.rs"));
     let others = ["src/stage/template.rs", "src/stage/mod.rs", "tools/new.sh"];
@@ -26,7 +27,7 @@ fn new(folder: &TempDir, words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_new_method_metric_or_stage_is_a_file_and_its_line_in_the_list() {
+fn new_method_metric_or_stage_is_one_file_and_one_line() {
     for (kind, last, line) in [
         ("recovery", "mod sums;", "two_steps::ENTRY"),
         ("criterion", "mod sleb;", "two_steps::ENTRY"),
@@ -48,7 +49,8 @@ fn a_new_method_metric_or_stage_is_a_file_and_its_line_in_the_list() {
         assert!(!["my-", "my_", "MyR", "MyC"].iter().any(|word| file.contains(word)), "{file}");
         let after = fs::read_to_string(room.join("mod.rs")).unwrap();
         let declared = if kind == "stage" { "pub mod two_steps;\n" } else { "mod two_steps;\n" };
-        let (module, entry) = (format!("{last}\n{declared}"), format!("    {line},\n];\n"));
+        let module = format!("{last}\n{declared}");
+        let entry = format!("    {line},\n];\n");
         assert!(after.contains(&module) && after.contains(&entry), "{after}");
         assert_eq!(after.replace(declared, "").replace(&format!("    {line},\n"), ""), before);
     }

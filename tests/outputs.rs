@@ -1,5 +1,5 @@
-//! What commands write, and what of others' files they leave alone.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+//! Files written by commands, and foreign files that they leave alone.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,9 +14,10 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
-/// Every file below a folder with what is in it, but for the store's.
+/// Reads every file below a folder except the store's.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let (mut found, mut folders) = (BTreeMap::new(), vec![folder.to_owned()]);
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
     while let Some(at) = folders.pop() {
         for entry in fs::read_dir(&at).unwrap() {
             let entry = entry.unwrap();
@@ -52,7 +53,7 @@ fn done(world: &World, arguments: &[&str]) -> String {
     text(&output)
 }
 
-/// With a task, whose answers lie beside the tables.
+/// Adds a task, whose answers accompany the tables.
 fn with_tasks(world: &World) {
     let copa = |i: usize| json!({"premise": format!("w{i} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": i % 2});
     world.write("copa.jsonl", (0..6).map(|i| format!("{}\n", copa(i))).collect::<String>());
@@ -61,7 +62,7 @@ fn with_tasks(world: &World) {
 }
 
 #[test]
-fn a_metric_stands_in_every_view_of_a_run_whose_grid_names_it_and_in_no_other() {
+fn named_metric_is_in_every_view_and_others_in_none() {
     let world = World::new();
     let says = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
@@ -127,7 +128,7 @@ fn no_output_folder_takes_the_place_of_what_is_read() {
 }
 
 #[test]
-fn a_users_files_in_an_exported_folder_stay_and_changed_ones_are_named() {
+fn user_files_in_an_export_stay_and_changes_are_named() {
     let world = World::new();
     let export = |cell: &'static str| ["export", "grid.yaml", cell, "--to", "out"];
     done(&world, &export("depth/1/ghosted"));
@@ -144,16 +145,16 @@ fn a_users_files_in_an_exported_folder_stay_and_changed_ones_are_named() {
     refuses(&world, &export("depth/1/none"), &["README.md", "was changed since ghostlab wrote it"]);
     fs::rename(world.path("out/README.md"), world.path("out/mine.md")).unwrap();
     done(&world, &export("depth/1/none"));
-    // What an earlier version wrote has no list.
+    // Exports of an earlier version have no list.
     fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
     refuses(&world, &export("depth/1/none"), &["an earlier version"]);
-    // What is for results is for no model.
+    // A folder of results is not one for a model.
     done(&world, &["run", "grid.yaml"]);
     refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["a folder for: results"]);
 }
 
 #[test]
-fn a_users_files_in_a_results_folder_stay_or_are_refused_by_name_before_anything_runs() {
+fn user_files_in_results_stay_or_are_refused_by_name() {
     let world = World::new();
     with_tasks(&world);
     world.runs(&[]);
@@ -174,7 +175,7 @@ fn a_users_files_in_a_results_folder_stay_or_are_refused_by_name_before_anything
     assert!(!world.path("results/grid/wide.md").exists(), "it was ours");
     world.write("results/grid/results.csv", "mine");
     refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "was changed since"]);
-    // Nothing runs before.
+    // Nothing runs first.
     let world = World::new();
     fs::create_dir_all(world.path("results/grid")).unwrap();
     world.write("results/grid/results.csv", "mine");
@@ -184,7 +185,7 @@ fn a_users_files_in_a_results_folder_stay_or_are_refused_by_name_before_anything
 }
 
 #[test]
-fn a_perplexity_has_the_error_of_its_windows_losses_in_every_file() {
+fn perplexity_error_from_windows_is_in_every_file() {
     let world = World::new();
     let second = std::fs::read_to_string(world.path("grid.yaml")).unwrap() + "    - {corpus: test, length: 32}\n";
     world.write("grid.yaml", second);
@@ -202,7 +203,8 @@ fn a_perplexity_has_the_error_of_its_windows_losses_in_every_file() {
     let mut squares = 0.0;
     for of in &texts {
         let losses: Vec<f64> = of["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
-        let (count, error) = (losses.len() as f64, of["error"].as_f64().unwrap());
+        let count = losses.len() as f64;
+        let error = of["error"].as_f64().unwrap();
         let mean = losses.iter().sum::<f64>() / count;
         let variance = losses.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / (count - 1.0);
         let expected = mean.exp() * (variance / count).sqrt();
@@ -211,7 +213,7 @@ fn a_perplexity_has_the_error_of_its_windows_losses_in_every_file() {
         assert!((shown - error).abs() < 1e-9 * error, "{shown} {error}");
         squares += error * error;
     }
-    // Of the mean of both texts.
+    // From the mean over both texts.
     let average = &of_cell(cell, "ppl_average")[0];
     assert!((average["error"].as_f64().unwrap() - squares.sqrt() / 2.0).abs() < 1e-9 * squares);
 }
@@ -261,7 +263,7 @@ fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
         refuses(&world, &score(to, &["--force"]), &[words]);
     }
     refuses(&world, &score("mine.json", &[]), &["mine.json", "--force"]);
-    // An own one is replaced, until somebody has changed it.
+    // An own one is replaced until a user changes it.
     for _ in 0..2 {
         done(&world, &score("own.json", &[]));
     }
@@ -309,7 +311,8 @@ fn another_engine_or_float_type_has_a_folder_of_its_own() {
     let world = World::new();
     world.runs(&[]);
     let plain = files(&world.path("results/grid"));
-    let (mut folders, mut values) = (vec!["grid".to_owned()], vec![table(&world.path("results/grid/results.csv"))]);
+    let mut folders = vec!["grid".to_owned()];
+    let mut values = vec![table(&world.path("results/grid/results.csv"))];
     for more in [&["--dtype", "bf16"][..], &["--engine", "candle"], &["--engine", "candle", "--dtype", "bf16"]] {
         let log = world.runs(more);
         let mut new: Vec<String> = fs::read_dir(world.path("results"))
@@ -330,7 +333,7 @@ fn another_engine_or_float_type_has_a_folder_of_its_own() {
     for (at, one) in values.iter().enumerate() {
         assert!(values[..at].iter().all(|other| other != one), "{}", folders[at]);
     }
-    // What is said and is so anyway makes no difference.
+    // Stating a default explicitly makes no difference.
     world.runs(&["--device", "cpu", "--dtype", "f32", "--engine", "cpu", "--set", "depth=1,2"]);
     assert_eq!(fs::read_dir(world.path("results")).unwrap().count(), folders.len());
     let record = common::json(&world.path("results/grid/run.json"));
@@ -338,7 +341,7 @@ fn another_engine_or_float_type_has_a_folder_of_its_own() {
 }
 
 #[test]
-fn in_an_empty_folder_doctor_tells_what_there_is_and_makes_nothing() {
+fn doctor_in_an_empty_folder_creates_nothing() {
     let [folder, home] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let world = World::new();
     let doctor = |more: &[&str]| {
@@ -392,7 +395,7 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
 }
 
 #[test]
-fn plan_refuses_the_results_folder_that_run_refuses_in_the_same_words_and_writes_nothing() {
+fn plan_refuses_a_results_folder_in_the_words_of_run() {
     let mine = |world: &World, name: &str| {
         fs::create_dir_all(world.path(name).parent().unwrap()).unwrap();
         world.write(name, "mine");

@@ -3,7 +3,7 @@
 //! Both tests are skipped, and say so, where chromium (or node, for the second) is absent. `GHOSTLAB_BROWSER=require` lets
 //! them fail instead, as `.ci/run` does, which installs both; with `skip` they do nothing. `GHOSTLAB_SCREENSHOTS=DIR` keeps
 //! the page and pictures of it to look at.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,7 +41,7 @@ impl Line {
     fn value(&self) -> &str {
         &self.fields[9]
     }
-    /// Without the metric: what stands in one row.
+    /// Returns the key of a row, which excludes the metric.
     fn key(&self) -> String {
         format!("{}/{}/{}/{}/c4", self.backbone(), self.criterion(), self.depth(), self.recovery())
     }
@@ -53,7 +53,7 @@ fn lines(table: &str) -> Vec<Line> {
     text.lines().skip(1).map(|line| Line { fields: line.split(',').map(str::to_owned).collect() }).collect()
 }
 
-/// A table with a row for each key and a column for each metric, the best two of each backbone and depth marked.
+/// Builds a table with a row per key and a column per metric, marking the best two of each backbone and depth.
 fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> SavedTable {
     let text = |name: &str| SavedColumn { name: name.into(), choice: true, ..SavedColumn::default() };
     let mut columns = if grouped { vec![] } else { vec![text("Backbone")] };
@@ -135,7 +135,7 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
     }
 }
 
-/// Times with their deviations and speedups with theirs, as wide as they come: six of each beside each other.
+/// Times and speedups with deviations of realistic width: six of each side by side.
 fn times() -> SavedTable {
     let text = |name: &str| SavedColumn { name: name.into(), choice: true, ..SavedColumn::default() };
     let numbers = ["Prefill (ms)", "Speedup (×)"].into_iter().flat_map(|group| {
@@ -164,7 +164,7 @@ fn times() -> SavedTable {
     }
 }
 
-/// Every verdict, with differences as long as they come.
+/// Cycles through all verdicts with differences of any length.
 fn beside(paper: &str, place: usize, failed: bool) -> SavedComparison {
     let verdict = match place % 3 {
         _ if failed => PaperVerdict::Missing,
@@ -203,7 +203,8 @@ fn sample() -> Page {
         ("ppl_average", "Average", "Perplexity"),
         ("acc_average", "Accuracy", ""),
     ];
-    let (second, third) = (lines("table2"), lines("table3"));
+    let second = lines("table2");
+    let third = lines("table3");
     let cells: BTreeMap<String, CellNote> = second.iter().chain(&third).map(|line| (line.key(), note(line))).collect();
     let artifact = |name: &str, profile: &str, title: &str, tables, figures| PageArtifact {
         name: name.into(),
@@ -229,7 +230,7 @@ fn sample() -> Page {
     let claim = |claim: &str, artifact: &str| ClaimRow {
         claim: claim.into(),
         place: "§5.1, Table 2".into(),
-        // As long as they come.
+        // The longest possible value.
         paper: "54 of 60 settings, all needed".into(),
         paper_verdict: Judgement::Holds,
         ours: "21 of 24 settings, 3 unknown for want of a rival".into(),
@@ -307,7 +308,7 @@ fn part(kind: &str, key: &str, seconds: f64) -> ObjectNote {
     ObjectNote { kind: kind.into(), key: key.repeat(4), finished, seconds, maker: 0 }
 }
 
-/// A program of the PATH. Absent: the test says so and is skipped, but fails where browsers are required.
+/// Finds a program of the PATH. Without it the test prints so and is skipped, but fails where browsers are required.
 fn program(names: &[&str]) -> Option<PathBuf> {
     let asked = std::env::var("GHOSTLAB_BROWSER").unwrap_or_default();
     let skipped = |why: &str| {
@@ -422,6 +423,6 @@ fn the_page_sorts_filters_and_fits_in_a_browser() {
     let folder = tempfile::tempdir().unwrap();
     let page = written(pictures().as_deref().unwrap_or(folder.path()));
     let said = read_in_browser(&node, "page.mjs", &page);
-    // Nothing was left out unsaid.
+    // All omissions are reported.
     assert!(said.lines().filter(|line| line.starts_with("ok ")).count() == 26, "{said}");
 }

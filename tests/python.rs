@@ -5,7 +5,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test stops at what it lacks, and says what it skips"
+    reason = "a test panics on setup errors, and says what it skips"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ use ghostlab_definitions::{FileRows, Request, Setting, Task as Documents, Value 
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The interpreter; none where the tests are skipped.
+/// Returns the interpreter. `None` if the tests are skipped.
 fn python() -> Option<PathBuf> {
     common::python::python("huggingface_hub, datasets, pyarrow and safetensors")
 }
@@ -81,12 +81,14 @@ for name in sys.argv[2:]:
     print(hf_hub_download('o/n', name, local_files_only=sys.argv[1] == 'local'))
 ";
 
-/// Every file and link below a folder that is not a lock or a note of either program: a link's target, or a file's bytes.
+/// Reads every file and link of a cache without the programs' locks and notes: a link's target, or a file's bytes.
 fn layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let (mut found, mut folders) = (BTreeMap::new(), vec![cache.join("models--o--n")]);
+    let mut found = BTreeMap::new();
+    let mut folders = vec![cache.join("models--o--n")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap().flatten() {
-            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            let path = entry.path();
+            let kind = entry.file_type().unwrap();
             let name = path.strip_prefix(cache).unwrap().to_owned();
             if kind.is_dir() {
                 folders.push(path);
@@ -102,10 +104,11 @@ fn layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn both_write_the_same_cache_and_each_finds_what_the_other_brought() {
+fn python_and_ghostlab_share_one_hub_cache() {
     let Some(python) = python() else { return };
     let server = FakeHub::start("o/n", served(), no_fault());
-    let (ours, theirs) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let ours = TempDir::new().unwrap();
+    let theirs = TempDir::new().unwrap();
     let names: Vec<String> = served().into_iter().map(|file| file.name).collect();
     let arguments = |mode: &'static str| {
         ["-c", DOWNLOAD, mode].into_iter().chain(names.iter().map(String::as_str)).collect::<Vec<_>>()
@@ -126,7 +129,7 @@ fn both_write_the_same_cache_and_each_finds_what_the_other_brought() {
             .map(|entry| entry.file_name())
             .collect()
     };
-    // (Python may remove a lock that nobody holds.)
+    // (Python may remove an unused lock.)
     assert!(
         lock(theirs.path()).is_subset(&lock(ours.path())),
         "the same locks, so that neither brings what the other does"
@@ -149,24 +152,25 @@ fn both_write_the_same_cache_and_each_finds_what_the_other_brought() {
     let plan = hub.plan(&[wants()], &Lock::default(), &Silent, &stop).unwrap();
     assert!(plan.complete() && plan.repos[0].commit.as_str() == COMMIT);
     assert!(server.requests().is_empty());
-    // What Python says of the cache that was written here.
+    // Python's view of the cache written here.
     let scan = "from huggingface_hub import scan_cache_dir as s; i = s(); print(len(i.warnings), [r.repo_id for r in i.repos], sorted(f.file_name for r in i.repos for v in r.revisions for f in v.files))";
     let cache = ours.path().to_str().unwrap();
     let scanned = run(&python, &["-c", scan], &[("HF_HUB_CACHE", cache)]);
     assert_eq!(scanned.trim(), "0 ['o/n'] ['config.json', 'copy.bin', 'model.safetensors']");
 }
 
-/// A folder with what `tools/real_formats.py` writes.
+/// Returns a folder with the output of `tools/real_formats.py`.
 fn real_formats() -> Option<TempDir> {
     let python = python()?;
     let (folder, script) =
         (TempDir::new().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/real_formats.py"));
-    let (script, out) = (script.to_str().unwrap(), folder.path().to_str().unwrap());
+    let script = script.to_str().unwrap();
+    let out = folder.path().to_str().unwrap();
     run(&python, &[script, out], &[("HF_HUB_OFFLINE", "1"), ("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")]);
     Some(folder)
 }
 
-/// What is asked of the rows of some files, and what is right.
+/// Returns the requests of some files' rows, and the expected ones.
 fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
     let rows = native::rows(known, files).unwrap();
     let task = Documents::of_rows(native::definition(known).unwrap().clone(), rows, None).unwrap();
@@ -204,10 +208,10 @@ fn texts_are_read_as_the_hub_has_them_each_byte() {
     }
 }
 
-/// A GGUF file's own tokenizer of the kind `llama`, held to the library that Llama 2 and Gemma were made with, with and without
-/// a space before the first word; and again after it was written anew.
+/// A GGUF file's own tokenizer of the kind `llama`, compared with the library with which Llama 2 and Gemma were made,
+/// with and without a leading space; and again after rewriting it.
 #[test]
-fn a_sentence_piece_tokenizer_of_a_gguf_file_is_the_original_on_ten_thousand_lines() {
+fn gguf_sentencepiece_equals_original_on_10000_lines() {
     let Some(python) = python() else { return };
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -236,7 +240,8 @@ fn a_sentence_piece_tokenizer_of_a_gguf_file_is_the_original_on_ten_thousand_lin
     assert!(lines.len() > 10_000, "{}", lines.len());
     fs::write(path("lines.json"), serde_json::json!(lines).to_string()).unwrap();
     for prefix in [true, false] {
-        let (lines_file, out) = (path("lines.json"), path("made.json"));
+        let lines_file = path("lines.json");
+        let out = path("made.json");
         let arguments =
             ["tools/sentence_piece.py", &lines_file, &out].into_iter().chain((!prefix).then_some("no-prefix"));
         run(&python, &arguments.collect::<Vec<_>>(), &[]);
@@ -275,7 +280,8 @@ fn weights_in_shards_are_those_of_one_file() {
     let config = Config::read(&sharded).unwrap();
     check_weights(&config, &sharded).unwrap();
     assert_eq!(Weights::files(&sharded).unwrap().len(), 2);
-    let (one, other) = (Weights::open(&whole).unwrap(), Weights::open(&sharded).unwrap());
+    let one = Weights::open(&whole).unwrap();
+    let other = Weights::open(&sharded).unwrap();
     let bytes = fs::read(whole.join("model.safetensors")).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let mut seen = 0;
@@ -290,7 +296,7 @@ fn weights_in_shards_are_those_of_one_file() {
     assert!(error.contains("model-00002-of-00002.safetensors"), "{error}");
 }
 
-/// What their projects publish reads what a run leaves for them, and says the same numbers.
+/// The projects' published readers accept a run's files for them, and report the same numbers.
 const FORMS: &str = r#"
 import glob, json, sys, zipfile
 import jsonschema, yaml
@@ -432,7 +438,7 @@ fn a_packed_record_is_a_research_object_crate() {
     let said: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
     assert_eq!(said["required"], Value::Array(Vec::new()), "{said:#}");
     assert_eq!(said["unknown"], Value::Array(Vec::new()), "{said:#}");
-    // Who publishes it is not for the program to say.
+    // The publisher is unknown to the program.
     let wishes: Vec<&str> = said["recommended"].as_array().unwrap().iter().map(|of| of.as_str().unwrap()).collect();
     assert!(wishes.iter().all(|wish| wish.contains("publisher")), "{wishes:#?}");
     assert!(said["bad"].to_string().contains("datePublished"), "{said:#}");

@@ -1,5 +1,5 @@
 //! `--store-limit`: what goes, what stays, and what `plan` says of it before.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::common::world::World;
 use ghostlab::stage;
 use ghostlab_store::{InventoryItem, Store};
 
-/// Bytes and number of what is stored of one kind.
+/// Returns bytes and number of stored objects of one kind.
 fn stored(world: &World, kind: &str) -> (u64, usize) {
     let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     let own = || entries.iter().filter(|entry| entry.stage.starts_with(&format!("{kind}-v")));
@@ -24,13 +24,14 @@ const OTHER: [&str; 2] = ["--set", "depth=2"];
 const THIS: [&str; 2] = ["--set", "depth=1"];
 
 #[test]
-fn a_limit_takes_what_is_cheap_to_make_again_and_nothing_that_the_grid_needs() {
-    let (world, unlimited) = (World::new(), World::new());
+fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
+    let world = World::new();
+    let unlimited = World::new();
     world.runs(&OTHER);
     let before = all(&world);
     assert!(stored(&world, "activations").1 > 0);
     unlimited.runs(&THIS);
-    // So little that all of the other grid goes; activations stay until no operator of the same pass is missing.
+    // So small that the whole other grid is removed; activations stay until no operator of the same pass is missing.
     let limit = ["--store-limit", "0.000001"];
     let planned = world.ghostlab(&[&["plan", "grid.yaml"], &THIS[..], &limit].concat());
     let said = String::from_utf8(planned.stdout).unwrap();
@@ -45,7 +46,7 @@ fn a_limit_takes_what_is_cheap_to_make_again_and_nothing_that_the_grid_needs() {
         // Not bytes: an operator's figures have its seconds.
         assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
     }
-    // Nothing is made again.
+    // No data is computed again.
     let again = world.runs(&[&THIS[..], &limit].concat());
     assert!(!again.contains("calibrate") && world.tables() == unlimited.tables(), "{again}");
 }
@@ -79,13 +80,13 @@ fn with_room_for_all_everything_stays() {
     assert!(stored(&world, "activations").0 >= others.0);
 }
 
-/// Files and folders that the store has of what cells are.
+/// Counts the store's files and folders for cells.
 fn inodes(world: &World) -> usize {
     fn below(folder: &Path) -> usize {
         let entries = std::fs::read_dir(folder).into_iter().flatten().map(Result::unwrap);
         entries.map(|entry| 1 + below(&entry.path())).sum()
     }
-    // Activations are at work: a limit of the store takes them when their operators are made.
+    // Activations are intermediate results: a store's limit removes them when their operators are made.
     let kinds = std::fs::read_dir(world.path("data/store")).unwrap().map(|entry| entry.unwrap().path());
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     kinds
@@ -95,7 +96,7 @@ fn inodes(world: &World) -> usize {
 }
 
 #[test]
-fn a_cell_with_nine_tasks_and_three_texts_takes_four_files_at_most() {
+fn cell_with_nine_tasks_and_three_texts_adds_four_files() {
     let world = World::new();
     let tiny = checkout().join("data/tiny");
     let tiny = tiny.display();

@@ -1,6 +1,6 @@
 //! The whole grid on the real backbone against `reference.json` (all 911 windows of WikiText-2 test): selections exact,
 //! scores 1e-4, perplexities 1e-3 relative.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +13,7 @@ use ghostlab::model::{EngineName, EngineRequest};
 use ghostlab::stage;
 use ghostlab_store::Store;
 
-/// As in the program: with the system's allocator the grid takes longer.
+/// Same as in the program: the grid takes longer with the system's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,5 +1,5 @@
 //! `ghostlab reproduce`, `report` and `compare` as a user runs them, on a tiny backbone that the test writes.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ const GRID: &str = "criterion: llm-streamline\nrecovery: [none, ghosted]\n\
 const SHARED: &str = "corpora:\n  train-train: {path: ../../train.txt, rule: wikitext2}\n  \
     test: {path: ../../test.jsonl, rule: ptb, limit: 5}\nevaluate:\n  perplexity: [{corpus: test, length: 64}]\n";
 
-/// A folder of artifacts: `mini`, a table, and `bars`, a figure, on a backbone of this name.
+/// Creates a folder of artifacts: `mini`, a table, and `bars`, a figure, on a backbone of this name.
 fn experiments(backbone: &str) -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -61,7 +61,7 @@ fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     }
 }
 
-/// The files below a folder with their times.
+/// Returns the files below a folder with their times.
 fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
     let mut found = BTreeMap::new();
     for path in fs::read_dir(folder).unwrap().map(|item| item.unwrap().path()) {
@@ -76,9 +76,10 @@ fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
 }
 
 #[test]
-fn a_finished_artifact_is_made_anew_only_where_something_of_it_changed() {
+fn finished_artifact_is_rebuilt_only_after_a_change() {
     let world = experiments("mine");
-    let (mini, nothing) = (["reproduce", "mini"], "its files are as they were written: nothing to do");
+    let mini = ["reproduce", "mini"];
+    let nothing = "its files are unchanged: nothing to do";
     let printed = || {
         let output = world.ghostlab(&mini);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
@@ -86,12 +87,13 @@ fn a_finished_artifact_is_made_anew_only_where_something_of_it_changed() {
     };
     let (first, log) = printed();
     assert!(!log.contains(nothing), "{log}");
-    let (before, tables) = (times(&world.path("results")), fs::read(world.path("results/mini/tiny/mini.csv")).unwrap());
+    let before = times(&world.path("results"));
+    let tables = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
     let (again, log) = printed();
     assert!(log.contains(nothing) && again.contains("A small table"), "{log}");
     assert_eq!(again, first);
     assert!(times(&world.path("results")) == before, "nothing is written");
-    // A file that lacks is made anew.
+    // A missing file is made again.
     let anew = || {
         let said = made(&world, &mini);
         assert!(!said.contains(nothing), "{said}");
@@ -102,8 +104,9 @@ fn a_finished_artifact_is_made_anew_only_where_something_of_it_changed() {
     anew();
     assert!(world.path("results/mini/tiny/mini.md").is_file());
     assert!(made(&world, &mini).contains(nothing));
-    // One that somebody changed is not replaced without a word.
-    let (csv, whole) = (world.path("results/mini/tiny/mini.csv"), tables.clone());
+    // A file changed by a user is not replaced silently.
+    let csv = world.path("results/mini/tiny/mini.csv");
+    let whole = tables.clone();
     fs::write(&csv, "mine").unwrap();
     let refused = world.ghostlab(&mini);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
@@ -118,7 +121,7 @@ fn a_finished_artifact_is_made_anew_only_where_something_of_it_changed() {
     bytes[middle] ^= 4;
     fs::write(&pack, bytes).unwrap();
     anew();
-    // So is another description.
+    // The same holds for another description.
     assert!(made(&world, &mini).contains(nothing));
     world.write(
         "experiments/mini.yaml",
@@ -164,7 +167,7 @@ fn a_figure_is_drawn_without_scoring_and_is_valid_xml() {
 }
 
 #[test]
-fn a_figure_never_shows_one_of_several_cells_under_the_label_of_all() {
+fn figure_never_labels_one_of_several_cells_as_all() {
     let world = experiments("mine");
     let figure = |kind: &str, metrics: &str| {
         let text = format!("artifact:\n  title: A figure\n  figure: {{kind: {kind}, {metrics}axis: Error}}\n");
@@ -194,11 +197,11 @@ fn without_arguments_it_lists_what_there_is_and_how_far_it_is() {
 }
 
 #[test]
-fn a_list_is_said_again_only_as_long_as_nothing_that_it_was_read_from_was_touched() {
+fn listing_is_cached_until_one_of_its_inputs_changes() {
     let world = experiments("mine");
     let listed = || made(&world, &["reproduce"]);
     let standing = |of: &str| listed().lines().find(|line| line.starts_with(of)).unwrap().to_owned();
-    // What has just been written may change once more without a trace in its times.
+    // A recently written file may change again without a visible change of its times.
     let remembered = || {
         std::thread::sleep(std::time::Duration::from_millis(2100));
         assert_eq!(listed(), listed());
@@ -206,11 +209,11 @@ fn a_list_is_said_again_only_as_long_as_nothing_that_it_was_read_from_was_touche
     made(&world, &["reproduce", "figure1"]);
     remembered();
     assert!(standing("mini").contains("0 of 3") && standing("figure1").contains("2 of 2"), "{}", listed());
-    // What comes into the store is seen.
+    // New objects in the store are noticed.
     made(&world, &["reproduce", "mini"]);
     assert!(standing("mini").contains("3 of 3"), "{}", listed());
     remembered();
-    // So is an object that is damaged in the same length,
+    // The same holds for a damaged object of the same length,
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
     let whole = fs::read(&pack).unwrap();
@@ -260,7 +263,7 @@ fn as_in_the_paper(length: usize) -> World {
 }
 
 #[test]
-fn a_dense_backbone_that_misses_the_papers_numbers_stops_its_pruned_cells() {
+fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
     let world = as_in_the_paper(2048);
     let output = world.ghostlab(&["reproduce", "table3"]);
     assert_eq!(output.status.code(), Some(4), "{}", text(&output));
@@ -268,10 +271,10 @@ fn a_dense_backbone_that_misses_the_papers_numbers_stops_its_pruned_cells() {
     assert!(said.contains("the paper has 5.47") && said.contains("--no-gate"), "{said}");
     let csv = world.path("results/table3/tiny/table3.csv");
     let rows = table(&csv);
-    assert_eq!(rows.len(), 1 + 3, "what was not run stands there too");
+    assert_eq!(rows.len(), 1 + 3, "cells that were not run are listed too");
     let stopped = |row: &&Vec<String>| row.iter().any(|text| text.contains("failed: stopped by the gate"));
     assert_eq!(rows.iter().filter(stopped).count(), 2, "{rows:?}");
-    // A figure shows no perplexity; its backbone has to have the paper's all the same.
+    // A figure shows no perplexity; its backbone must still match the paper's.
     let output = world.ghostlab(&["reproduce", "figure1"]);
     assert_eq!(output.status.code(), Some(4), "{}", text(&output));
     assert!(text(&output).contains("the paper has 5.47"), "{}", text(&output));
@@ -331,7 +334,7 @@ fn a_text_that_is_calibrated_on_and_evaluated_on_is_warned_of() {
 }
 
 #[test]
-fn a_limit_that_leaves_no_document_out_is_the_cell_without_it_and_says_so() {
+fn limit_above_all_documents_is_the_unlimited_cell() {
     let world = World::new();
     let copa = |i: usize| {
         format!(
@@ -368,7 +371,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     };
     let said = made(&world, &["reproduce", "table2"]);
     assert_eq!(judged(&said), "tableA7 is not made: `ghostlab reproduce tableA7 --profile tiny` makes it: UNKNOWN");
-    // A rival without a cell, and numbers that nobody measured.
+    // A rival without a cell, and numbers that were not measured.
     assert!(said.contains("ours mine 1: unknown: acc_average has no value for ghosted"), "{said}");
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "they may be read together");
@@ -399,17 +402,17 @@ fn all_makes_lists_tables_figures_and_their_page() {
     assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));
 }
 
-/// What stands between an element that begins so and its end.
+/// Returns the text between a start tag and its end.
 fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     page.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap_or_else(|| panic!("no {start}")).0
 }
 
 #[test]
-fn the_page_says_of_each_number_by_whom_when_and_from_what_it_was_made() {
+fn page_notes_who_made_each_number_when_and_from_what() {
     let world = experiments("mine");
     made(&world, &["reproduce", "mini"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
-    // What notes have in common stands once, where they lead to.
+    // Text shared by notes is stored once, where they link to.
     let note = |name: &str| {
         let own = part(&page, &format!("<h3>tiny/mini/{name}"), "</article>");
         let shared = own.split("<a href=\"#").skip(1).filter_map(|rest| rest.split('"').next());
@@ -478,7 +481,7 @@ fn another_text_under_the_same_name_is_told_and_not_paired() {
     let lines = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", lines.replace("w1", "w2"));
     made(&world, &["reproduce", "mini", "--results", "two"]);
-    // The one profile that lies in a folder need not be named.
+    // The only profile in a folder need not be named.
     let said = made(&world, &["compare", "one/mini", "two/mini"]);
     assert!(said.contains("settings: the same") && said.contains("corpora.test"), "{said}");
     assert!(said.contains("not the same items") && !said.contains("p ="), "{said}");
@@ -535,7 +538,7 @@ fn settings_from_outside_make_an_artifact_of_their_own() {
 }
 
 #[test]
-fn an_artifact_that_is_run_has_another_folder_and_the_page_says_what_it_leaves_out() {
+fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     let world = experiments("mine");
     // `run` scores a text that the table does not show.
     let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
@@ -577,11 +580,11 @@ fn an_artifact_that_is_run_has_another_folder_and_the_page_says_what_it_leaves_o
 }
 
 #[test]
-fn run_and_reproduce_of_one_artifact_leave_each_other_alone_in_whatever_order() {
+fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
     let [run, reproduce] = [["run", "experiments/mini.yaml"], ["reproduce", "mini"]];
     for order in [[run, reproduce], [reproduce, run]] {
         let world = experiments("mine");
-        // They ask for different evaluations: `run` scores a text that the table does not show.
+        // Their evaluations differ: `run` scores a text that the table does not show.
         let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
         let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
         world.write("experiments/profiles/tiny.yaml", more);
@@ -595,7 +598,7 @@ fn run_and_reproduce_of_one_artifact_leave_each_other_alone_in_whatever_order() 
         made(&world, &order[1]);
         assert_eq!(folders().len(), 2, "{order:?}: {:?}", folders());
         assert_eq!(kept(&world, &first), before, "{order:?}");
-        // What is stored is whole for both, and shown as it is.
+        // Stored results are complete for both, and shown unchanged.
         let both: Vec<_> = folders().iter().map(|folder| (folder.clone(), kept(&world, folder))).collect();
         let said = made(&world, &["run", "experiments/mini.yaml", "--stored"]);
         assert!(!said.contains("failed") && !said.contains("not made yet"), "{said}");
@@ -676,7 +679,7 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
     assert!(said.contains(&format!("({} trials)", trials(&plan)[2])), "{said}");
     let plan = made(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 complete, 0 to run") && trials(&plan)[2] == 0, "{plan}");
-    // Deeper cells beside those that stay have replaced nothing; another seed has.
+    // Deeper cells next to the existing ones replace nothing; another seed does.
     let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "depth=1,2"]);
     assert!(plan.contains("2 to run") && !plan.contains("changed:"), "{plan}");
     let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "calibration.seed=7"]);
@@ -721,7 +724,7 @@ fn the_audit_checks_anybodys_table() {
     world.write("other.csv", "Method,COPA\nTheirs,69.00\n");
     let said = made(&world, &["audit", "wide.csv", "other.csv", "--tasks", "COPA=copa", "--format", "csv"]);
     assert!(said.contains("contradiction,agreement,\"wide, other\",Theirs,COPA,70.00 (wide),69.00 (other)"), "{said}");
-    // The same numbers one a line, in the paper's form: the same finding.
+    // Same numbers one per line, in the paper's format: the same finding.
     world.write(
         "tidy.csv",
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n\
@@ -740,7 +743,7 @@ fn the_audit_checks_anybodys_table() {
     }
 }
 
-/// The files below a folder that a repository keeps, by path.
+/// Reads the committed files below a folder by path.
 fn kept(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let Ok(listing) = fs::read_dir(world.path(folder)) else { return found };
@@ -804,12 +807,12 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     assert!(other.contains("races: differs from the recorded run in results/races/tiny"), "{other}");
     let now = all();
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
-    // What checks numbers passes over them.
+    // Checks of numbers skip them.
     made(&world, &["verify", "results", "--share", "100%"]);
 }
 
 #[test]
-fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_it() {
+fn recorded_run_stays_and_different_runs_go_next_to_it() {
     let world = experiments("mine");
     let all = || -> std::collections::BTreeMap<_, _> {
         ["results", "reports"].into_iter().flat_map(|folder| kept(&world, folder)).collect()
@@ -831,7 +834,7 @@ fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_i
         assert!(!String::from_utf8_lossy(bytes).contains(&folder), "{name} tells where it was made");
     }
 
-    // Made again of the store; recorded again; and anew elsewhere, where the large files were never brought.
+    // Made again from the store; recorded again; and made elsewhere without the large files.
     let again = made(&world, &["reproduce", "mini", "methods"]);
     assert!(again.contains("mini: identical to the recorded run in results/mini/tiny"), "{again}");
     assert!(again.contains("page of all artifacts: reports/index.html"), "{again}");
@@ -844,8 +847,8 @@ fn the_recorded_run_stays_to_the_byte_and_what_says_something_else_goes_beside_i
     }
     let elsewhere = made(&world, &["reproduce", "mini", "--store", "other"]);
     assert!(elsewhere.contains("mini: identical to the recorded run"), "{elsewhere}");
-    assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "what was not kept is there now");
-    // What tells when it was made has another hash than the listed one: it is not brought back.
+    assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "the missing files are there now");
+    // A file that contains its creation time has another hash than the listed one: it is not restored.
     let bare = |mut all: std::collections::BTreeMap<_, _>| {
         all.retain(|name: &String, _: &mut Vec<u8>| !name.contains("/every_eval_ever/"));
         all
@@ -968,11 +971,11 @@ fn git_keeps_what_a_record_keeps_and_nothing_else() {
 }
 
 #[test]
-fn a_verdict_and_a_drawn_number_that_were_altered_in_a_recorded_run_are_found() {
+fn altered_verdict_and_figure_value_are_detected() {
     let world = experiments("mine");
     made(&world, &["reproduce", "figure1", "--record"]);
     let folder = "results/figure1/tiny";
-    // What was computed for it is not looked at.
+    // The computed results are not checked.
     let checked = || {
         let output = world.ghostlab(&["verify", folder, "--share", "1%", "--json"]);
         let answer: serde_json::Value =

@@ -1,5 +1,5 @@
-//! Nothing is lost: killed runs, second runs, two processes, changes that count and changes that do not.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! No data is lost: killed runs, second runs, two processes, relevant and irrelevant changes.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
@@ -10,7 +10,7 @@ use ghostlab::stage;
 use ghostlab_store::{Found, InventoryItem, Store};
 use serde_json::Value;
 
-/// The events of a run that was told to print them.
+/// Parses the events that a run printed.
 fn events(output: &Output) -> Vec<Value> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -20,7 +20,8 @@ fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["event"] == kind).collect()
 }
 
-/// Tokens that a run computed itself, those aside that operators are solved from: they are read again where one is missing.
+/// Counts the tokens that a run computed, without those that operators are solved from, which are read again if one is
+/// missing.
 fn computed(events: &[Value]) -> u64 {
     let solves = |job: &&Value| job["label"].as_str().is_some_and(|label| label.contains(": solve "));
     let solving: Vec<&Value> = of_kind(events, "started").into_iter().filter(solves).map(|job| &job["job"]).collect();
@@ -34,9 +35,9 @@ fn started(world: &World, more: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Where runs are killed one after the other, each counted from where its run goes on: drafts and artifacts of texts,
-/// calibration and operators first, then chunks of the three scoring jobs. However far a chunk's journal reaches, there is
-/// enough left for the next kill.
+/// Points at which runs are killed in turn, counted from where each run resumes: drafts and artifacts of texts,
+/// calibration and operators first, then chunks of the three scoring jobs. However much a chunk's journal contains,
+/// enough is left for the next kill.
 const KILLS: &str = "draft:1 commit:1 record:1 commit:3 draft:6 commit:8 record:10 commit:20 \
                      score:1 journal:1 score:1 journal:1 score:1 commit:2";
 
@@ -60,8 +61,9 @@ fn wait_for_a_journal(world: &World, child: &mut Child) {
 }
 
 #[test]
-fn a_run_that_is_killed_again_and_again_gives_the_tables_of_an_undisturbed_one() {
-    let (undisturbed, world) = (World::large(), World::large());
+fn repeatedly_killed_run_gives_identical_tables() {
+    let undisturbed = World::large();
+    let world = World::large();
     undisturbed.runs(&[]);
     for place in KILLS.split(' ') {
         killed_at(&world, place);
@@ -88,9 +90,11 @@ fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
     child.kill().unwrap();
     child.wait().unwrap();
     let dead = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
-    assert!(dead.contains("): died: the same command goes on where it was"), "{dead}");
-    let (again, whole) = (world.run(&["--events"]), World::large().run(&["--events"]));
-    let (again, whole) = (computed(&events(&again)), computed(&events(&whole)));
+    assert!(dead.contains("): died: run the same command to resume"), "{dead}");
+    let again = world.run(&["--events"]);
+    let whole = World::large().run(&["--events"]);
+    let again = computed(&events(&again));
+    let whole = computed(&events(&whole));
     assert!(again < whole, "{again} of {whole} tokens were computed again");
     let complete = String::from_utf8(world.ghostlab(&["status", "--all"]).stdout).unwrap();
     assert!(complete.contains("): complete") && complete.contains("31 of 31 cells complete"), "{complete}");
@@ -98,7 +102,7 @@ fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_calibration_pass_that_was_killed_goes_on_with_the_next_shard() {
+fn killed_calibration_resumes_at_the_next_shard() {
     // 320 sequences of 1024 tokens and 64 channels are five shards.
     let world = || {
         let world = World::new();
@@ -106,9 +110,10 @@ fn a_calibration_pass_that_was_killed_goes_on_with_the_next_shard() {
         world.write("grid.yaml", grid.replace("sequences: 8, length: 64", "sequences: 320, length: 1024"));
         world
     };
-    let (undisturbed, world) = (world(), world());
+    let undisturbed = world();
+    let world = world();
     let whole = events(&undisturbed.run(&["--events"]));
-    // The sums are what is stored last of a shard, here as the sixth artifact.
+    // A shard's sums are stored last, here as the sixth artifact.
     killed_at(&world, "commit:7");
     let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     let sums =
@@ -121,9 +126,9 @@ fn a_calibration_pass_that_was_killed_goes_on_with_the_next_shard() {
         passes.map(|job| job["tokens"].as_u64().unwrap()).sum()
     };
     assert_eq!(tokens(&whole), 320 * 1024);
-    assert!(tokens(&again) < tokens(&whole), "the pass began anew: {} tokens", tokens(&again));
+    assert!(tokens(&again) < tokens(&whole), "the pass restarted: {} tokens", tokens(&again));
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
-    // What no selection chose is gone again.
+    // Sites that no selection chose are removed again.
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
 }
 
@@ -138,14 +143,14 @@ fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
     let output = child.wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{log}");
-    assert!(log.contains("the same command goes on from here"), "{log}");
+    assert!(log.contains("run the same command to resume"), "{log}");
     let first = events(&output);
     assert_eq!(of_kind(&first, "ended")[0]["interrupted"], true);
     let shown = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
     assert!(shown.contains("): interrupted"), "{shown}");
     let second = events(&world.run(&["--events"]));
     let whole = computed(&events(&World::large().run(&["--events"])));
-    // A shard of a calibration pass that was cut off begins anew; whatever was scored is there.
+    // An interrupted shard of a calibration pass restarts; all scores are kept.
     assert!(computed(&first) + computed(&second) <= whole + 8 * 64, "chunks were computed twice");
 }
 
@@ -164,7 +169,8 @@ fn a_second_run_computes_nothing_whatever_was_touched_or_moved() {
     // Comments, blank lines, another order of keys: the grid's meaning is the same.
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("# A comment.\n", "# Another one.\n\n\n");
-    let (corpora, rest) = (&grid[grid.find("corpora").unwrap()..grid.find("tasks").unwrap()], grid.clone());
+    let corpora = &grid[grid.find("corpora").unwrap()..grid.find("tasks").unwrap()];
+    let rest = grid.clone();
     world.write("grid.yaml", rest.replacen(corpora, "", 1) + corpora);
     again(&world);
     // Files that were touched, and a clock that jumped to the next century and back.

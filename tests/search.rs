@@ -1,6 +1,6 @@
 //! `ghostlab search`: what it finds, what it computes twice, what it refuses.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 #[path = "common/simulation.rs"]
 mod simulation;
@@ -60,11 +60,11 @@ fn files(world: &World) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn the_race_sees_the_items_of_its_order_and_the_judgement_those_that_it_never_saw() {
+fn race_and_held_out_items_are_disjoint() {
     let world = world();
     let answer = searched(&world, &[]);
     let found = &answer["searches"][0];
-    // The same cells on all windows, by `run` of the same file in a store of its own.
+    // Same cells on all windows, by `run` of the same file in a separate store.
     let output = world.ghostlab(&["run", "search.yaml", "--store", "other"]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     let whole = StoredResults::read(&world.path("results/search")).unwrap();
@@ -81,7 +81,7 @@ fn the_race_sees_the_items_of_its_order_and_the_judgement_those_that_it_never_sa
     for candidate in candidates {
         let (seen, losses) =
             (candidate["items"].as_u64().unwrap() as usize, losses(candidate["cell"].as_str().unwrap()));
-        assert!(seen <= last, "the race saw what was kept");
+        assert!(seen <= last, "the search saw the held-out items");
         let expected = mean(&order[..seen].iter().map(|&at| losses[at]).collect::<Vec<_>>());
         let raced = candidate["scores"][0]["mean"].as_f64().unwrap();
         assert!((raced - expected).abs() < 1e-12, "{candidate}: {expected}");
@@ -111,7 +111,8 @@ fn the_race_sees_the_items_of_its_order_and_the_judgement_those_that_it_never_sa
     // Differences are of items that both saw.
     for candidate in candidates.iter().filter(|of| of["cell"] != winner) {
         let rival = candidate["fate"]["out"]["rival"].as_str().unwrap_or(winner);
-        let (own, theirs) = (losses(candidate["cell"].as_str().unwrap()), losses(rival));
+        let own = losses(candidate["cell"].as_str().unwrap());
+        let theirs = losses(rival);
         let common = candidate["items"].as_u64().unwrap() as usize;
         let expected = mean(&order[..common].iter().map(|&at| own[at] - theirs[at]).collect::<Vec<_>>());
         let beyond = candidate["beyond"][0]["mean"].as_f64().unwrap();
@@ -138,12 +139,12 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
     assert!(scores_anything(&world, &["search", "search.yaml"]), "it was killed at its first chunk");
     searched(&world, &[]);
     assert!(!scores_anything(&world, &["search", "search.yaml"]), "a second search computes nothing");
-    // Another level asks for no other items of the first round; fewer candidates are known wholly.
+    // Another level needs no other items in the first round; fewer candidates are already known.
     assert!(!scores_anything(
         &world,
         &["search", "search.yaml", "--set", "recovery=[none]", "--set", "search.alpha=0.5"]
     ));
-    // What a grid has scored of all of a text is taken from there.
+    // Scores of a whole text from a grid are reused.
     let other = self::world();
     assert_eq!(other.ghostlab(&["run", "search.yaml"]).status.code(), Some(0));
     assert!(!scores_anything(&other, &["search", "search.yaml"]), "the grid has scored every window");
@@ -152,7 +153,8 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
 
 #[test]
 fn a_killed_search_ends_in_the_same_bytes() {
-    let (whole, world) = (world(), world());
+    let whole = world();
+    let world = world();
     searched(&whole, &[]);
     for place in ["commit:4", "score:1", "journal:1", "score:3", "commit:2", "score:2"] {
         let mut command = world.command(&["search", "search.yaml"]);
@@ -160,7 +162,8 @@ fn a_killed_search_ends_in_the_same_bytes() {
         assert_eq!(output.status.code(), None, "{place} was not reached: {}", log(&output));
     }
     searched(&world, &[]);
-    let (ours, theirs) = (files(&world), files(&whole));
+    let ours = files(&world);
+    let theirs = files(&whole);
     assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
     for (name, bytes) in &ours {
         assert_eq!(bytes, &theirs[name], "{name}");
@@ -186,7 +189,7 @@ fn workers_race_together_and_leave_nothing_to_score() {
 }
 
 #[test]
-fn of_tasks_and_texts_a_candidate_leaves_only_where_a_rival_is_better_in_both() {
+fn candidate_is_dropped_only_if_worse_on_tasks_and_texts() {
     let world = world();
     let answer = searched(&world, &["--set", "search.tasks=[copa]"]);
     let found = &answer["searches"][0];
@@ -225,7 +228,7 @@ fn one_line_searches_a_model_and_writes_the_winner_as_a_folder() {
     let output = world.ghostlab(&line);
     assert!(matches!(output.status.code(), Some(0 | 4)), "{}", log(&output));
     let said = String::from_utf8_lossy(&output.stdout);
-    // On a machine that others use too, a pass of half a millisecond may measure as slower: that is said then.
+    // On a machine with other users, a pass of half a millisecond may measure as slower; then this is reported.
     if output.status.code() == Some(0) {
         assert!(said.contains("exported to out"), "{said}");
         let card = std::fs::read_to_string(world.path("out/README.md")).unwrap();
@@ -276,8 +279,8 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
 }
 
 #[test]
-fn what_one_criterion_cannot_choose_is_left_out_by_name_unless_nothing_else_is_left() {
-    // Of four layers one is left: LLM-Streamline keeps the first and the last.
+fn impossible_candidates_are_left_out_by_name() {
+    // With four layers one is left: LLM-Streamline keeps the first and the last.
     let world = world();
     let answer = searched(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     let found = &answer["searches"][0];
@@ -308,7 +311,8 @@ fn what_one_criterion_cannot_choose_is_left_out_by_name_unless_nothing_else_is_l
 
 #[test]
 fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
-    // By the cost model a token behind a longer prompt costs more attention: another prompt, another speedup of the same cuts.
+    // Estimated by the cost model a token after a longer prompt costs more attention: another prompt gives another speedup of the
+    // same cuts.
     let world = world();
     let line = |prompt: &str| {
         let output = world.ghostlab(&[
@@ -337,7 +341,8 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
         assert!(calibration.ends_with(":8x64@0"), "operators are solved on all sequences, as in grids: {calibration}");
         (of["speedup"].as_f64().unwrap(), of["milliseconds"].as_f64().unwrap())
     };
-    let (read, decoded) = (line("16x1"), line("16x1+32"));
+    let read = line("16x1");
+    let decoded = line("16x1+32");
     assert_ne!(read.0, decoded.0);
     assert!(decoded.1 > read.1, "32 steps take longer than none: {read:?}, {decoded:?}");
     for prompt in ["16x1+", "16x1+0", "16+x", "+4"] {
@@ -356,9 +361,10 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
     }
 }
 
-/// The candidates of a recorded artifact, one setting: their scores and routes, copies left out.
+/// Returns the candidates of a recorded artifact in one setting, without copies: scores and paths.
 fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
-    let (stored, run) = (StoredResults::read(folder).unwrap(), json(&folder.join("run.json")));
+    let stored = StoredResults::read(folder).unwrap();
+    let run = json(&folder.join("run.json"));
     let cells = run["cells"].as_array().unwrap().iter();
     let own = |of: &&Value| of["cell"]["backbone"] == backbone && of["cell"]["depth"] == depth;
     let (routes, [right, losses]) = candidates(&stored, &cells.filter(own).collect::<Vec<_>>());
@@ -381,7 +387,7 @@ fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
         assert!(simulated.cover >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.near >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.items < 0.5, "{backbone} {depth}: {simulated:?}");
-        // Of 40 races more than 7 with a chance of 0.05 each: less than one in a thousand.
+        // More than 7 of 40 searches with probability 0.05 each: less than one in a thousand.
         assert!(simulated.parted <= 7.0 / 40.0, "{backbone} {depth}: {simulated:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! The program in a shell: completion, manual pages, how much is said and in which colours.
+//! The program in a shell: completion, manual pages, verbosity and colours.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test stops at what it lacks, and says what it skips"
+    reason = "a test panics on setup errors, and says what it skips"
 )]
 
 use std::path::{Path, PathBuf};
@@ -12,8 +12,7 @@ use crate::common::world::World;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ghostlab");
 
-/// A world whose grid has a corpus and options that have to be told apart in the names of its cells, and three artifacts to
-/// choose from.
+/// Creates a world whose cell names need corpus and options, and three artifacts.
 fn world() -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -29,7 +28,7 @@ fn world() -> World {
     world
 }
 
-/// What bash is offered behind this line, by the program itself.
+/// Returns the program's completions for a bash line.
 fn offered(world: &World, line: &str) -> Vec<String> {
     let output = world
         .command(&["--", "ghostlab"])
@@ -69,7 +68,7 @@ fn commands_options_and_names_of_all_kinds_are_offered() {
     has("ghostlab reproduce table2 f", &["figure1"]);
     has("ghostlab fetch a", &["all"]);
     has("ghostlab plan grid.yaml --profile ", &["a", "b"]);
-    // bash replaces what stands behind the `=`.
+    // bash replaces the text after the `=`.
     assert_eq!(offered(&world, "ghostlab plan grid.yaml --profile=b"), ["b"]);
     has("ghostlab score ba", &["backbone/"]);
     has("ghostlab score backbone --tasks arc_e", &["arc_easy"]);
@@ -83,14 +82,14 @@ fn commands_options_and_names_of_all_kinds_are_offered() {
 }
 
 #[test]
-fn what_bash_would_cut_or_read_as_its_own_is_offered_so_that_it_arrives() {
+fn bash_completion_quotes_special_characters() {
     let world = world();
     world.write("a grid (old): 1.yaml", std::fs::read_to_string(world.path("grid.yaml")).unwrap());
     let quoted = r"a\ grid\ \(old\)\:\ 1.yaml";
     for (typed, rest) in [
         ("a", quoted),
         (r"a\ grid\ \(o", quoted),
-        // Typed by hand: bash replaces what stands behind the last colon.
+        // Typed by hand: bash replaces the text after the last colon.
         (r"a\ grid\ \(old\):", r"\ 1.yaml"),
         ("'a grid (o", "a grid (old): 1.yaml"),
         ("\"a grid (o", "a grid (old): 1.yaml"),
@@ -103,7 +102,7 @@ fn what_bash_would_cut_or_read_as_its_own_is_offered_so_that_it_arrives() {
 }
 
 #[test]
-fn keys_results_and_cells_of_a_grid_that_is_broken_come_from_what_is_stored() {
+fn completions_of_a_broken_grid_come_from_the_store() {
     let world = world();
     world.runs(&["--set", "depth=2"]);
     let key = world.ghostlab(&["cache", "ls", "--all", "--json"]);
@@ -112,7 +111,7 @@ fn keys_results_and_cells_of_a_grid_that_is_broken_come_from_what_is_stored() {
     assert_eq!(offered(&world, &format!("ghostlab cache path {}", &key[..8])), [key]);
     let results = offered(&world, "ghostlab compare res");
     assert!(results.iter().any(|of| of.starts_with("results/grid/")), "{results:?}");
-    // The backbone is away: what was made of the grid knows its cells.
+    // The backbone is missing: the cells are known from the results.
     let made = std::fs::read_dir(world.path("results/grid")).unwrap().next().unwrap().unwrap().path();
     assert!(made.join("numbers.json").is_file());
     std::fs::rename(world.path("backbone"), world.path("elsewhere")).unwrap();
@@ -147,7 +146,7 @@ fn completing_in_a_bad_state_says_nothing_and_makes_nothing() {
     assert_eq!(left, ["bad.yaml"], "no store was begun");
 }
 
-/// A shell, if it is here. bash is everywhere.
+/// Finds a shell. bash is required.
 fn shell(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
@@ -158,7 +157,7 @@ fn shell(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// What a script prints in a shell, where `ghostlab` is the program.
+/// Runs a script in a shell with `ghostlab` as the program, and returns its output.
 fn said(world: &World, shell: &Path, arguments: &[&str], script: &str) -> String {
     let bin = Path::new(PROGRAM).parent().unwrap();
     let path = std::env::join_paths(
@@ -195,7 +194,7 @@ fn bash_completes_a_cell() {
 }
 
 #[test]
-fn every_name_of_a_cell_is_one_word_to_a_shell_and_means_the_cell() {
+fn cell_names_are_single_shell_words_and_resolve() {
     let (world, Some(bash)) = (world(), shell("bash")) else { return };
     // Two of everything that a name may have to tell apart, and a backbone with a blank.
     let axes = [
@@ -219,7 +218,7 @@ fn every_name_of_a_cell_is_one_word_to_a_shell_and_means_the_cell() {
     let cells = plan["answer"]["grids"][0]["cells_to_run"].as_array().unwrap();
     let names: Vec<&str> = cells.iter().map(|of| of["cell"].as_str().unwrap()).collect();
     assert_eq!(names.len(), 2 * (1 + 4 * 3 * 8), "{names:?}");
-    // As it is typed, without a quote, bash passes it on as it is.
+    // Typed without quotes, bash passes it on unchanged.
     let typed = names.iter().map(|name| format!("printf '%s\\n' {name}")).collect::<Vec<_>>().join("\n");
     let arrived = said(&world, &bash, &["--norc", "-c"], &typed);
     assert_eq!(arrived.lines().collect::<Vec<_>>(), names);
@@ -232,7 +231,7 @@ fn every_name_of_a_cell_is_one_word_to_a_shell_and_means_the_cell() {
 #[test]
 fn zsh_completes_a_cell() {
     let (world, Some(zsh)) = (world(), shell("zsh")) else { return };
-    // `_describe` shows what it is given: names, then descriptions behind a colon; colons of names behind a backslash.
+    // `_describe` receives names, then descriptions after a colon; colons in names are escaped by a backslash.
     let script = format!(
         "autoload -Uz compinit; compinit -u -D; source <(ghostlab completions zsh)\n\
          _describe() {{ local name; for name in \"$@\"; do [[ $name == (dirs|other) ]] && print -rl -- \"${{(@P)name}}\"; done }}\n\
@@ -276,7 +275,8 @@ fn manual_pages_name_every_command_and_option() {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let name = [&["ghostlab"], &words[..]].concat().join("-");
         let page = std::fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
-        let (text, plain) = (help(&words), page.replace("\\-", "-"));
+        let text = help(&words);
+        let plain = page.replace("\\-", "-");
         let (_, described) = plain.split_once(".SH NAME").unwrap();
         let about = described.lines().nth(1).unwrap();
         assert!(about.contains(" - ") && about.len() > name.len() + 10, "{name}: {about}");
@@ -291,7 +291,7 @@ fn manual_pages_name_every_command_and_option() {
         left.extend(inner.into_iter().map(|word| [&command[..], &[word]].concat()));
         seen += 1;
     }
-    // Beside them lies the list of what was written.
+    // Next to them is the list of written files.
     let paths = std::fs::read_dir(&pages).unwrap().map(|entry| entry.unwrap().path());
     let written: Vec<_> = paths.filter(|path| path.extension().is_some_and(|of| of == "1")).collect();
     assert_eq!(seen, written.len(), "a page for each command");
@@ -306,7 +306,7 @@ fn manual_pages_name_every_command_and_option() {
 }
 
 #[test]
-fn quiet_leaves_results_and_errors_and_verbose_adds_what_and_why() {
+fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
     let world = World::new();
     let said = |arguments: &[&str]| {
         let output = world.ghostlab(arguments);
@@ -335,10 +335,10 @@ fn quiet_leaves_results_and_errors_and_verbose_adds_what_and_why() {
     let numbers = |text: &str| text.lines().filter(|line| line.contains("tiny")).map(str::to_owned).collect::<Vec<_>>();
     assert!(numbers(&quiet) == numbers(&plain) && quiet.contains("ghosted"), "{quiet}");
     assert!(!numbers(&loud).is_empty());
-    // Why: one setting is not what it was.
+    // The reason: one changed setting.
     let (_, _, log) = said(&["run", "grid.yaml", "-v", "--set", "calibration.seed=7", "--set", "depth=1"]);
     assert!(log.contains("seed: 0 → 7"), "{log}");
-    // An error, and a cell that fails, are said however quiet it is.
+    // Errors and failed cells are printed even with `--quiet`.
     let (code, _, log) = said(&["plan", "gird.yaml", "--quiet"]);
     assert!(code == Some(3) && log.starts_with("error: the grid is not there\n  where:    gird.yaml\n"), "{log}");
     world.write(
@@ -362,7 +362,7 @@ fn without_colours(text: &str) -> String {
 }
 
 #[test]
-fn colours_are_shown_where_they_are_asked_for_and_change_no_word() {
+fn colours_follow_the_option_and_change_no_text() {
     let world = World::new();
     let said = |arguments: &[&str], set: &[(&str, &str)]| {
         let mut command = world.command(&["doctor"]);

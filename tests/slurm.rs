@@ -1,5 +1,5 @@
-//! Workers on a real Slurm of one machine (`tools/slurm.sh start`, which prints SLURM_CONF): what a cluster does to jobs, and
-//! that the tables are those of one process all the same.
+//! Workers on a real Slurm of one machine (`tools/slurm.sh start`, which prints SLURM_CONF): effects of a cluster on
+//! jobs, and tables equal to those of one process.
 //!
 //! Without it these tests are skipped with the reason; `GHOSTLAB_SLURM_TESTS=require` fails them instead.
 #![cfg(unix)]
@@ -7,7 +7,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::disallowed_macros,
-    reason = "a test stops at what it lacks, and says so where it is skipped"
+    reason = "a test panics on setup errors, and says so where it is skipped"
 )]
 
 use std::fs;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(200);
 
-/// Who does something to the whole cluster does it alone.
+/// Tests that change the whole cluster run alone.
 static CLUSTER: RwLock<()> = RwLock::new(());
 
 macro_rules! beside_others {
@@ -38,7 +38,7 @@ macro_rules! alone {
     };
 }
 
-/// Whether there is a Slurm that belongs to the tests.
+/// Returns whether a Slurm for tests is running.
 fn slurm() -> Option<()> {
     let own = std::env::var("SLURM_CONF")
         .is_ok_and(|conf| fs::read_to_string(conf).is_ok_and(|text| text.contains("ClusterName=ghostlab\n")));
@@ -69,7 +69,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A world with a text of some forty chunks, and a cluster's profile for it.
+/// Creates a world with a text of forty chunks, and a cluster profile.
 fn world() -> World {
     let world = World::new();
     let mut words = String::new();
@@ -93,7 +93,7 @@ struct Submitted {
     report: String,
 }
 
-/// Submits the world's grid; each chunk takes so many milliseconds more.
+/// Submits the world's grid; each chunk takes some milliseconds more.
 fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str]) -> Submitted {
     let arguments = [
         &["submit", "slurm", "grid.yaml", "--workers", workers, "--profile-file", "slurm.yaml"],
@@ -113,7 +113,7 @@ fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str
     Submitted { array: number("workers as job "), report: number("the report as job ") }
 }
 
-/// The states of a job's tasks, with their exit codes.
+/// Returns the states of a job's tasks with their exit codes.
 fn states(job: &str) -> Vec<(String, String)> {
     let shown = told("scontrol", &["--oneliner", "show", "job", job]);
     let field = |line: &str, name: &str| {
@@ -156,12 +156,12 @@ fn records(world: &World) -> Vec<Value> {
     files.filter_map(|file| stored_record(&file.unwrap().path())).collect()
 }
 
-/// What all processes of a store computed, by the cost model.
+/// Returns what all processes of a store computed, by the cost model.
 fn computed(world: &World) -> f64 {
     records(world).iter().map(|record| record["flops_done"].as_f64().unwrap()).sum()
 }
 
-/// Waits until so many workers have scored something.
+/// Waits until a number of workers have scored something.
 fn at_work(world: &World, count: usize) {
     let journals = || fs::read_dir(world.path("data/store/journals")).into_iter().flatten().flatten();
     let files = || journals().flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten()).count();
@@ -169,7 +169,7 @@ fn at_work(world: &World, count: usize) {
 }
 
 #[test]
-fn an_array_of_three_workers_does_each_chunk_once_and_agrees_with_one_process() {
+fn three_workers_score_each_chunk_once_as_one_process() {
     beside_others!();
     let world = world();
     let submitted = submit(&world, "3", 200, &[], &[]);
@@ -181,7 +181,8 @@ fn an_array_of_three_workers_does_each_chunk_once_and_agrees_with_one_process() 
     agrees(&world, &submitted);
     let alone = self::world();
     alone.runs(&[]);
-    let (work, whole) = (computed(&world), computed(&alone));
+    let work = computed(&world);
+    let whole = computed(&alone);
     assert!(work <= 1.1 * whole, "{work} of {whole}");
     let workers = records(&world).iter().filter(|record| record["flops_done"].as_f64() > Some(0.0)).count();
     assert!(workers >= 2, "the work was not shared");
@@ -209,7 +210,7 @@ fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
 fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
     beside_others!();
     let world = world();
-    // Two minutes before its end it is told: after one.
+    // The signal comes two minutes before the end: after one minute.
     let submitted = submit(&world, "1", 2000, &[], &["--time=3"]);
     agrees(&world, &submitted);
     let logs = logs(&world);
@@ -218,7 +219,7 @@ fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
 }
 
 #[test]
-fn of_an_array_the_task_that_is_told_is_queued_again_and_one_that_ended_is_not() {
+fn only_the_named_array_task_is_requeued() {
     beside_others!();
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
@@ -270,7 +271,7 @@ fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
 }
 
 #[test]
-fn one_worker_is_cancelled_and_one_is_killed_and_the_others_finish() {
+fn cancelled_and_killed_workers_are_covered_by_others() {
     beside_others!();
     let world = world();
     let submitted = submit(&world, "3", 300, &[], &[]);
@@ -288,7 +289,7 @@ fn one_worker_is_cancelled_and_one_is_killed_and_the_others_finish() {
 }
 
 #[test]
-fn a_node_that_goes_down_and_comes_back_has_its_workers_queued_again() {
+fn rebooted_node_gets_its_workers_requeued() {
     alone!();
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
@@ -297,7 +298,7 @@ fn a_node_that_goes_down_and_comes_back_has_its_workers_queued_again() {
     let node = format!("nodename={}", node.trim());
     told("scontrol", &["update", &node, "state=down", "reason=test"]);
     until("its jobs are not taken away", || states(&submitted.array).iter().all(|(state, _)| state != "RUNNING"));
-    // It may have come back by itself: then there is nothing to resume.
+    // This may have returned by itself: then there is nothing to resume.
     Command::new("scontrol").args(["update", &node, "state=resume"]).output().unwrap();
     until("the node does not come back", || {
         let state = told("sinfo", &["--noheader", "-o", "%T"]);
@@ -344,7 +345,7 @@ fn two_grids_on_one_store_at_once_are_both_whole() {
 }
 
 #[test]
-fn a_store_without_room_and_another_program_end_a_worker_with_the_reason() {
+fn full_store_or_other_program_stops_a_worker_with_reason() {
     beside_others!();
     let world = world();
     // Activations and journals are larger.
@@ -377,10 +378,11 @@ fn a_store_without_room_and_another_program_end_a_worker_with_the_reason() {
 }
 
 #[test]
-fn cancel_ends_what_was_submitted_with_the_store_and_nothing_else() {
+fn cancel_ends_only_jobs_of_its_store() {
     beside_others!();
     let (world, other) = (world(), world());
-    let (own, theirs) = (submit(&world, "2", 500, &[], &[]), submit(&other, "1", 500, &[], &[]));
+    let own = submit(&world, "2", 500, &[], &[]);
+    let theirs = submit(&other, "1", 500, &[], &[]);
     at_work(&world, 1);
     let output = world.ghostlab(&["cancel"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));

@@ -1,11 +1,11 @@
-//! Whose a store is: folders of other people's, stores that are only read, stores of several users, and what lies in one
-//! that nobody of ours put there. Some need another user or a mount of their own; without root these say so and are left out.
+//! Ownership of stores: foreign folders, read-only stores, stores of several users, and foreign files in a store. Some
+//! tests need another user or a mount; without root they print this and are skipped.
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::disallowed_macros,
-    reason = "a test stops at what it lacks, and says what it leaves out"
+    reason = "a test panics on setup errors, and says what it leaves out"
 )]
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 /// Longer than any command here takes; what hangs, fails.
 const LONG: Duration = Duration::from_secs(120);
 
-/// A process of another machine, as its name stands in a store.
+/// A process of another machine, by its name in a store.
 const FAR: &str = "5-0123456789ab";
 
 fn ended(mut child: Child) -> Output {
@@ -66,21 +66,22 @@ fn put(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// As of ten minutes ago: longer than the patience with shared file systems.
+/// Sets a file's times to ten minutes ago, beyond the timeout of shared file systems.
 fn age(path: &Path) {
     let ago = (SystemTime::now() - Duration::from_secs(600)).duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    // Of a pipe, too, which cannot be opened for it.
+    // Also for a pipe, which cannot be opened for this.
     let asked = Command::new("touch").args(["-d", &format!("@{}", ago.as_secs())]).arg(path).status().unwrap();
     assert!(asked.success(), "{}", path.display());
 }
 
-/// Everything below a folder: what it is, its mode, its bytes and when they were written.
+/// Lists everything below a folder: mode, time and bytes.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, (u32, Option<SystemTime>, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
-            let (path, data) = (entry.path(), entry.metadata().unwrap());
+            let path = entry.path();
+            let data = entry.metadata().unwrap();
             let bytes = if data.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
             // A folder has another time when a clock was read there: a file is made and removed.
             let time = data.is_file().then(|| data.modified().unwrap());
@@ -97,7 +98,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// The beginning of a command line that runs the rest as another user; none where that is not allowed here.
+/// Returns the beginning of a command line that runs the rest as another user. `None` if not permitted.
 fn as_user(uid: u32, gid: u32) -> Option<Vec<String>> {
     let words = ["setpriv".to_owned(), format!("--reuid={uid}"), format!("--regid={gid}"), "--clear-groups".to_owned()];
     let works = Command::new(&words[0]).args(&words[1..]).arg("true").stderr(Stdio::null()).status();
@@ -108,14 +109,14 @@ fn as_user(uid: u32, gid: u32) -> Option<Vec<String>> {
     works.then(|| words.to_vec())
 }
 
-/// A command of the program in a world, after some words.
+/// Builds a command of the program in a world, after some words.
 fn after(words: &[String], world: &World, arguments: &[&str]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).arg(env!("CARGO_BIN_EXE_ghostlab")).args(arguments).current_dir(world.folder.path());
     command
 }
 
-/// What somebody keeps in folders that are called as a store's are, all of it old.
+/// Writes old user files into folders named like a store's.
 fn foreign(folder: &Path) {
     for name in [
         "letter.txt",
@@ -142,7 +143,7 @@ fn foreign(folder: &Path) {
 }
 
 #[test]
-fn no_command_touches_a_folder_that_is_no_store_whatever_lies_in_it() {
+fn no_command_touches_a_folder_that_is_not_a_store() {
     let world = World::new();
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments").display().to_string();
     let commands: [(&[&str], bool); 20] = [
@@ -167,7 +168,7 @@ fn no_command_touches_a_folder_that_is_no_store_whatever_lies_in_it() {
         (&["store", "init"], true),
         (&["doctor"], false),
     ];
-    // A folder of somebody's; one with a `store.json` of his own; one whose `store.json` cannot be read.
+    // A foreign folder; one with its own `store.json`; one with an unreadable `store.json`.
     for (mark, name) in [(None, "own"), (Some("{\"users\": []}"), "shop"), (Some("{\"form"), "broken")] {
         let folder = world.path(name);
         foreign(&folder);
@@ -185,7 +186,7 @@ fn no_command_touches_a_folder_that_is_no_store_whatever_lies_in_it() {
         }
     }
     assert!(!world.path("out").exists());
-    // An empty folder is nobody's, also the root of a disk.
+    // An empty folder may be used, also the root of a disk.
     fs::create_dir_all(world.path("disk/lost+found")).unwrap();
     let (code, said) = ghostlab(&world, &["run", "grid.yaml", "--store", "disk"]);
     assert_eq!(code, Some(0), "{said}");
@@ -196,7 +197,7 @@ fn in_a_store_only_what_is_its_own_is_swept() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");
-    // Beside what dead processes left.
+    // Besides remains of dead processes.
     foreign(&store);
     let theirs: Vec<PathBuf> =
         tree(&store).into_keys().filter(|path| fs::read(path).is_ok_and(|text| text == b"mine")).collect();
@@ -218,7 +219,7 @@ fn in_a_store_only_what_is_its_own_is_swept() {
     }
 }
 
-/// What computes nothing.
+/// Commands that compute nothing.
 const READING: [&[&str]; 10] = [
     &["plan", "grid.yaml", "--results", "/RESULTS"],
     &["plan", "grid.yaml", "--results", "/RESULTS", "--set", "calibration.seed=7", "--store-limit", "1"],
@@ -233,11 +234,11 @@ const READING: [&[&str]; 10] = [
 ];
 
 #[test]
-fn what_computes_nothing_changes_nothing_and_a_store_that_may_not_be_written_serves_it() {
+fn read_only_commands_work_on_a_read_only_store() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");
-    // What the dead left stays, too.
+    // Remains of dead processes stay, too.
     put(&store.join(format!("drafts/{FAR}.0/rows.f32")), "half");
     age(&store.join(format!("drafts/{FAR}.0/rows.f32")));
     age(&store.join(format!("drafts/{FAR}.0")));
@@ -254,7 +255,7 @@ fn what_computes_nothing_changes_nothing_and_a_store_that_may_not_be_written_ser
         let (code, own) = ghostlab(&world, &words);
         assert_eq!(code, Some(0), "{words:?}: {own}");
         assert!(tree(&store) == before, "{words:?} changed the store");
-        // Whoever may not write reads the same.
+        // A user without write permission reads the same.
         if let Some(other) = &other {
             // Results that one user wrote another cannot replace.
             if words[0] == "run" {
@@ -345,7 +346,7 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
         assert!(world.tables() == tables, "{what}");
         fs::remove_dir_all(store.join("submissions")).unwrap();
     }
-    // A folder with something in it is nobody's to remove, and is named until somebody moves it away.
+    // A non-empty folder is never removed, and named until it is moved away.
     put(&store.join("plans/abc.json/letter"), "mine");
     let (code, said) = ghostlab(&world, &["cache", "verify", "--repair"]);
     assert!(code == Some(5) && said.contains("move it away"), "{said}");
@@ -353,7 +354,7 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
 }
 
 #[test]
-fn a_process_whose_record_cannot_be_read_is_alive_for_three_minutes_and_not_for_ever() {
+fn unreadable_record_counts_as_alive_for_three_minutes() {
     let text = json!({"id": FAR, "pid": 5, "system": "another", "started": 7, "beat": "00000000000000000007"});
     type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
     let make_folder = |path: &Path| fs::create_dir_all(path).unwrap();
@@ -383,7 +384,8 @@ fn a_process_whose_record_cannot_be_read_is_alive_for_three_minutes_and_not_for_
 fn a_store_whose_mark_is_damaged_says_so_and_is_mended() {
     let world = World::new();
     world.runs(&[]);
-    let (tables, mark) = (world.tables(), world.path("data/store/store.json"));
+    let tables = world.tables();
+    let mark = world.path("data/store/store.json");
     let whole = fs::read(&mark).unwrap();
     let make_folder = |path: &Path| fs::create_dir_all(path).unwrap();
     type Spoil<'a> = (&'a str, Box<dyn Fn(&Path) + 'a>);
@@ -406,7 +408,7 @@ fn a_store_whose_mark_is_damaged_says_so_and_is_mended() {
         }
         let (code, said) = ghostlab(&world, &["cache", "verify", "--repair"]);
         assert!(
-            code == Some(0) && said.contains("store.json was lost or damaged, and was written anew"),
+            code == Some(0) && said.contains("store.json was lost or damaged, and was rewritten"),
             "{what}: {said}"
         );
         let log = world.runs(&[]);
@@ -448,7 +450,7 @@ fn a_flipped_byte_of_a_record_is_named_and_removed() {
     }
 }
 
-/// A shell line, run with this umask.
+/// Runs a command with this umask.
 fn under(umask: &str, mut command: Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]).arg(command.get_program());
@@ -461,7 +463,7 @@ fn under(umask: &str, mut command: Command) -> Command {
 }
 
 #[test]
-fn in_a_shared_store_all_that_is_made_is_for_its_people_whatever_the_umask() {
+fn shared_store_files_belong_to_its_group_for_any_umask() {
     for (whom, file, folder) in [("group", 0o660, 0o2770), ("all", 0o664, 0o2775)] {
         let world = World::large();
         let store = world.path("shared");
@@ -475,7 +477,7 @@ fn in_a_shared_store_all_that_is_made_is_for_its_people_whatever_the_umask() {
         let mut failing =
             under("077", world.command(&[&["worker", "grid.yaml", "--idle-exit", "1"], &small[..]].concat()));
         failing.env("GHOSTLAB_FAULT", "panic@score:1");
-        // It says that it panicked, as it was asked to.
+        // This reports the requested panic.
         ended(failing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let modes = |what: &str| {
             for (path, (mode, ..)) in tree(&store)
@@ -494,7 +496,7 @@ fn in_a_shared_store_all_that_is_made_is_for_its_people_whatever_the_umask() {
         assert_eq!(done(under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0, Some(0));
         modes("what a run made");
     }
-    // A store that is there is changed with what lies in it; without `--shared` it stays as it is.
+    // An existing store is changed together with its contents; without `--shared` it stays the same.
     let world = World::new();
     assert_eq!(done(under("077", world.command(&["run", "grid.yaml"]))).0, Some(0));
     assert_eq!(fs::metadata(world.path("data/store/store.json")).unwrap().mode() & 0o777, 0o600);
@@ -534,7 +536,7 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
         let mut command = under("077", after(user, &world, &arguments));
         command.env("GHOSTLAB_FAULT", fault);
         let (code, said) = done(command);
-        // The one goes on where the other was killed, and sweeps what that left.
+        // The second process resumes where the first was killed, and removes its remains.
         assert!(code == Some(0) || (code.is_none() && !fault.is_empty()), "{fault}: {code:?} {said}");
         kills += usize::from(code.is_none());
     }
@@ -550,7 +552,7 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
 }
 
 #[test]
-fn a_living_worker_of_another_user_is_not_taken_for_dead_where_its_process_is_hidden() {
+fn hidden_process_of_another_user_is_not_presumed_dead() {
     let world = World::new();
     // A mount of /proc of its own that shows each user their own processes.
     let hidden = ["unshare", "--mount", "sh", "-c", "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"", "sh"];
@@ -585,7 +587,7 @@ fn a_living_worker_of_another_user_is_not_taken_for_dead_where_its_process_is_hi
     assert!(!store.join("attempts").exists(), "it is said to have died");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());
     assert_eq!(ended(halted).status.code(), Some(0));
-    // One that is gone is known to be: nobody has its number any more.
+    // A dead process is recognized: no process has its number any more.
     let mut killed = run(&one, &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7"]);
     killed.env("GHOSTLAB_FAULT", "kill@activations:1");
     assert_eq!(done(killed).0, None);
@@ -597,7 +599,7 @@ fn a_living_worker_of_another_user_is_not_taken_for_dead_where_its_process_is_hi
 }
 
 #[test]
-fn a_worker_that_was_halted_for_long_leaves_what_others_took_over_and_goes_on() {
+fn suspended_worker_yields_lost_jobs_and_continues() {
     let undisturbed = World::new();
     undisturbed.runs(&[]);
     // At a calibration, and at a chunk of a text.
@@ -610,7 +612,7 @@ fn a_worker_that_was_halted_for_long_leaves_what_others_took_over_and_goes_on() 
             let child = command.spawn().unwrap();
             let stat = format!("/proc/{}/stat", child.id());
             until("it does not stop", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
-            // As a process of another machine, whose record has not moved for long.
+            // Like a process of another machine, whose record has not changed for long.
             let record = fs::read_dir(world.path("data/store/processes")).unwrap().next().unwrap().unwrap().path();
             let mut of: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
             of["system"] = json!("another machine");

@@ -1,6 +1,7 @@
-//! What is submitted to a scheduler: with what it needs and no more, once, and the same whatever becomes of grid and program.
+//! Submissions to a scheduler: with the needed files and no more, only once, and independent of later changes to grid
+//! and program.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +20,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Slurm's commands as a script plays them: what each was told stands in a file beside it.
+/// Slurm's commands simulated by a script: each call is recorded in a file next to it.
 struct FakeSlurm(PathBuf);
 
 impl FakeSlurm {
@@ -47,7 +48,7 @@ impl FakeSlurm {
         self.beside(world.command(arguments)).output().unwrap()
     }
 
-    /// A command that finds these in place of Slurm's.
+    /// Builds a command that finds these programs instead of Slurm's.
     fn beside(&self, mut command: Command) -> Command {
         let path = std::env::var("PATH").unwrap();
         command.env("PATH", format!("{}:{path}", self.0.display())).env("HF_TOKEN", "hf_very_secret");
@@ -63,7 +64,7 @@ fn submission_in(store: &Path) -> PathBuf {
     fs::read_dir(store.join("submissions")).unwrap().next().unwrap().unwrap().path()
 }
 
-/// The script of a submission, as Slurm runs it: a task of an array, or the report. To bash, what it asks of Slurm is comments.
+/// Runs a submission's script as Slurm does: an array task, or the report. For bash, Slurm's options are comments.
 fn job(submission: &Path, task: Option<&str>) -> Output {
     let mut command = Command::new("bash");
     command.arg(submission.join("job.sh")).current_dir("/");
@@ -75,7 +76,7 @@ fn job(submission: &Path, task: Option<&str>) -> Output {
 }
 
 #[test]
-fn a_submission_is_one_readable_script_with_what_the_plan_needs_and_no_secret() {
+fn submission_is_one_readable_script_without_secrets() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
     world.write("slurm.yaml", "partition: gpu\ntime: 2:00:00\ncpus: 2\nretries: 1\nsetup: [module load x]\n");
@@ -159,14 +160,15 @@ fn submit_in_bf16_freezes_the_kernel_family() {
         assert_eq!(script.matches(frozen).count(), 2, "worker and report of {asked}: {script}");
     }
     let output = submit(&["--dtype", "bf16"]);
-    let (script, family) = (said(&output), ["portable", "amx"].map(|of| format!("--kernels {of}")));
+    let script = said(&output);
+    let family = ["portable", "amx"].map(|of| format!("--kernels {of}"));
     assert!(family.iter().any(|of| script.matches(of).count() == 2), "{script}");
     assert!(log(&output).contains("--kernels auto: "), "{}", log(&output));
     assert!(!said(&submit(&[])).contains("--kernels"), "f32 has one family");
 }
 
 #[test]
-fn a_second_submit_says_what_is_queued_and_adds_nothing_unless_told() {
+fn second_submit_lists_the_queue_and_adds_nothing() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
     let submit =
@@ -181,9 +183,9 @@ fn a_second_submit_says_what_is_queued_and_adds_nothing_unless_told() {
     let record: Value = serde_json::from_slice(&fs::read(folder.join("submission.json")).unwrap()).unwrap();
     let plan = record["plan"].as_str().unwrap().to_owned();
     let all = fs::read_to_string(folder.join("job.sh")).unwrap() + &record.to_string();
-    assert!(!all.contains("hf_very_secret"), "a credential stands in what was submitted");
+    assert!(!all.contains("hf_very_secret"), "a credential is in the submission");
     let comment = format!("ghostlab:{plan}:{id}");
-    // Somebody's own jobs stand beside it, one with a number of ours in another array.
+    // Foreign jobs are listed too, one with the number of an own task in another array.
     let queue = format!(
         "41_[0-1]|a|PENDING|Resources|{comment}\n42|a|PENDING|Dependency|{comment}\n43|own|RUNNING|None|(null)\n"
     );
@@ -210,14 +212,14 @@ fn a_second_submit_says_what_is_queued_and_adds_nothing_unless_told() {
     assert!(began.elapsed() < Duration::from_secs(20));
     slurm.put("squeue", "cat \"$0.out\"");
     assert!(said(&submit(&["--again"])).contains("as job 43"), "--again adds workers");
-    // It ends its own and nothing else.
+    // This cancels its own jobs and no others.
     let output = slurm.run(&world, &["cancel", &id]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     assert_eq!(slurm.told("scancel"), "41 42\n");
     assert_eq!(slurm.run(&world, &["cancel", "other"]).status.code(), Some(3));
 }
 
-/// A submission of the world's grid, whose worker a test starts by hand.
+/// Submits the world's grid; the test starts its worker manually.
 fn submitted(world: &World) -> (PathBuf, String) {
     let slurm = FakeSlurm::new(world);
     let output = slurm.run(world, &["submit", "slurm", "grid.yaml"]);
@@ -228,8 +230,9 @@ fn submitted(world: &World) -> (PathBuf, String) {
 }
 
 #[test]
-fn a_worker_works_on_what_was_submitted_whatever_becomes_of_the_grid_s_file() {
-    let (alone, world) = (World::new(), World::new());
+fn worker_runs_the_submitted_grid_despite_later_edits() {
+    let alone = World::new();
+    let world = World::new();
     alone.runs(&[]);
     let (_, frozen) = submitted(&world);
     fs::remove_file(world.path("grid.yaml")).unwrap();
@@ -245,7 +248,7 @@ fn a_worker_works_on_what_was_submitted_whatever_becomes_of_the_grid_s_file() {
 }
 
 #[test]
-fn a_worker_refuses_another_program_and_other_inputs_with_the_reason() {
+fn worker_refuses_other_program_or_inputs_with_reason() {
     let world = World::new();
     let (file, frozen) = submitted(&world);
     let refused = |words: &[&str]| {
@@ -265,7 +268,7 @@ fn a_worker_refuses_another_program_and_other_inputs_with_the_reason() {
     refused(&["an input has changed since the grid was submitted", "train.txt"]);
 }
 
-/// A world with an artifact `mini`, a table of the world's backbone.
+/// Creates a world with an artifact `mini`, a table of its backbone.
 fn with_an_artifact() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -288,8 +291,9 @@ fn with_an_artifact() -> World {
 }
 
 #[test]
-fn an_artifact_is_shared_by_workers_and_reported_from_what_they_stored() {
-    let (alone, world) = (with_an_artifact(), with_an_artifact());
+fn workers_share_an_artifact_and_report_reads_the_store() {
+    let alone = with_an_artifact();
+    let world = with_an_artifact();
     assert_eq!(alone.ghostlab(&["reproduce", "mini"]).status.code(), Some(0));
     let slurm = FakeSlurm::new(&world);
     let output = slurm.run(&world, &["submit", "slurm", "mini"]);
@@ -309,7 +313,7 @@ fn an_artifact_is_shared_by_workers_and_reported_from_what_they_stored() {
 }
 
 #[test]
-fn who_was_killed_after_sbatch_and_submits_again_has_nothing_queued_twice() {
+fn resubmission_after_a_crash_queues_nothing_twice() {
     // After the array, and after the report: neither number was noted.
     for (killed, known) in [(1, 1), (2, 2)] {
         let world = World::new();
@@ -323,7 +327,7 @@ fn who_was_killed_after_sbatch_and_submits_again_has_nothing_queued_twice() {
         let comment = format!("ghostlab:{}:{}", record["plan"].as_str().unwrap(), record["id"].as_str().unwrap());
         let jobs = ["41_[0-1]", "42"].map(|id| format!("{id}|a|PENDING|Resources|{comment}\n"));
         fs::write(slurm.0.join("squeue.out"), jobs[..known].concat()).unwrap();
-        // Nobody knows what is queued: nothing is added.
+        // The queue is unknown: nothing is added.
         slurm.put("squeue", "exit 1");
         assert_eq!(slurm.run(&world, &submit).status.code(), Some(3));
         slurm.put("squeue", "cat \"$0.out\"");
@@ -338,8 +342,9 @@ fn who_was_killed_after_sbatch_and_submits_again_has_nothing_queued_twice() {
 }
 
 #[test]
-fn odd_paths_reach_slurm_and_the_shell_as_they_are_and_line_breaks_are_refused() {
-    let (alone, world) = (World::new(), World::new());
+fn odd_paths_reach_slurm_intact_and_line_breaks_are_refused() {
+    let alone = World::new();
+    let world = World::new();
     alone.runs(&[]);
     let slurm = FakeSlurm::new(&world);
     let store = world.path("a b%j #'\"$(touch x)/store");
@@ -371,7 +376,7 @@ fn odd_paths_reach_slurm_and_the_shell_as_they_are_and_line_breaks_are_refused()
 }
 
 #[test]
-fn options_that_would_override_ours_are_refused_by_name_and_line() {
+fn options_that_override_ours_are_refused_by_line() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
     world.write("slurm.yaml", "time: 60\noptions:\n  - --exclude=node7\n  - --comm=mine\n");
@@ -388,7 +393,8 @@ fn options_that_would_override_ours_are_refused_by_name_and_line() {
 
 #[test]
 fn a_program_that_is_built_anew_ends_no_job_that_is_queued() {
-    let (alone, world) = (World::new(), World::new());
+    let alone = World::new();
+    let world = World::new();
     alone.runs(&[]);
     let slurm = FakeSlurm::new(&world);
     let program = world.path("ghostlab");
@@ -441,13 +447,13 @@ fn what_a_job_refused_stands_in_status_until_it_works() {
 }
 
 #[test]
-fn a_report_goes_over_a_later_run_of_the_same_grid_and_not_over_one_with_other_settings() {
+fn report_replaces_a_later_run_only_with_equal_settings() {
     let world = World::new();
     submitted(&world);
     let worked = job(&submission(&world), Some("0"));
     assert_eq!(worked.status.code(), Some(0), "{}", log(&worked));
     let report = || job(&submission(&world), None);
-    // The same by hand meanwhile, with the paths as the grid has them, which the frozen one has whole.
+    // Meanwhile the same is run by hand, with the paths as in the grid; the frozen grid has absolute ones.
     let said = world.runs(&[]);
     let first = report();
     assert_eq!(first.status.code(), Some(0), "{}", log(&first));
@@ -466,16 +472,17 @@ fn a_report_goes_over_a_later_run_of_the_same_grid_and_not_over_one_with_other_s
     for word in ["a later run with other settings", "results/grid", "other depth", "--results", "job.sh"] {
         assert!(log(&refused).contains(word), "`{word}` is not in {}", log(&refused));
     }
-    assert!(tables.len() == 3 && world.tables() == tables, "the later run's tables are as they were");
-    // So is one that read other bytes under the same path, though these are back.
-    let (text, other) = (fs::read(world.path("test.jsonl")).unwrap(), "{\"text\": \"w1 w2 w3\"}\n".repeat(60));
+    assert!(tables.len() == 3 && world.tables() == tables, "the later run's tables are unchanged");
+    // The same holds for a result from other bytes under the same path, although the bytes are restored.
+    let text = fs::read(world.path("test.jsonl")).unwrap();
+    let other = "{\"text\": \"w1 w2 w3\"}\n".repeat(60);
     world.write("grid.yaml", &grid);
     world.write("test.jsonl", other);
     world.runs(&[]);
     world.write("test.jsonl", text);
     let refused = report();
     assert!(refused.status.code() == Some(2) && log(&refused).contains("other corpora.test"), "{}", log(&refused));
-    // What was there before the submission is replaced as ever.
+    // Results from before the submission are replaced as usual.
     world.runs(&[]);
     let last = report();
     assert_eq!(last.status.code(), Some(0), "{}", log(&last));
@@ -493,7 +500,7 @@ fn aged(folder: &Path, hours: u64) {
 }
 
 #[test]
-fn a_frozen_program_stays_while_a_job_may_run_it_and_goes_with_the_rest() {
+fn frozen_program_stays_while_a_job_may_run_it() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml"]);
@@ -505,8 +512,9 @@ fn a_frozen_program_stays_while_a_job_may_run_it_and_goes_with_the_rest() {
         assert_eq!(output.status.code(), Some(0), "{}", log(&output));
         serde_json::from_str::<Value>(&said(&output)).unwrap()["answer"]["programs"]["count"].clone()
     };
-    // Nobody's submission has this one; somebody's file lies beside it.
-    let (orphan, theirs) = (programs.join("ab".repeat(32)), programs.join("mine"));
+    // This one belongs to no submission; a foreign file is next to it.
+    let orphan = programs.join("ab".repeat(32));
+    let theirs = programs.join("mine");
     for folder in [&orphan, &theirs] {
         fs::create_dir(folder).unwrap();
         fs::write(folder.join("ghostlab"), "a program").unwrap();
@@ -526,7 +534,7 @@ fn a_frozen_program_stays_while_a_job_may_run_it_and_goes_with_the_rest() {
     assert_eq!(gc(&["--older", "3"]), 0);
     assert_eq!((gc(&[]), count()), (1.into(), 2), "the report is queued");
     assert!(!orphan.exists() && theirs.join("ghostlab").exists());
-    // Nobody tells whether it is queued.
+    // This is unknown whether it is queued.
     slurm.put("squeue", "exit 1");
     slurm.put("sacct", "exit 1");
     assert_eq!((gc(&[]), count()), (0.into(), 2));
@@ -537,12 +545,12 @@ fn a_frozen_program_stays_while_a_job_may_run_it_and_goes_with_the_rest() {
     fs::write(unread.join("submission.json"), "{\"format\": 99}").unwrap();
     assert_eq!((gc(&[]), count()), (0.into(), 2));
     fs::remove_dir_all(&unread).unwrap();
-    // What ended a moment ago may be queued again.
+    // A job that ended recently may be queued again.
     fs::write(submission(&world).join("logs/41_0.log"), "done").unwrap();
     assert_eq!((gc(&[]), count()), (0.into(), 2));
     age();
     assert_eq!((gc(&[]), count()), (1.into(), 1));
-    // It is frozen again where it is wanted.
+    // This is frozen again when needed.
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--again"]);
     assert_eq!((output.status.code(), count()), (Some(0), 2), "{}", log(&output));
 }

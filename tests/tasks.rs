@@ -1,5 +1,5 @@
 //! The nine tasks against lm-eval's golden answers, against real data where they are, and (in `tasks/`) against nonsense.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod nonsense;
 
@@ -50,7 +50,7 @@ fn golden() -> (Reference, usize) {
     (encoder, length.unwrap())
 }
 
-/// The golden documents of a task. Both versions of RACE share theirs.
+/// Returns the golden documents of a task. Both versions of RACE share theirs.
 fn documents_of(task: &Task) -> PathBuf {
     fixture(&format!("lm_eval/docs/{}.jsonl", task.name.trim_end_matches("_v2")))
 }
@@ -78,7 +78,7 @@ impl Asked {
         native::solutions(known, &self.task, &self.tokens)?.judge(scores)
     }
 
-    /// Context and continuation of each request.
+    /// Iterates over context and continuation of each request.
     fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.requests.iter().map(|request| match &request.ask {
             Ask::LogLikelihood { context, continuation } => (context.as_str(), continuation.as_str()),
@@ -118,7 +118,8 @@ fn compare_requests(folder: &str, bos: Bos) -> usize {
         if !path.exists() {
             continue;
         }
-        let (ours, golden) = (Asked::golden(task, bos), lines(&path));
+        let ours = Asked::golden(task, bos);
+        let golden = lines(&path);
         let all: Vec<_> = ours.requests.iter().zip(ours.texts()).zip(ours.tokens.iter().flatten()).collect();
         assert_eq!(all.len(), golden.len(), "{}", task.name);
         for (((request, texts), tokens), golden) in all.into_iter().zip(&golden) {
@@ -147,7 +148,7 @@ fn requests_of_old_race_are_those_of_the_old_harness() {
 }
 
 #[test]
-fn the_golden_requests_have_contexts_that_end_in_white_space_and_cut_ones() {
+fn golden_requests_cover_trailing_blanks_and_cuts() {
     // Otherwise the comparison above would prove less than it seems to.
     let (_, length) = golden();
     let all = |name: &str| Asked::golden(Task::find(name).unwrap(), Bos::Tokenizer);
@@ -156,7 +157,7 @@ fn the_golden_requests_have_contexts_that_end_in_white_space_and_cut_ones() {
     assert!(race.any(|tokens| !tokens.cut_ids.is_empty() && tokens.input_ids.len() == length));
 }
 
-/// A task's documents judged by the golden log-likelihoods of `folder`.
+/// Judges a task's documents by the golden log-likelihoods of `folder`.
 fn judge(task: &'static Task, folder: &str, bos: Bos) -> Vec<DocumentResult> {
     let score = |golden: &Value| Score {
         log_likelihood: golden["logprob"].as_f64().unwrap(),
@@ -208,7 +209,8 @@ fn choices_are_those_of_the_harness() {
     }
 }
 
-/// All parts of the results file but `configs` and `config`, which the golden ones lack or fill with torch's settings.
+/// Compares results files except `configs` and `config`, which are missing from the golden ones or contain torch's
+/// settings.
 fn assert_same_file(ours: &Value, path: &Path) {
     let text = std::fs::read_to_string(path).unwrap();
     let golden: Value = serde_json::from_str(&text).unwrap();
@@ -218,7 +220,8 @@ fn assert_same_file(ours: &Value, path: &Path) {
         assert_eq!(again[part], golden[part], "{part}");
     }
     // … and then compared with what is written.
-    let (mut task, mut compared) = (String::new(), 0);
+    let mut task = String::new();
+    let mut compared = 0;
     for line in text.lines() {
         let Some((key, value)) = line.trim().trim_end_matches(',').split_once(": ") else { continue };
         let key = key.trim_matches('"');
@@ -263,7 +266,7 @@ fn the_results_file_of_old_race_is_that_of_the_old_harness() {
 }
 
 #[test]
-fn a_task_with_hidden_overflow_is_flagged_and_never_right_by_chance() {
+fn task_with_hidden_overflow_is_flagged_never_right_by_luck() {
     let task = Task::find("arc_easy").unwrap();
     let mut asked = Asked::golden(task, Bos::Tokenizer);
     for odd in [f64::NAN, f64::NEG_INFINITY] {

@@ -1,5 +1,5 @@
-//! The backbones that come with the project: what they are, and that they are as good as the tiny profile needs.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! The backbones that come with the project: their properties, and that they are good enough for the tiny profile.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -45,8 +45,8 @@ fn grid() -> Grid {
     Grid::load(&file, None, &[]).unwrap()
 }
 
-/// What table 2 comes to, by the paper's protocol and in a store of its own: all of its cells, run once for all tests, and
-/// scored on the texts of table 3 too.
+/// Computes table 2 by the paper's protocol in a store of its own: all cells, once for all tests, and on the texts of table
+/// 3 too.
 fn outcome() -> &'static GridOutcome {
     static MADE: OnceLock<GridOutcome> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -56,7 +56,7 @@ fn outcome() -> &'static GridOutcome {
     })
 }
 
-/// The mean perplexity of the cell with this recovery, of layers that LLM-Streamline selects.
+/// Returns the mean perplexity of the cell with this recovery and LLM-Streamline's layers.
 fn perplexity(backbone: &str, depth: usize, recovery: &str) -> f64 {
     let found = |of: &&CellResult| {
         let own = of.cell.recovery.as_ref().map_or("dense", |method| method.name.as_str());
@@ -70,7 +70,7 @@ fn perplexity(backbone: &str, depth: usize, recovery: &str) -> f64 {
 
 #[test]
 fn their_logits_are_those_of_transformers() {
-    // Made by tools/tiny_logits.py, which says how; its versions stand in the file's header.
+    // Made by tools/tiny_logits.py, which describes the method; versions are in the file's header.
     let expected = tensors(&fixture("tiny/logits.safetensors"));
     for name in BACKBONES {
         let of = |part: &str| expected[&format!("{name}.{part}")].clone();
@@ -110,7 +110,7 @@ fn dense_backbones_know_the_world() {
             above += 100.0 * (scores.result.column().value - chance) / 9.0;
         }
         assert!(above >= 20.0, "{name} is {above:.1} points above chance on the nine-task average");
-        // The unigram model's perplexity stands in the manifest, of the same registers' validation splits.
+        // The manifest has the unigram model's perplexity on the validation splits of the same registers.
         let manifest = json(&folder(name).join("manifest.json"));
         let unigram = |register: &str| {
             let scores = manifest["validation"].as_array().unwrap();
@@ -134,17 +134,20 @@ fn the_paper_sets_the_calibration() {
 
 #[test]
 #[ignore = "slow: all 57 cells of table 2"]
-fn pruning_hurts_and_repairs_order_in_perplexity_as_in_the_paper() {
+fn pruning_hurts_and_repairs_rank_as_in_the_paper() {
     // Paper table 3: Ghosted Layers before ReplaceMe (LS) before LinearPatch before no repair.
     let mut orderly = Vec::new();
     for backbone in BACKBONES {
         let dense = perplexity(backbone, 0, "dense");
         for depth in [4, 6] {
             let of = |recovery: &str| perplexity(backbone, depth, recovery);
-            let (none, ghosted, least_squares) = (of("none"), of("ghosted"), of("replaceme-ls"));
+            let none = of("none");
+            let ghosted = of("ghosted");
+            let least_squares = of("replaceme-ls");
             assert!(none > 1.1 * dense, "{backbone} without {depth} layers: {none} against {dense}");
             let patches = [of("linearpatch-diag"), of("linearpatch-rotate")];
-            // What holds everywhere: both repairs that solve for a whole matrix before those that scale, these before none.
+            // Holds everywhere: both repairs that solve for a whole matrix are better than those that scale, and these
+            // better than none.
             for solved in [ghosted, least_squares] {
                 assert!(
                     patches.iter().all(|&patch| solved < patch && patch < none),
@@ -156,7 +159,7 @@ fn pruning_hurts_and_repairs_order_in_perplexity_as_in_the_paper() {
             }
         }
     }
-    // Of tiny-qwen3 without 4 layers ReplaceMe (LS), which is solved on all sequences, is 0.01 better.
+    // For tiny-qwen3 without 4 layers ReplaceMe (LS), solved on all sequences, is better by 0.01.
     assert!(orderly.len() >= 5, "only {orderly:?}");
 }
 
@@ -171,7 +174,7 @@ fn ghosted_layers_are_as_high_in_table_2_as_the_paper_says() {
     // The highest or the second highest accuracy of all repairs.
     let average = of("table2-average");
     assert_eq!((average.outcome, average.held, average.of), (claims::Judgement::Holds, 6, 6), "{average:?}");
-    // Of tiny-qwen3 without 6 layers LinearPatch (Diag) has a tenth of a point more.
+    // For tiny-qwen3 without 6 layers LinearPatch (Diag) is better by a tenth of a point.
     let highest = of("table2-highest");
     assert!(highest.held >= 5 && highest.of == 6 && highest.unknown == 0, "{highest:?}");
 }

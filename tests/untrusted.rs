@@ -1,7 +1,7 @@
 //! Task definitions, chat templates and rows that would abort the program, overflow its stack or never end: each is refused
 //! with exit code 2, names its file and the limit, and takes neither the machine's memory nor its time. The cases are in
 //! `tests/fixtures/untrusted`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::io::Write;
 use std::process::{Command, Output};

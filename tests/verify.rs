@@ -1,5 +1,5 @@
-//! `ghostlab verify`: what was altered in somebody's results is found, and what was not agrees.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+//! `ghostlab verify`: altered results are found, and unaltered ones agree.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const FOLDER: &str = "results/grid";
 
-/// A run of a dense backbone, two cuts and three recoveries on two texts and a task.
+/// Creates a run of a dense backbone, two cuts and three recoveries on two texts and a task.
 fn world() -> World {
     let world = World::large();
     world.write(
@@ -25,13 +25,13 @@ fn world() -> World {
          evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n    - {corpus: long, length: 64}\n  tasks: [copa]\n",
     );
     world.runs(&[]);
-    // What is verified is computed from the inputs, whatever is stored.
+    // Verification computes from the inputs, whatever is stored.
     std::fs::remove_dir_all(world.path("data/store")).unwrap();
     std::fs::create_dir_all(world.path("data/store")).unwrap();
     world
 }
 
-/// The exit code and the answer.
+/// Runs `verify`, and returns exit code and answer.
 fn verify(world: &World, more: &[&str]) -> (i32, Value) {
     let output = world.ghostlab(&[&["verify", FOLDER, "--json"], more].concat());
     let text = String::from_utf8(output.stderr).unwrap();
@@ -45,7 +45,7 @@ fn check<'a>(folder: &'a Value, kind: &str) -> &'a Value {
     folder["checks"].as_array().unwrap().iter().find(|check| check["kind"] == kind).unwrap()
 }
 
-/// The kinds of checks in which something differs.
+/// Returns the kinds of checks with differences.
 fn differing(folder: &Value) -> Vec<&str> {
     let all = folder["checks"].as_array().unwrap().iter();
     all.filter(|check| !check["differs"].as_array().unwrap().is_empty())
@@ -84,7 +84,7 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
     {
         let check = check(&whole, kind);
         assert!(check["agreed"].as_u64() > Some(0) && check["chance"] == 1.0, "{kind}: {check:#}");
-        // The same engine on the same machine gives the same bits; a mean in another order does not.
+        // Same engine on the same machine gives the same bits; a mean in another order does not.
         assert!(check["largest"].as_f64() < Some(1e-6), "{kind}: {check:#}");
     }
     // Seven cells with two texts of 5 and n windows, and 40 documents.
@@ -92,7 +92,8 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
     assert_eq!(check(&whole, "selections")["all"], 6);
     let (code, part) = verify(&world, &["--share", "5%"]);
     assert_eq!(code, 0, "{part:#}");
-    let (drawn, all) = (&check(&part, "windows")["agreed"], &check(&part, "windows")["all"]);
+    let drawn = &check(&part, "windows")["agreed"];
+    let all = &check(&part, "windows")["all"];
     assert!(drawn.as_u64() > Some(0) && drawn.as_u64() < all.as_u64(), "{drawn} of {all}");
     assert!(check(&part, "windows")["chance"].as_f64() < Some(0.7), "{part:#}");
     // Without its documents a folder is checked by right and wrong.
@@ -105,13 +106,13 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
 }
 
 #[test]
-fn an_altered_log_likelihood_and_an_altered_loss_are_found_where_they_are_drawn() {
+fn altered_likelihood_and_loss_are_found_in_the_sample() {
     let world = world();
     let file = path(&world, "documents.parquet");
     let mut frame = ParquetReader::new(File::open(&file).unwrap()).finish().unwrap();
     let values: Vec<f64> = frame.column("log_likelihood").unwrap().f64().unwrap().iter().map(Option::unwrap).collect();
     let mut altered = values.clone();
-    // Of the last document the choice that is the worse one: nothing else shows it.
+    // The worse choice of the last document: no other value depends on it.
     let place = if values[values.len() - 1] < values[values.len() - 2] { values.len() - 1 } else { values.len() - 2 };
     altered[place] -= 0.25;
     frame.with_column(Series::new("log_likelihood".into(), altered).into_column()).unwrap();
@@ -199,7 +200,7 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
 }
 
 #[test]
-fn inputs_are_found_by_their_hashes_and_a_missing_backbone_is_named() {
+fn inputs_are_found_by_hash_and_missing_ones_named() {
     let world = world();
     std::fs::create_dir(world.path("elsewhere")).unwrap();
     std::fs::rename(world.path("backbone"), world.path("elsewhere/backbone")).unwrap();
@@ -224,7 +225,7 @@ fn inputs_are_found_by_their_hashes_and_a_missing_backbone_is_named() {
 }
 
 #[test]
-fn a_packed_record_is_verified_as_its_folder_and_says_what_was_altered_in_it() {
+fn packed_record_verifies_like_its_folder() {
     let world = world();
     let pack = |to: &str| {
         let output = world.ghostlab(&["record", "pack", "results", "--to", to, "--json"]);
@@ -255,7 +256,7 @@ fn a_packed_record_is_verified_as_its_folder_and_says_what_was_altered_in_it() {
     let (code, answer) = verify("broken.zip");
     assert_eq!(code, 2, "{answer:#}");
     assert!(answer["error"]["where"].as_str().unwrap().contains("numbers.json"), "{answer:#}");
-    // What stands in the way is nobody's but the user's.
+    // The file in the way belongs to the user.
     std::fs::write(world.path("mine.zip"), "mine").unwrap();
     let output = world.ghostlab(&["record", "pack", "results", "--to", "mine.zip"]);
     assert_eq!(output.status.code(), Some(2));
@@ -266,7 +267,7 @@ fn a_packed_record_is_verified_as_its_folder_and_says_what_was_altered_in_it() {
     assert!(output.status.code() == Some(2) && text.contains("results.csv"), "{text}");
 }
 
-/// A dense backbone and a cut on what is generated, on a text's likelihood, and on that of a last word.
+/// Creates a dense backbone and a cut on generated text, a text's likelihood, and a last word's likelihood.
 fn defined() -> World {
     let world = World::new();
     std::fs::create_dir(world.path("defs")).unwrap();
@@ -307,7 +308,7 @@ fn defined() -> World {
 }
 
 #[test]
-fn what_is_generated_and_the_perplexities_of_definitions_are_computed_afresh() {
+fn generated_answers_and_perplexities_are_recomputed() {
     let world = defined();
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
     let lists = std::fs::read_to_string(path(&world, ".ghostlab.sha256")).unwrap();
@@ -331,7 +332,7 @@ fn what_is_generated_and_the_perplexities_of_definitions_are_computed_afresh() {
     let drawn = check(&part, "documents")["agreed"].as_u64();
     assert!(drawn > Some(0) && drawn < Some(2 * 2 * 72), "{part:#}");
 
-    // The same answers in another order: nothing else shows it.
+    // Same answers in another order: no other value depends on it.
     alter(&world, "numbers.json", |numbers| {
         let of = common::stored_number(numbers, |of| of["metric"].as_str().unwrap().contains("exact_match"));
         let (count, digits) = of["right"].as_str().unwrap().split_once(':').unwrap();

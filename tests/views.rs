@@ -1,6 +1,6 @@
-//! What is shown and kept of a run tells apart whatever is unlike, and takes for one what is not: over every pair of
-//! settings that there is for an aspect.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+//! Displayed and stored results distinguish different settings and do not distinguish equal ones: over every pair of
+//! settings for an aspect.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,13 @@ use ghostlab::grid::{Cell, Grid, give_names};
 use ghostlab::identity::{Aspect, differs};
 use ghostlab::results::{Differences, StoredNumber, StoredResults};
 
-/// The aspects in which numbers of two runs are unlike, of the last cell of each.
+/// Returns the settings in which the last cells of two runs differ.
 fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
     let last = |run: &StoredResults| run.numbers.last().unwrap().cell.clone();
-    let (a, b) = (last(one), last(other));
+    let a = last(one);
+    let b = last(other);
     let mut found = BTreeSet::new();
-    // Who decodes, too, has times that the other lacks.
+    // A run with decoding also has times that the other lacks.
     let shared = |of: &&StoredNumber| !of.record.metric.starts_with("decode");
     let of_a = one.numbers.iter().filter(|of| of.cell == a).filter(shared);
     let of_b = other.numbers.iter().filter(|of| of.cell == b).filter(shared);
@@ -35,9 +36,11 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
 }
 
 fn is_told_apart(pair: &Pair) {
-    let (one, other) = (seen::seen(&pair.one(), pair.what), seen::seen(&pair.other(), pair.what));
+    let one = seen::seen(&pair.one(), pair.what);
+    let other = seen::seen(&pair.other(), pair.what);
     VIEWS.iter().for_each(|view| view.holds(pair.what, pair.aspects, [&one, &other]));
-    let (one, other) = (one.numbers, other.numbers);
+    let one = one.numbers;
+    let other = other.numbers;
     let found = unlike(&one, &other);
     let stray: Vec<&Aspect> = found.iter().filter(|of| !pair.aspects.iter().any(|known| of.is_of(known))).collect();
     assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
@@ -67,7 +70,7 @@ const OF_CELLS: [&str; 10] = [
 ];
 
 #[test]
-fn cells_that_are_unlike_have_names_that_are_unlike_where_they_stand_in_one_grid() {
+fn different_cells_of_a_grid_have_different_names() {
     let last = |setting: &Setting| -> Cell {
         let grid = Grid::load(&setting.world.path("grid.yaml"), None, &[]).unwrap();
         Cell { name: String::new(), ..grid.cells.last().unwrap().clone() }
@@ -93,9 +96,11 @@ fn cells_that_are_unlike_have_names_that_are_unlike_where_they_stand_in_one_grid
 }
 
 fn is_taken_for_one(pair: &Pair) {
-    let (one, other) = (seen::seen(&pair.one(), pair.what), seen::seen(&pair.other(), pair.what));
+    let one = seen::seen(&pair.one(), pair.what);
+    let other = seen::seen(&pair.other(), pair.what);
     VIEWS.iter().for_each(|view| view.holds(pair.what, &[], [&one, &other]));
-    let (one, other) = (one.numbers, other.numbers);
+    let one = one.numbers;
+    let other = other.numbers;
     let found = unlike(&one, &other);
     assert!(found.is_empty(), "{}: {found:?}", pair.what);
     let compared = Differences::of(&one, &other, &[]).unwrap();
@@ -113,7 +118,7 @@ fn every_command_says_what_it_tells_of_numbers() {
 }
 
 #[test]
-fn a_seed_and_a_float_type_are_told_apart_and_a_written_default_is_not() {
+fn seed_and_dtype_are_distinguished_but_not_defaults() {
     for pair in pairs::unlike().iter().filter(|pair| ["another draw", "bf16"].contains(&pair.what)) {
         is_told_apart(pair);
     }
@@ -122,7 +127,7 @@ fn a_seed_and_a_float_type_are_told_apart_and_a_written_default_is_not() {
 
 #[test]
 #[ignore = "slow: two runs for every pair of settings"]
-fn whatever_is_unlike_is_told_apart_in_what_is_kept_and_by_compare() {
+fn unlike_settings_are_distinguished_in_store_and_compare() {
     pairs::unlike().iter().filter(|pair| pair.runs).for_each(is_told_apart);
 }
 

@@ -1,6 +1,6 @@
 //! Workers: they share a grid and agree, fail together no more often than they may, and leave when they are asked to.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::fs;
 use std::process::{Child, Output, Stdio};
@@ -27,7 +27,8 @@ fn events(output: &Output) -> Vec<Value> {
     said(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Tokens that a process computed itself, those aside that operators are solved from: they are read again where one is missing.
+/// Counts the tokens that a process computed, without those that operators are solved from, which are read again if one is
+/// missing.
 fn computed(events: &[Value]) -> u64 {
     let of = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
     let solves = |job: &&Value| job["label"].as_str().is_some_and(|label| label.contains(": solve "));
@@ -64,8 +65,9 @@ fn signal(child: &Child, name: &str) {
 }
 
 #[test]
-fn three_workers_make_the_tables_of_one_process_and_share_its_work() {
-    let (alone, world) = (World::large(), World::large());
+fn three_workers_make_the_tables_of_one_process() {
+    let alone = World::large();
+    let world = World::large();
     let whole = computed(&events(&alone.run(&["--events"])));
     let workers = [(); 3].map(|()| started(&world, &["worker", "grid.yaml", "--events"]));
     let outputs = workers.map(|worker| worker.wait_with_output().unwrap());
@@ -89,7 +91,7 @@ fn three_workers_make_the_tables_of_one_process_and_share_its_work() {
 }
 
 #[test]
-fn a_worker_that_is_asked_to_end_gives_back_what_it_has_and_another_goes_on() {
+fn stopped_worker_returns_its_jobs_and_another_continues() {
     let whole = computed(&events(&World::large().run(&["--events"])));
     for name in ["-USR1", "-TERM", "-INT"] {
         let world = World::large();
@@ -107,18 +109,18 @@ fn a_worker_that_is_asked_to_end_gives_back_what_it_has_and_another_goes_on() {
         assert!(shown.contains("1 asked to end before"), "{shown}");
         let second = world.ghostlab(&["worker", "grid.yaml", "--events"]);
         assert_eq!(second.status.code(), Some(0), "{}", log(&second));
-        // A shard of a calibration pass that was cut off begins anew; whatever was scored is there.
+        // An interrupted shard of a calibration pass restarts; all scores are kept.
         assert!(computed(&events(&first)) + computed(&events(&second)) <= whole + 8 * 64, "{name}: work was lost");
     }
 }
 
 #[test]
-fn a_worker_whose_time_is_nearly_up_when_it_begins_stores_a_batch_before_it_ends() {
+fn worker_near_its_time_limit_stores_one_batch_first() {
     let whole = computed(&events(&World::large().run(&["--events"])));
     let world = World::large();
     let mut ends = 0;
     let mut done = 0;
-    // As with a time limit below the scheduler's warning: each is told as soon as it can be told.
+    // As with a time limit below the scheduler's warning: each gets the signal as early as possible.
     loop {
         let worker = started(&world, &["worker", "grid.yaml", "--events"]);
         until("no process", || left_in(&world, "processes") > 0);
@@ -140,13 +142,14 @@ fn a_worker_whose_time_is_nearly_up_when_it_begins_stores_a_batch_before_it_ends
         }
     }
     assert!(ends > 0, "it was never asked to end before all was done");
-    // A shard of a calibration pass that was cut off begins anew, each time.
+    // An interrupted shard of a calibration pass restarts, each time.
     assert!(done <= whole + ends * 8 * 64, "{done} of {whole}: work was lost");
 }
 
 #[test]
-fn what_a_killed_worker_was_at_is_taken_over_and_its_death_is_known() {
-    let (alone, world) = (World::large(), World::large());
+fn killed_workers_job_is_taken_over_and_its_death_noted() {
+    let alone = World::large();
+    let world = World::large();
     alone.runs(&[]);
     let mut command = world.command(&["worker", "grid.yaml"]);
     let killed = command.env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
@@ -160,11 +163,11 @@ fn what_a_killed_worker_was_at_is_taken_over_and_its_death_is_known() {
     }
     assert_eq!(world.run(&["--stored"]).status.code(), Some(0));
     assert!(alone.tables() == world.tables(), "the tables differ");
-    assert_eq!(left_in(&world, "attempts"), 0, "what was done all the same is no failure");
+    assert_eq!(left_in(&world, "attempts"), 0, "work done in the end is no failure");
 }
 
 #[test]
-fn a_job_that_takes_its_workers_down_is_given_up_with_its_reason() {
+fn job_that_kills_its_workers_is_abandoned_with_reason() {
     let world = World::new();
     for death in 0..5 {
         let mut command = world.command(&["worker", "grid.yaml"]);
@@ -173,10 +176,10 @@ fn a_job_that_takes_its_workers_down_is_given_up_with_its_reason() {
     }
     let output = world.ghostlab(&["worker", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    assert!(log(&output).contains("5 processes died at it"), "{}", log(&output));
+    assert!(log(&output).contains("5 processes died during it"), "{}", log(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 its worker died 5 times"), "{shown}");
-    // Who runs it by himself tries again, and then nothing is left of it.
+    // Running it alone tries again, and then no failure is left.
     world.runs(&[]);
     assert!(!status(&world).contains("died 5 times"));
 }
@@ -208,7 +211,7 @@ fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
     world.runs(&["--set", "calibration.seed=3"]);
 }
 
-/// Cells that fail where they are solved: no MLP stands before layer 0.
+/// Creates cells whose repair fails, because no MLP precedes layer 0.
 fn with_a_bad_cell() -> World {
     let world = World::new();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -219,7 +222,7 @@ fn with_a_bad_cell() -> World {
 }
 
 #[test]
-fn a_cell_that_fails_is_tried_as_often_as_all_may_and_told_with_its_reason() {
+fn failing_cell_is_retried_up_to_the_limit_with_its_reason() {
     let world = with_a_bad_cell();
     let tried = |world: &World| {
         let all = fs::read_dir(world.path("data/store/attempts")).into_iter().flatten().flatten();
@@ -267,7 +270,7 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
     let store = world.path("data/store");
     let mut one = world.command(&["worker", "grid.yaml"]);
-    // It stops in the calibration, and its claim with it.
+    // This stops in the calibration while holding its claim.
     let mut one = one.env("GHOSTLAB_FAULT", "stop@commit:1").stderr(Stdio::null()).spawn().unwrap();
     let claimed = || {
         let mut names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();

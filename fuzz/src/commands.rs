@@ -1,5 +1,5 @@
-//! Whole commands within this process: lines of words, and grids through `plan`. What they do, they do in a folder of
-//! their own, in which this process then is.
+//! Whole commands within this process: lines of words, and grids through `plan`. They work in a folder of their own,
+//! the process's current folder.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::{checkout, watch};
 
-/// After so many calls the store is emptied: each grid's tokens are kept there.
+/// Number of calls after which the store is emptied: it keeps each grid's tokens.
 const EMPTIED: usize = 500;
 
 /// The folder, and how often something was called in it. One call at a time: limits are of the whole process.
@@ -31,7 +31,7 @@ fn words(count: usize) -> String {
     (0..count).map(|i| format!("w{}", (i * i + 7) % 300)).collect::<Vec<_>>().join(" ")
 }
 
-/// A backbone with a tokenizer, two texts, a task, a grid and a store.
+/// Creates a backbone with a tokenizer, two texts, a task, a grid and a store.
 fn workshop() -> TempDir {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -85,7 +85,7 @@ fn answer(line: &[&str], prepare: impl FnOnce()) {
     let said = format!("{output}{errors}");
     assert!(!said.contains("panicked"), "{line:?}: {said}");
     let moves = |c: char| c.is_control() && c != '\n' && c != '\t';
-    // clap shows a word that it does not know as it was written.
+    // clap prints an unknown word unchanged.
     assert!(!said.contains(moves) || line.iter().any(|of| of.to_string_lossy().contains(moves)), "{line:?}: {said:?}");
     if code == ExitCode::from(2) {
         // A command that needs another one after it shows which there are.
@@ -145,7 +145,7 @@ pub fn command_seeds() -> Vec<Vec<u8>> {
 
 pub fn command(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    // Nothing leads out of the workshop, and nothing is asked of the hub.
+    // No path leads out of the folder, and no hub request is made.
     let leads_out =
         |word: &&str| word.contains(['/', '\\', '\0', '~']) && !word.starts_with("sleb/") || word.contains("..");
     let mut line: Vec<&str> =
@@ -169,7 +169,7 @@ pub fn plan_seeds() -> Vec<Vec<u8>> {
     [GRID, &tuned, &timed, dense].iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// A grid through `plan`: read, checked, tokenised, counted, and never more than the machine has.
+/// Runs a grid through `plan`, which must stay within the machine's memory.
 pub fn plan(data: &[u8]) {
     answer(&["plan", "fuzzed.yaml", "--json"], || fs::write("fuzzed.yaml", data).unwrap());
 }

@@ -1,5 +1,5 @@
-//! Everything that the program reads and somebody else wrote, as functions of bytes: no panic, no raw control character in
-//! a message, and what is accepted keeps its promises.
+//! Everything that the program reads and others wrote, as functions of bytes: no panic, no raw control character in a
+//! message, and accepted input satisfies its invariants.
 //!
 //! `tests/hostile.rs` runs them on seeded mutations in every build; cargo-fuzz runs them for as long as one likes
 //! (`just fuzz grid`). A file that breaks one of them becomes a seed here.
@@ -73,7 +73,7 @@ pub fn plant(name: &str) {
     }
 }
 
-/// A file of the checkout, from the main package or from this one.
+/// Returns a file of the checkout, from the main package or this one.
 fn checkout(path: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = if here.ends_with("fuzz") { here.parent().unwrap() } else { here };
@@ -84,7 +84,7 @@ fn file(path: &str) -> Vec<u8> {
     fs::read(checkout(path)).unwrap()
 }
 
-/// What a refusal has to be: the user's to mend, in a message that a terminal can show.
+/// Checks that an error is the user's to fix, and safe for a terminal.
 fn sound(error: &Error) {
     assert!(matches!(error.exit_code(), 2 | 3), "{error}");
     let message = error.to_string();
@@ -98,7 +98,7 @@ fn with_file<T>(name: &str, data: &[u8], read: impl FnOnce(&Path) -> T) -> T {
     read(&path)
 }
 
-/// A folder with everything that the grids of [`grid_seeds`] name. It lies there as long as the process lives.
+/// Returns a folder with everything that the grids of [`grid_seeds`] name. It lives as long as the process.
 fn house() -> &'static Path {
     static HOUSE: OnceLock<TempDir> = OnceLock::new();
     let made = HOUSE.get_or_init(|| {
@@ -183,14 +183,14 @@ fn definition_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Two rows that the seeds are of.
+/// Returns two rows for the seeds.
 fn documents() -> Vec<ghostlab_definitions::Value> {
     let row =
         |at: usize| json!({"q": format!(" why {at}? "), "c": ["it's", "\"so\""], "a": at % 2, "n": null, "f": 1.5});
     (0..2).map(|at| serde_json::from_value(row(at)).unwrap()).collect()
 }
 
-/// A file of a definition: refused soundly, or one that makes requests, or refuses to.
+/// Parses a definition: it is refused properly, or makes requests, or refuses to.
 fn definition(data: &[u8]) {
     use ghostlab_definitions::{Definition, FileRows, Library, Setting, Task};
     let folder = TempDir::new().unwrap();
@@ -238,7 +238,7 @@ fn template_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// A text as a template of documents and as a chat template.
+/// Renders a text as a document template and as a chat template.
 fn template(data: &[u8]) {
     use ghostlab_definitions::prompt::{Message, Role};
     use ghostlab_definitions::{ChatTemplate, template::Template, yaml::Place};
@@ -285,7 +285,7 @@ fn config_seeds() -> Vec<Vec<u8>> {
     );
     changed("num_hidden_layers", json!(10_000_000));
     changed("rms_norm_eps", json!(1e39));
-    // An export with operators beside its weights.
+    // An export with operators next to its weights.
     let place = |layer, at| json!({"layer": layer, "at": at, "form": "dense", "bias": true});
     let mut ours: Value = serde_json::from_slice(&seeds[0]).unwrap();
     ours["architectures"] = json!(["GhostedLlamaForCausalLM"]);
@@ -416,7 +416,7 @@ fn weights(data: &[u8]) {
     let config = Config::read(&checkout("tests/fixtures/arch/llama-gqa")).unwrap();
     match check_weights(&config, folder.path()) {
         Err(error) => sound(&error),
-        // What the header promises is there: only a number that is not finite can still be refused.
+        // The header's promises hold: only a non-finite number can still be refused.
         Ok(()) => {
             if let Err(error) = Decoder::load_with(config, folder.path()) {
                 sound(&error);
@@ -426,7 +426,7 @@ fn weights(data: &[u8]) {
     }
 }
 
-/// A backbone of four layers with a tokenizer of bytes, as it is exported, and headers that promise what is not there.
+/// Returns an exported backbone of four layers with a byte tokenizer, and headers that promise absent data.
 fn gguf_seeds() -> Vec<Vec<u8>> {
     let folder = checkout("tests/fixtures/arch/qwen3");
     let config = Config::read(&folder).unwrap();
@@ -470,7 +470,7 @@ fn gguf(data: &[u8]) {
         let read = Config::read(path).and_then(|config| check_weights(&config, path).map(|()| config));
         match read {
             Err(error) => sound(&error),
-            // What the header promises is there: only a number that is not finite can still be refused.
+            // The header's promises hold: only a non-finite number can still be refused.
             Ok(config) => {
                 if let Err(error) = Decoder::load_with(config, path) {
                     sound(&error);
@@ -511,7 +511,7 @@ fn corpus(data: &[u8]) {
     });
 }
 
-/// Rows of each task; the first byte of the data picks one.
+/// Returns rows of each task; the first byte of the data picks one.
 fn task_seeds() -> Vec<Vec<u8>> {
     let seed = |(index, task): (usize, &Task)| {
         let path = format!("tests/fixtures/lm_eval/docs/{}.jsonl", task.name.trim_end_matches("_v2"));
@@ -581,7 +581,7 @@ fn meta_seeds() -> Vec<Vec<u8>> {
     vec![fs::read(stored(folder.path()).2).unwrap()]
 }
 
-/// An artifact whose record was changed is damaged, or it is what was written.
+/// Checks that an object with a changed record is damaged or unchanged.
 fn meta(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (store, key, path) = stored(folder.path());
@@ -594,7 +594,7 @@ fn meta(data: &[u8]) {
     }
 }
 
-/// Scores of two in one file, which is given back.
+/// Writes scores of two variants in one pack.
 fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
     let store = Store::open(folder, stage::WORDS).unwrap();
     let keys = [1, 2].map(|of| Key::new(stage::scores::KIND, json!({"of": of}), []));
@@ -608,7 +608,7 @@ fn pack_seeds() -> Vec<Vec<u8>> {
     vec![fs::read(packed(folder.path()).1).unwrap()]
 }
 
-/// Of a file of many that was changed nothing is used but what was written.
+/// Checks that only written data is used of an altered pack.
 fn pack(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (keys, path) = packed(folder.path());
@@ -647,13 +647,13 @@ fn journal_seeds() -> Vec<Vec<u8>> {
     vec![fs::read(file).unwrap()]
 }
 
-/// A record that was changed is not used.
+/// Checks that a changed journal record is not used.
 fn journal(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (mut journal, place) = journal_in(folder.path());
     fs::create_dir_all(&place).unwrap();
     fs::write(place.join("another.jsonl"), data).unwrap();
-    // NaN is unlike itself; every bit of a number is in its text.
+    // NaN differs from itself; every bit of a number is in its text.
     let written: BTreeMap<usize, String> =
         records().iter().map(|record| (record.chunk, format!("{record:?}"))).collect();
     for record in journal.read().0 {
@@ -676,7 +676,7 @@ fn record_seeds() -> Vec<Vec<u8>> {
     vec![out(b"../b.tx"), out(b"/ab.txt"), whole]
 }
 
-/// Nothing is written beside the folder, and no more than there are bytes.
+/// Checks that unpacking writes nothing outside the folder, and no more bytes than given.
 fn record(data: &[u8]) {
     let outer = TempDir::new().unwrap();
     let inner = outer.path().join("inner");

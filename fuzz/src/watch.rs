@@ -8,15 +8,15 @@ const HANGS: Duration = Duration::from_secs(120);
 /// How often the watch looks.
 const LOOKS: Duration = Duration::from_secs(2);
 
-/// The call that is under way: what it is, since when, and what this process had waited for processors before.
+/// The current call: its kind, its start, and the earlier waiting time of this process for processors.
 static CALL: Mutex<Option<(String, Instant, Duration)>> = Mutex::new(None);
 
-/// What a call took but for the waiting; a process of several threads waits more than once at a time, which counts for it.
+/// Subtracts waiting from a call's time. Several waiting threads count each.
 pub fn charged(taken: Duration, waited: Duration) -> Duration {
     taken.saturating_sub(waited)
 }
 
-/// How long all threads of this process together have been ready to run and did not; none where the system does not tell.
+/// Returns how long all threads of this process were runnable but not running, if known.
 pub fn waited() -> Option<Duration> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?.flatten();
     // `ran waited slices`, in nanoseconds and a count.
@@ -31,7 +31,8 @@ pub fn waited() -> Option<Duration> {
 pub fn watched<T>(what: impl FnOnce() -> String, call: impl FnOnce() -> T) -> T {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| drop(std::thread::spawn(watch)));
-    let (what, before) = (what(), waited().unwrap_or_default());
+    let what = what();
+    let before = waited().unwrap_or_default();
     *lock() = Some((what, Instant::now(), before));
     // However the call ends, by a panic too.
     let _over = Over;

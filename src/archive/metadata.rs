@@ -1,5 +1,6 @@
-//! A results folder as it goes into an archive; and RO-Crate 1.2 (w3id.org/ro/crate/1.2): what an archive holds and how it was made,
-//! for programs that know nothing of this one. All of it is said in the folders' own records; nothing is asked of this machine.
+//! A results folder in an archive, with RO-Crate 1.2 metadata (w3id.org/ro/crate/1.2): the archive's contents and how
+//! they were made, for programs that do not know this one. All data comes from the folders' records; nothing is read
+//! from this machine.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,16 +15,17 @@ use crate::results::{Provenance, StoredResults, may_be_left_out};
 
 const CONTEXT: &str = "https://w3id.org/ro/crate/1.2/context";
 const PROFILE: &str = "https://w3id.org/ro/crate/1.2";
-/// Where nobody says under what results may be used.
-const UNSTATED: &str = "Not stated: ask whoever made these results.";
+/// Used if no licence of the results is given.
+const UNSTATED: &str = "Not stated: ask the authors of these results.";
 
-/// Entities by their ids: what several runs share is said once.
+/// Entities by id: entities shared by several runs are listed once.
 type Entities = BTreeMap<String, Value>;
 
 pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest_bytes: usize) -> Value {
     let mut others = Entities::new();
     let mut graph = Vec::new();
-    let (mut parts, mut runs) = (Vec::new(), Vec::new());
+    let mut parts = Vec::new();
+    let mut runs = Vec::new();
     for folder in folders {
         let folder_id = format!("{}/", address(&folder.name));
         let files: Vec<Value> =
@@ -53,7 +55,7 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
     let published = folders.iter().filter_map(|folder| folder.run["finished"].as_str()).max().unwrap_or_default();
     let root = json!({
         "@id": "./", "@type": "Dataset", "name": format!("Results of ghostlab: {}", titles.join(", ")),
-        "description": "Numbers of layer-pruned language models with the items behind them; `ghostlab verify` computes a drawn part of them afresh.",
+        "description": "Numbers of layer-pruned language models with the items behind them; `ghostlab verify` recomputes a random part of them.",
         "datePublished": published, "license": licensed(license, &mut others),
         "hasPart": one_or_all(parts), "mentions": one_or_all(runs),
     });
@@ -64,7 +66,7 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
     json!({"@context": CONTEXT, "@graph": all})
 }
 
-/// The run that left a folder, with its software and inputs.
+/// Describes the run of a folder, with its software and inputs.
 fn run(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
     let record = &folder.run;
     let words = record["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -84,7 +86,7 @@ fn run(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
     refer(&id)
 }
 
-/// The program, which is a commit of its source, and the crates whose code makes numbers.
+/// Describes the program at its commit, and the crates that compute numbers.
 fn software(record: &Value, others: &mut Entities) -> Value {
     let version = record["ghostlab"].as_str().unwrap_or_default();
     let commit = record["commit"].as_str();
@@ -114,7 +116,7 @@ fn software(record: &Value, others: &mut Entities) -> Value {
     refer(&id)
 }
 
-/// A file that was read: by its hash, and where it came from the hub by repository and commit.
+/// Describes an input file by hash, and by repository and commit if it is from the hub.
 fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Option<Value> {
     let id = format!("#sha256-{hash}");
     let mut entity = json!({
@@ -137,7 +139,7 @@ fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Optio
     Some(refer(&id))
 }
 
-/// An address becomes an entity of its own, words stay words.
+/// Describes a licence: a URL is an entity, other text stays text.
 fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
     match license {
         Some(url) if url.starts_with("https://") || url.starts_with("http://") => {
@@ -150,7 +152,7 @@ fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
     }
 }
 
-/// A name as part of an address.
+/// Encodes a name for a URL.
 fn address(name: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/+=,@:!$&'()*;".contains(byte);
     let part = |byte: u8| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
@@ -161,7 +163,7 @@ fn refer(id: &str) -> Value {
     json!({"@id": id})
 }
 
-/// A single value stands alone, as the profile recommends.
+/// Unwraps a list of one value, as the profile recommends.
 fn one_or_all(mut all: Vec<Value>) -> Value {
     match all.len() {
         1 => all.remove(0),
@@ -184,7 +186,7 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-/// What a folder is called in an archive, its files by their names there, and its record.
+/// A folder's name in an archive, its files by name, and its record.
 pub(super) struct PackedFolder {
     pub(super) name: String,
     pub(super) title: String,
@@ -200,7 +202,7 @@ pub(super) struct PackedFile {
     pub(super) hash: String,
 }
 
-/// Reads a folder with every file that it lists; `left_out` counts those that a record may lack.
+/// Reads a folder with every file that it lists; `left_out` counts the absent ones that may be missing from a record.
 ///
 /// # Errors
 /// No numbers or record; a file that is not as the run wrote it.
@@ -240,7 +242,7 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
     let own = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let last = own(&absolute).unwrap_or_default();
-    // A grid without a profile lies in a folder of its name.
+    // A grid without a profile is in a folder with its name.
     let name = if last == numbers.name { last } else { format!("{}/{last}", numbers.name) };
     let title = format!("{} {}", numbers.name, numbers.profile).trim_end().to_owned();
     Ok(PackedFolder { name, title, files, run })

@@ -1,4 +1,5 @@
-//! Floor 4: results folders as one file that others can read without this program: a zip of stored entries with RO-Crate
+//! Layer 4: results folders as one file that others can read without this program: a zip of stored entries with
+//! RO-Crate
 //! 1.2 metadata and a list of hashes. The same folders give the same bytes.
 //!
 //! | entry | what |
@@ -27,7 +28,7 @@ use crate::files::{regular, sha256};
 pub const METADATA: &str = "ro-crate-metadata.json";
 pub const MANIFEST: &str = "manifest-sha256.txt";
 
-/// The hashes and names of a list of files; none where there is no such file.
+/// Reads hashes and names of a checksum file, if it exists.
 ///
 /// # Errors
 /// A list that cannot be read.
@@ -40,7 +41,7 @@ pub fn listed(path: &Path) -> Result<Option<Vec<(String, String)>>> {
     Ok(Some(lines.map(|(hash, name)| (hash.to_owned(), name.to_owned())).collect()))
 }
 
-/// The same of what a run left in its folder.
+/// Reads hashes and names of the files that a run left in its folder.
 ///
 /// # Errors
 /// A list that cannot be read, or none.
@@ -51,11 +52,11 @@ pub fn listed_in(folder: &Path) -> Result<Vec<(String, String)>> {
             .at(path.display().to_string())
             .expected("the list of hashes that a run leaves")
             .found("none")
-            .hint("run it again: what is stored is not computed again")
+            .hint("run it again: stored results are reused")
     })
 }
 
-/// Whether a name stays below the folder that it is a name in.
+/// Returns whether a relative name stays inside its folder.
 pub fn is_inside(name: &str) -> bool {
     !name.is_empty()
         && !name.contains(['\\', '\0'])
@@ -76,7 +77,7 @@ pub struct Packed {
     pub left_out: usize,
 }
 
-/// An archive of results folders. `license` says under what they may be used: an address, or words.
+/// Packs results folders into an archive. `license` is a URL or text.
 ///
 /// # Errors
 /// A folder without numbers or record; a file that is not as the run wrote it.
@@ -95,7 +96,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
     let all =
         packed.iter().flat_map(|of| of.files.iter().map(move |file| (format!("{}/{}", of.name, file.name), file)));
     let all: Vec<(String, &PackedFile)> = all.collect();
-    // What a line of it has beside a name: 64 digits, two blanks and its end.
+    // Bytes per line besides the name: 64 digits, two spaces and a newline.
     let manifest_bytes = all.iter().map(|(name, _)| name.len() + 67).sum::<usize>() + METADATA.len() + 67;
     let metadata = format!("{:#}\n", metadata(&packed, license, manifest_bytes));
     let hashes = all.iter().map(|(name, file)| format!("{}  {name}\n", file.hash));

@@ -12,7 +12,7 @@ use super::{MANIFEST, is_inside, listed};
 use crate::error::{Error, Result};
 use crate::files::{caught, sha256};
 
-/// What lies in the folder now.
+/// Contents of the folder after unpacking.
 #[derive(Debug)]
 pub struct Unpacked {
     /// Entries that have the hash that the archive's list has of them.
@@ -28,12 +28,12 @@ pub struct Altered {
     pub found: String,
 }
 
-/// Unpacks an archive of so many bytes into an empty folder, and holds each entry against the archive's own list.
+/// Unpacks an archive of a given size into an empty folder and checks each entry against the archive's own list.
 ///
 /// # Errors
 /// What is no such archive, naming the entry.
 pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked> {
-    // Whose reader it is may panic on bytes that nobody wrote.
+    // The zip reader may panic on damaged bytes.
     let names = caught::catch(|| written(from, bytes, to)).map_err(|panic| broken(&panic))??;
     let listed = listed(&to.join(MANIFEST))?.ok_or_else(|| {
         Error::bad_input("a file is no packed record")
@@ -41,7 +41,8 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
             .found(format!("{} entries, and none of that name", names.len()))
     })?;
     let mut unlisted: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| *name != MANIFEST).collect();
-    let (mut sound, mut altered) = (0, Vec::new());
+    let mut sound = 0;
+    let mut altered = Vec::new();
     for (hash, name) in &listed {
         let there = unlisted.remove(name.as_str());
         let path = to.join(name);
@@ -66,7 +67,8 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
 /// Writes all entries; their names.
 fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
     let mut archive = ZipArchive::new(from).map_err(|error| of_zip(&error))?;
-    let (mut names, mut room) = (BTreeSet::new(), bytes);
+    let mut names = BTreeSet::new();
+    let mut room = bytes;
     for place in 0..archive.len() {
         let mut entry = archive.by_index(place).map_err(|error| of_zip(&error))?;
         let name = entry.name().map_err(|error| of_zip(&error))?.into_owned();
@@ -108,7 +110,7 @@ fn of_zip(error: &ZipError) -> Error {
     broken(&error.to_string())
 }
 
-/// Its checksum does not fit, or the archive ends before it does.
+/// Creates the error for an entry with a wrong checksum or a truncated archive.
 fn of_entry(name: &str, error: &std::io::Error) -> Error {
     broken(&error.to_string()).at(name)
 }
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_is_damaged_or_grows_is_refused_by_name_and_nothing_is_written_outside() {
+    fn unsafe_archives_are_refused_and_write_nothing_outside() {
         for name in ["../evil.txt", "/evil.txt", "a/../../evil.txt", "C:\\evil.txt", "a\\..\\evil.txt"] {
             let (found, folder) = unpacked(&archive(&[("good.txt", "x"), (name, "evil")]));
             let error = found.unwrap_err();

@@ -17,7 +17,7 @@ pub struct Artifact {
 }
 
 impl Artifact {
-    /// The artifact of a file; none where the file describes a grid alone.
+    /// Reads the artifact of a file. `None` if the file describes only a grid.
     ///
     /// # Errors
     /// A file that cannot be read, or a mistake in its description, with its line.
@@ -27,13 +27,13 @@ impl Artifact {
         Ok(described.map(|(description, _)| Self { name, file: file.to_owned(), description }))
     }
 
-    /// Its name, and what the paper calls it elsewhere.
+    /// Returns its name and its other names in the paper.
     pub fn called(&self) -> Vec<&str> {
         Some(self.name.as_str()).into_iter().chain(self.description.also.as_deref()).collect()
     }
 
-    /// Its grid. What it does not show is not scored, and its data need not be there; where it shows no score at all there
-    /// is nothing to do for a dense backbone.
+    /// Builds its grid. Hidden scores are not computed and their data need not exist; without any score there is no dense
+    /// work.
     ///
     /// # Errors
     /// A mistake in the grid, or something that it names and that is not there.
@@ -65,7 +65,7 @@ impl Artifact {
         })
     }
 
-    /// What [`make`](super::make) needs from outside: of its own grid, and of the gate's.
+    /// Returns the inputs that [`make`](super::make) needs, for the artifact's grid and the gate's.
     ///
     /// # Errors
     /// A mistake in the grid.
@@ -85,8 +85,8 @@ impl Artifact {
         Ok(std::iter::once(own).chain(gate).collect())
     }
 
-    /// The grid of dense backbones that the paper's dense numbers are asked of before anything is pruned; none where no
-    /// backbone is the paper's. A figure that shows no score has its backbones read the grid's texts for it.
+    /// Builds the gate: the grid of dense backbones whose paper numbers are checked before pruning. `None` without a paper
+    /// backbone. For a figure without scores, backbones are scored on the grid's texts.
     ///
     /// # Errors
     /// As [`grid`](Self::grid).
@@ -110,8 +110,8 @@ impl Artifact {
         Ok(Some(dense))
     }
 
-    /// What [`make`](super::make) runs, one after the other: the dense backbones that the gate asks, where the artifact's
-    /// own grid does not score them, and that grid.
+    /// Returns the grids that [`make`](super::make) runs in order: the gate's dense backbones, unless the artifact scores
+    /// them itself, and the artifact's grid.
     ///
     /// # Errors
     /// As [`grid`](Self::grid).
@@ -130,7 +130,7 @@ fn scores(grid: &Grid) -> bool {
 const NEEDED: &str =
     "the dense backbone has to show the paper's perplexities before it is pruned; --no-gate goes without";
 
-/// All files of a folder that describe an artifact, tables before figures, in the paper's order.
+/// Lists all artifact files of a folder, tables before figures, in the paper's order.
 ///
 /// # Errors
 /// A folder that cannot be read, or a mistake in a description.
@@ -147,7 +147,7 @@ pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
     Ok(all)
 }
 
-/// Those that are asked for by name; `all` asks for all.
+/// Selects artifacts by name; `all` selects all.
 ///
 /// # Errors
 /// An unknown name, with the nearest one.
@@ -168,7 +168,7 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
     names.iter().map(find).collect()
 }
 
-/// An artifact's name as the paper prints it: `Table 2`, `Figure 1`, `Table A8`; another name as it is.
+/// Returns an artifact's name as the paper prints it: `Table 2`, `Figure 1`, `Table A8`.
 pub fn printed(name: &str) -> String {
     for (kind, word) in [("table", "Table"), ("figure", "Figure")] {
         if let Some(number) = name.strip_prefix(kind)

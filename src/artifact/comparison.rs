@@ -1,5 +1,5 @@
-//! The paper's value beside ours, where one protocol allows a verdict, and the gate that a dense backbone has to pass: what is pruned
-//! from one that misses the paper's dense numbers is not run.
+//! Compares our values with the paper's where one protocol allows a verdict, and gates pruned models: those of a dense
+//! backbone that misses the paper's numbers are not run.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::results::{
 use crate::tasks::Bos;
 use crate::{metric, recovery};
 
-/// The paper's value beside ours; none where the paper has no such number.
+/// Compares a measurement with the paper's value, if the paper has one.
 pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Option<PaperComparison> {
     let record = &ours.record;
     let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == record.metric).collect();
@@ -48,8 +48,8 @@ fn beside(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperCompari
     PaperComparison { paper, difference, tolerance, verdict }
 }
 
-/// The same dense backbone, whatever is said of a calibration that it does not need; or the same but for a number of
-/// sequences that only one of the two names.
+/// Returns whether two conditions match: dense backbones regardless of calibration, or conditions of which only one names a
+/// number of sequences.
 fn alike(one: &Condition, other: &Condition) -> bool {
     if one.criterion == DENSE || other.criterion == DENSE {
         return one.criterion == other.criterion && one.backbone == other.backbone;
@@ -59,7 +59,7 @@ fn alike(one: &Condition, other: &Condition) -> bool {
     a == b && a_size.is_some() != b_size.is_some() && bare(one) == bare(other)
 }
 
-/// How the numbers of a table stand to the paper's, for a terminal; empty where it has none for these backbones.
+/// Formats how a table compares with the paper, for a terminal. Empty if the paper has no values for these backbones.
 pub(super) fn beside_paper(table: &Table) -> String {
     let compared: Vec<_> = table.shown().filter_map(|(_, shown)| Some((shown, shown.beside.as_ref()?))).collect();
     if compared.is_empty() {
@@ -70,10 +70,10 @@ pub(super) fn beside_paper(table: &Table) -> String {
     let other = count(&|verdict| matches!(verdict, PaperVerdict::OtherProtocol(_)));
     let mut text = match compared.len() - other {
         0 => String::new(),
-        judged => format!("beside the paper: {same} of {judged} values are within the tolerance\n"),
+        judged => format!("compared with the paper: {same} of {judged} values are within the tolerance\n"),
     };
     if other > 0 {
-        text.push_str(&format!("beside the paper: {other} values of another protocol, which are not judged\n"));
+        text.push_str(&format!("compared with the paper: {other} values of another protocol, which are not judged\n"));
     }
     for (shown, beside) in compared.iter().filter(|(_, beside)| beside.verdict != PaperVerdict::Same) {
         let record = &shown.of.record;
@@ -106,7 +106,7 @@ pub struct GateFailure {
     pub paper: Vec<(f64, f64)>,
 }
 
-/// What the dense backbones among the numbers say of the paper's.
+/// Verdict of the dense backbones' numbers against the paper.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gate {
     pub misses: Vec<GateFailure>,
@@ -115,8 +115,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// What the dense backbones among `numbers` miss of the paper's dense numbers. A backbone that misses any is not the
-    /// paper's: nothing that is pruned from it can be compared. A number of another protocol tells nothing.
+    /// Lists the paper's dense numbers that our dense backbones miss. Pruned results of such a backbone cannot be compared.
+    /// Numbers of another protocol are ignored.
     ///
     /// `paper` are the numbers of all tables: most have no dense row, and the dense row of one (LLaMA-3-8B in table 3) is
     /// another backbone's. A number is missed if it is near none that the paper prints for it.
@@ -129,7 +129,8 @@ impl Gate {
             let own = numbers.iter().filter(|number| {
                 number.record.condition.backbone == backbone && number.record.condition.criterion == DENSE
             });
-            let (mut judged, mut reasons) = (false, Vec::new());
+            let mut judged = false;
+            let mut reasons = Vec::new();
             for number in own {
                 let besides = dense(number, paper, tolerance);
                 if besides.is_empty() {
@@ -161,7 +162,7 @@ impl Gate {
     }
 }
 
-/// A dense number beside each of the different values that the paper prints for it.
+/// Compares a dense number with each value that the paper prints for it.
 fn dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<PaperComparison> {
     let ours = &number.record;
     let same = |theirs: &&Record| {
@@ -174,7 +175,7 @@ fn dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<P
 }
 
 impl GateFailure {
-    /// The backbones that miss anything.
+    /// Returns the backbones with misses.
     pub fn backbones(misses: &[Self]) -> Vec<String> {
         distinct(misses.iter().map(|miss| &miss.backbone))
     }
@@ -193,14 +194,14 @@ impl std::fmt::Display for GateFailure {
     }
 }
 
-/// Why there is nothing to draw where the gate has stopped something.
+/// Returns why nothing is drawn if the gate stopped something.
 pub(super) fn stopped_by(misses: &[GateFailure]) -> Option<Error> {
     let first = misses.first()?;
     let error = Error::job("a dense backbone has not the paper's dense numbers, so that nothing of it is drawn");
-    Some(error.found(first.to_string()).hint("--no-gate prunes it all the same"))
+    Some(error.found(first.to_string()).hint("--no-gate prunes it anyway"))
 }
 
-/// The outcome with the cells that the gate stopped, each in its place and as failed: a table says what it lacks.
+/// Adds the cells that the gate stopped as failed cells, each in its place.
 pub(super) fn with_stopped(outcome: GridOutcome, grid: &Grid, misses: &[GateFailure]) -> GridOutcome {
     if misses.is_empty() {
         return outcome;
@@ -223,18 +224,18 @@ const SEQUENCES: usize = 128;
 const OPERATOR_SEQUENCES: usize = 32;
 /// The paper says nothing of it; its reference code draws with this one.
 const SEED: u64 = 0;
-/// The float types in which a value may stand beside the paper's. It says float16 where it measures time and memory
-/// (appendix F), and nothing elsewhere; f32 rounds off nothing that float16 keeps.
+/// Float types that may be compared with the paper. It names float16 for time and memory (appendix F) and none
+/// elsewhere; f32 loses nothing that float16 keeps.
 const DTYPES: [&str; 2] = ["f16", "f32"];
 /// Settings of methods that the paper leaves open, so that no value of them is another than the paper's: how several
 /// regions are repaired, and where an order of layers comes from.
 const OPEN: [&str; 2] = ["recovery.boundary", "criterion.order"];
-/// Of a fine-tuned operator: appendix D.
+/// For a fine-tuned operator: appendix D.
 const TRAINING_SEQUENCES: usize = 5000;
 /// The rule by which each of the paper's texts is cut. Either order of a stream's shards may be the authors'.
 const RULES: [(&str, Rule); 3] = [("wikitext2", Rule::Wikitext2), ("c4", Rule::C4Stream), ("ptb", Rule::Ptb)];
 
-/// In what a number's protocol differs from that of the paper's number; empty where it is the paper's.
+/// Lists how a number's protocol differs from the paper's.
 pub(super) fn differences(of: &Measurement) -> Vec<String> {
     let mut found: Vec<String> = of.setup.unidentified.iter().cloned().collect();
     let mean = match of.metric.of {
@@ -259,8 +260,8 @@ pub(super) fn differences(of: &Measurement) -> Vec<String> {
     distinct(&found)
 }
 
-/// Options of its methods that are not those that a grid's silence means, which are the paper's. What a number's condition
-/// says, the condition of the paper's value says too.
+/// Lists method options that differ from the defaults, which are the paper's. Options in the condition are also in the
+/// paper's.
 fn other_options(of: &Measurement, found: &mut Vec<String>) {
     let variant = &of.setup.variant;
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
@@ -279,11 +280,12 @@ fn other_options(of: &Measurement, found: &mut Vec<String>) {
     }
 }
 
-/// `named` tells that the number's condition names the size, so that the paper's value has the same.
+/// Lists how a calibration differs from the paper's. `named` says that the condition names the size, so that the paper's
+/// value has the same.
 fn other_calibration(of: &Calibrated, named: bool, found: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &of.calibration;
     match of.generated {
-        // By whatever rule it is cut.
+        // Whichever way it is divided into sequences.
         true => found.push(format!("calibrated on generated text ({corpus})")),
         false => rule(corpus, &of.rule, found),
     }
@@ -298,7 +300,7 @@ fn other_calibration(of: &Calibrated, named: bool, found: &mut Vec<String>) {
     of.finetune.iter().for_each(|training| other_training(training, found));
 }
 
-/// In what the training of an operator differs from the paper's.
+/// Lists how an operator's training differs from the paper's.
 fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut Vec<String>) {
     let unlike = [
         (sequences != TRAINING_SEQUENCES, format!("trained on {sequences} sequences, not {TRAINING_SEQUENCES}")),
@@ -308,7 +310,7 @@ fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut 
     found.extend(said(unlike));
 }
 
-/// Of what may be unlike, with the words for it, that which is.
+/// Selects the texts whose flag is set.
 fn said<const N: usize>(unlike: [(bool, String); N]) -> impl Iterator<Item = String> {
     unlike.into_iter().filter(|(is, _)| *is).map(|(_, words)| words)
 }
@@ -320,7 +322,7 @@ fn rule(corpus: &str, rule: &str, found: &mut Vec<String>) {
     }
 }
 
-/// In what a protocol differs from the paper's.
+/// Lists how a protocol differs from the paper's.
 fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
     match protocol {
         Protocol::Windows { corpus, rule: by, length, windows, all, limit, generated, .. } => {
@@ -332,7 +334,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
-                // Nothing was read, so that nobody knows whether the limit leaves any out.
+                // Without reading anything it is unknown whether the limit leaves any out.
                 (None, Some(limit)) => found.push(format!("at most {limit} windows of {corpus}")),
                 (None, None) => {}
             }

@@ -1,4 +1,4 @@
-//! The paper's value beside ours, and the gate.
+//! Comparison of our values with the paper's, and the gate.
 
 use super::*;
 use crate::corpus::ShardOrder;
@@ -52,7 +52,7 @@ fn task(name: &str, documents: usize) -> Protocol {
     }
 }
 
-/// As the paper measures it.
+/// Creates a number measured as in the paper.
 fn number(record: Record) -> Measurement {
     let metric = Metric::find(&record.metric).unwrap();
     let scored = vec![if record.metric == "rte" { task("rte", 277) } else { text(2048, 256) }];
@@ -68,11 +68,12 @@ fn number(record: Record) -> Measurement {
     };
     let calibration = (record.condition.criterion != DENSE).then_some(calibrated);
     let setup = Setup { scored, calibration, ..Setup::default() };
-    let (cell, asked) = (String::new(), Question::besides(&metric));
+    let cell = String::new();
+    let asked = Question::besides(&metric);
     Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None }
 }
 
-/// Ghosted, with an option.
+/// Returns the settings of ghosted with an option.
 fn with(option: &str, value: &str) -> Arc<Factors> {
     let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
     let options = crate::recovery::resolved("ghosted", &options).map(|of| of.1);
@@ -99,7 +100,7 @@ fn a_value_is_held_against_the_papers_of_the_same_condition() {
 }
 
 #[test]
-fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
+fn number_of_another_protocol_gets_no_verdict() {
     let paper = [record("sleb", "c4", "ppl_c4", 100.0), record("sleb", "c4", "rte", 60.0)];
     let ours = |metric: &str, change: &dyn Fn(&mut Setup)| {
         let mut ours = number(record("sleb", "c4", metric, 100.0));
@@ -176,7 +177,7 @@ fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
     ] {
         assert_eq!(ours(metric, change), differs);
     }
-    // What the condition says, the paper's condition says too; and what the paper leaves open may be either.
+    // Values in our condition must be stated by the paper too; values that the paper leaves open may be anything.
     let told = |setup: &mut Setup| {
         setup.variant = with("solver", "svd");
         setup.told = Arc::new(["recovery.solver".to_owned()].into());
@@ -191,7 +192,7 @@ fn a_number_of_another_protocol_is_not_judged_and_says_what_differs() {
     assert_eq!(ours("rte", &pruned), "");
 }
 
-/// What a verdict does not judge by, and why.
+/// Aspects that a verdict ignores, with reasons.
 const OPEN: [(&str, &str); 43] = [
     ("model.weights", "rounded weights make a backbone of another name, and none of the paper's"),
     ("calibration.weights", "rounded weights make a backbone of another name, and none of the paper's"),
@@ -356,7 +357,7 @@ fn the_gate_names_what_a_dense_backbone_misses() {
 }
 
 #[test]
-fn the_gate_stops_nothing_by_numbers_of_another_protocol_and_says_that_it_knows_nothing() {
+fn gate_ignores_other_protocols_and_reports_unknown() {
     let paper = [record(DENSE, "c4", "ppl_c4", 10.0)];
     let mut ours = number(record(DENSE, "c4", "ppl_c4", 99.0));
     ours.setup.scored = vec![text(256, 256)];

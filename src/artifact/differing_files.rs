@@ -18,9 +18,11 @@ pub(super) fn explain<'n>(
     recorded: &Path,
     names: impl IntoIterator<Item = &'n str>,
 ) -> Result<Vec<String>> {
-    let (mut phrases, mut changed_digits) = (Vec::new(), 0);
+    let mut phrases = Vec::new();
+    let mut changed_digits = 0;
     for name in names {
-        let (one, other) = (made.join(name), recorded.join(name));
+        let one = made.join(name);
+        let other = recorded.join(name);
         let ending = one.extension().unwrap_or_default().to_string_lossy().into_owned();
         let phrase = match (one.is_file(), other.is_file()) {
             (true, true) if ending == "parquet" => frames(&one, &other)?,
@@ -76,7 +78,8 @@ fn text(path: &Path) -> Result<String> {
 
 /// Counts the numbers of two texts that differ, in their order. Numbers that only one text has count too.
 fn changed_numbers(one: &str, other: &str) -> usize {
-    let (one, other) = (numbers(one), numbers(other));
+    let one = numbers(one);
+    let other = numbers(other);
     let changed = one.iter().zip(&other).filter(|(a, b)| a != b).count();
     changed + one.len().abs_diff(other.len())
 }

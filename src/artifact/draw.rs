@@ -16,13 +16,13 @@ use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{Measurement, distinct, factors};
 use crate::{criterion, recovery};
 
-/// A drawing of each backbone, by its name where there are several.
+/// Draws a figure per backbone, named if there are several.
 fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Result<Vec<(String, Drawing)>> {
     let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
     backbones.iter().map(|backbone| Ok((name(backbone), figure(backbone)?.draw()?))).collect()
 }
 
-/// The losses of the trainings of each backbone over their steps, one drawing a backbone; none where nothing was trained.
+/// Draws the training losses per backbone. Empty if nothing was trained.
 ///
 /// # Errors
 /// A drawing that cannot be made.
@@ -65,7 +65,7 @@ fn recovery_of(cell: &Cell) -> &str {
     cell.recovery.as_ref().map_or("", |method| method.name.as_str())
 }
 
-/// What the curves of trained cells are called: by their recovery, and what would be called alike by what it differs in.
+/// Labels the curves of trained cells by recovery, plus what distinguishes equal labels.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| factors::of_cell(cell)).collect();
     let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
@@ -76,7 +76,7 @@ fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     called.iter().zip(factors::besides(&called, &settings.iter().collect::<Vec<_>>())).map(label).collect()
 }
 
-/// What a figure would show under one label and in one place.
+/// Creates the error for two cells with one label and position.
 fn two_in_one_place(one: &str, other: &str) -> Error {
     Error::bad_input("a figure cannot tell two cells of its grid apart")
         .expected("one cell for each place and label")
@@ -105,7 +105,7 @@ fn sorted_points(mut values: Vec<f64>) -> Vec<Point> {
     values.into_iter().enumerate().map(point).collect()
 }
 
-/// What a figure is drawn from.
+/// Inputs of a figure.
 pub(super) struct Drawer<'a> {
     pub(super) description: &'a Description,
     pub(super) entry: &'a FigureEntry,
@@ -114,7 +114,7 @@ pub(super) struct Drawer<'a> {
 }
 
 impl Drawer<'_> {
-    /// The drawings of a figure, each with what is added to its file's name: nothing, or the backbone where each has its own.
+    /// Draws a figure; each drawing has a file suffix, which is empty or the backbone.
     ///
     /// # Errors
     /// A grid without any cell that the figure could show, or with two that nothing in it tells apart.
@@ -138,7 +138,7 @@ impl Drawer<'_> {
         self.numbers.iter().map(|number| &number.record.condition)
     }
 
-    /// The recoveries that are drawn: those asked for, or all of the grid.
+    /// Returns the recoveries to draw: the requested ones, or all of the grid.
     fn recoveries(&self) -> Vec<String> {
         let pruned = self.conditions().filter(|of| of.criterion != DENSE);
         let all = distinct(pruned.map(|of| &of.recovery));
@@ -150,7 +150,7 @@ impl Drawer<'_> {
         Axis { label: self.entry.axis.clone(), unit: String::new(), scale }
     }
 
-    /// Around a figure of a backbone, or of all.
+    /// Builds the frame of a figure for one backbone, or for all.
     fn figure(&self, backbone: Option<&str>, heading: String, wide: bool, plot: Plot) -> Figure {
         let of = backbone.map(|backbone| format!(": {}", backbone_label(backbone))).unwrap_or_default();
         let around = Surroundings {
@@ -163,8 +163,7 @@ impl Drawer<'_> {
         Figure { around, plot }
     }
 
-    /// How much of the backbones is removed, and by what: `4 of 16 layers removed by LLM-Streamline`, as far as all cells
-    /// have it in common.
+    /// Describes the cut: `4 of 16 layers removed by LLM-Streamline`, as far as all cells share it.
     fn cut(&self) -> String {
         let pruned = || self.conditions().filter(|of| of.criterion != DENSE);
         let sizes: Vec<(usize, usize)> = pruned().map(|of| (of.depth, of.layers)).collect();
@@ -181,12 +180,12 @@ impl Drawer<'_> {
         }
     }
 
-    /// The same with the backbone.
+    /// Describes the cut of one backbone.
     fn cut_of(&self, backbone: &str) -> String {
         format!("{}, {}", backbone_label(backbone), self.cut())
     }
 
-    /// Where another repair is better than ours in what the figure shows; empty where none is.
+    /// Lists where another repair is ahead of ours in the figure.
     fn ahead(&self, metric: &str) -> String {
         let Ok(known) = Metric::find(metric) else { return String::new() };
         let (ours, others): (Vec<String>, Vec<String>) =
@@ -199,7 +198,8 @@ impl Drawer<'_> {
             };
             let ahead: Vec<&str> = others.iter().filter(is_ahead).map(|other| recovery::label(other)).collect();
             let verb = if ahead.len() == 1 { "is" } else { "are" };
-            let (backbone, ours) = (backbone_label(backbone), recovery::label(ours));
+            let backbone = backbone_label(backbone);
+            let ours = recovery::label(ours);
             (!ahead.is_empty()).then(|| format!("{backbone}: {} {verb} ahead of {ours}.", ahead.join(", ")))
         };
         self.backbones().iter().filter_map(line).collect::<Vec<_>>().join(" ")
@@ -213,7 +213,8 @@ impl Drawer<'_> {
             FigureKind::Channels => vec![metric::BOUNDARY_ERROR.id],
             _ => self.entry.metrics.iter().map(String::as_str).collect(),
         };
-        let (recoveries, mut places) = (self.recoveries(), BTreeMap::new());
+        let recoveries = self.recoveries();
+        let mut places = BTreeMap::new();
         for number in self.numbers {
             let Record { condition: of, metric, .. } = &number.record;
             let is_shown =
@@ -227,7 +228,7 @@ impl Drawer<'_> {
         Ok(())
     }
 
-    /// The value of the only pruned cell that fits.
+    /// Returns the value of the only matching pruned cell.
     fn value(&self, backbone: &str, recovery: &str, metric: &str) -> BarValue {
         let fits = |number: &&Arc<Measurement>| {
             let of = &number.record;
@@ -251,7 +252,7 @@ impl Drawer<'_> {
         self.bars_of(&backbones, series.collect(), self.ahead(&metric), backbones.len() > 1)
     }
 
-    /// A bar for each metric: they are parts of one norm, so they have no method's colour.
+    /// Draws a bar per metric. They are parts of one norm, so they have no method's colour.
     fn shares(&self) -> Figure {
         let backbones = self.backbones();
         let recovery = self.recoveries().into_iter().next().unwrap_or_default();
@@ -298,7 +299,8 @@ impl Drawer<'_> {
         let line = |recovery: &String| {
             let errors = self.channel_errors(backbone, recovery);
             let values = if is_relative { ratios(errors, baseline) } else { errors.to_vec() };
-            let (method, label) = (recovery.clone(), recovery::label(recovery).to_owned());
+            let method = recovery.clone();
+            let label = recovery::label(recovery).to_owned();
             Line { method, label, points: sorted_points(values) }
         };
         let pruned = Level { method: recovery::NONE.into(), label: recovery::label(recovery::NONE).into(), value: 1.0 };
@@ -340,7 +342,7 @@ impl Drawer<'_> {
         self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)
     }
 
-    /// One diagram for each criterion of the grid, from the layers that its cell really removed.
+    /// Draws one diagram per criterion from the removed layers.
     fn layers(&self, backbone: &str) -> Result<Figure> {
         let mut selections: Vec<(DiagramRow, String)> = Vec::new();
         let mut layers = 0;
@@ -369,7 +371,8 @@ impl Drawer<'_> {
             true => "an operator for each removed layer (boundary: layer)",
             false => "one operator for each region of removed layers (boundary: region)",
         };
-        let (heading, wide) = (format!("{}: {rule}", backbone_label(backbone)), selections.len() > 1);
+        let heading = format!("{}: {rule}", backbone_label(backbone));
+        let wide = selections.len() > 1;
         Ok(self.figure(Some(backbone), heading, wide, Plot::Layers(LayerDiagram { layers, selections })))
     }
 }
@@ -395,7 +398,9 @@ mod tests {
             recovery: Some(Method::named(recovery)),
             ..Cell::named("a", "a")
         };
-        let (one, two, other) = (cell("ghosted", 4), cell("ghosted", 6), cell("affine", 4));
+        let one = cell("ghosted", 4);
+        let two = cell("ghosted", 6);
+        let other = cell("affine", 4);
         let labels = trained_labels(&[&one, &two, &other]);
         let name = format!("{} + FT", recovery::label("ghosted"));
         assert_eq!(labels[..2], [format!("{name}, depth 4"), format!("{name}, depth 6")]);

@@ -1,4 +1,4 @@
-//! What every run leaves beside its tables: each choice of each document, accuracies for other tools, the errors of each
+//! Files of every run besides its tables: each choice of each document, accuracies for other tools, the errors of each
 //! channel, the numbers, and the record of how they were made.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use crate::results::{
     write_frame, write_latencies, write_lm_eval,
 };
 
-/// What a run's table is called, and the same turned round.
+/// File name of a run's table and of its transposed form.
 const RESULTS: &str = "results";
 const WIDE: &str = "wide";
 
@@ -36,19 +36,21 @@ pub enum TableShape {
     Wide { metric: Option<String> },
 }
 
-/// That something is not there because nobody has made it, as a line under a table.
+/// Formats lines about results that are not computed yet.
 pub(super) fn unmade(outcome: &GridOutcome) -> Vec<String> {
-    let (unmade, all) = (outcome.unmade(), outcome.cells.len());
-    Vec::from_iter((unmade > 0).then(|| format!("Not made yet, or not wholly: {unmade} of {all} cells.")))
+    let unmade = outcome.unmade();
+    let all = outcome.cells.len();
+    Vec::from_iter((unmade > 0).then(|| format!("Not complete: {unmade} of {all} cells.")))
 }
 
-/// What a reader has to know of a run, whatever its table shows.
+/// Returns the notes about a run that every reader needs.
 pub(super) fn run_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
-    let (engines, rounded) = (engine_notes(&outcome.engines), rounding_notes(&outcome.rounded));
+    let engines = engine_notes(&outcome.engines);
+    let rounded = rounding_notes(&outcome.rounded);
     [warnings(grid, &outcome.inputs), engines, rounded, latency_notes(outcome)].concat()
 }
 
-/// The files that a run of a grid may leave, by name, as far as they are known before.
+/// Returns the names of the files that a run of a grid may write, as far as known in advance.
 pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
     let mut names: Vec<String> = ["csv", "parquet", "md", "tex"].map(|ending| format!("{RESULTS}.{ending}")).into();
     names.push(notes_file(RESULTS));
@@ -59,7 +61,7 @@ pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
     [names, files_beside(grid)].concat()
 }
 
-/// What lies beside a table or figure.
+/// Returns the files that accompany a table or figure.
 pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     let mut names: Vec<String> = [Provenance::FILE, StoredResults::FILE].map(str::to_owned).into();
     if !grid.evaluate.tasks.is_empty() {
@@ -79,8 +81,8 @@ pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     names
 }
 
-/// Writes the table of a grid's run, and everything beside it, into its folder; the table for a terminal of so many
-/// columns, and the files.
+/// Writes the table of a grid's run and all accompanying files into its folder; returns the table for a terminal of a
+/// given width, and the files.
 ///
 /// # Errors
 /// A metric that the run does not have, or a folder that cannot be written to.
@@ -94,7 +96,7 @@ pub fn write_run(
     width: Option<usize>,
 ) -> Result<(String, Vec<PathBuf>)> {
     let results = collect(grid, outcome, &[]);
-    // What is kept of the run are its own numbers, whatever the tables show.
+    // The stored numbers are the run's own, whichever the tables show.
     let tabled = results.over(over);
     let profile = grid.profile.as_deref().unwrap_or_default();
     let besides = [run_notes(grid, outcome), tabled.notes(), unmade(outcome)].concat();
@@ -115,10 +117,11 @@ pub fn write_run(
     Ok((shown, target.publish(staging, &files)?.files))
 }
 
-/// A run's table for readers: Markdown, and LaTeX under the title of its grid.
+/// Writes a run's table as Markdown, and as LaTeX under its grid's title.
 fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<PathBuf>> {
     let path = |ending: &str| staging.path().join(format!("{name}.{ending}"));
-    let (printed, label) = (table.printed(title), format!("{title}-{name}"));
+    let printed = table.printed(title);
+    let label = format!("{title}-{name}");
     let mut files =
         vec![put(&path("md"), markdown(table).as_bytes())?, put(&path("tex"), latex(&printed, &label).as_bytes())?];
     if let Some(notes) = latex_notes(&printed, &label) {
@@ -139,7 +142,7 @@ pub(super) struct FinishedRun<'a> {
 type Recorded = (Vec<PathBuf>, Provenance);
 
 impl FinishedRun<'_> {
-    /// Writes what lies beside a table or figure, and last the record of all files; all of them.
+    /// Writes the files next to a table or figure, and last the record of all files; returns them.
     pub(super) fn finish(
         &self,
         gated: bool,
@@ -192,7 +195,7 @@ impl FinishedRun<'_> {
     }
 }
 
-/// Every choice of every document, and each cell's results for tools that read lm-evaluation-harness' files.
+/// Writes every choice of every document, and each cell's results in lm-evaluation-harness' format.
 fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
     let tasks = grid.evaluate.tasks.iter().any(|used| outcome.task(used).is_some());
     if !tasks && grid.evaluate.definitions.iter().all(|used| outcome.defined(used).is_none()) {
@@ -220,7 +223,7 @@ fn seeds(grid: &Grid) -> Vec<u64> {
     seeds.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// SHA-256 of the written files, by name; folders of files are left out.
+/// Returns the SHA-256 of the written files by name, without folders of files.
 fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     let hash = |file: &PathBuf| {
         let (hash, _) = sha256::of_file(file).map_err(|error| Error::io("read", file, &error))?;
@@ -229,9 +232,8 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     files.iter().filter(|file| file.is_file()).map(hash).collect()
 }
 
-/// The cells without the errors of their channels, which are thousands a boundary and stand in a file of their own, and
-/// without what follows from their other numbers. Of what a recorded one was made from only the keys are kept, by
-/// kind: who made it is said of the whole run.
+/// Serializes the cells without per-channel errors, which have their own file, and without derived values. A recorded run
+/// keeps only the keys of what cells were made from, because the author is recorded for the run.
 fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
     let cell = |result: &CellResult| {
         let mut cell = serde_json::to_value(result).map_err(|error| {
@@ -254,8 +256,7 @@ fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
     outcome.cells.iter().map(cell).collect()
 }
 
-/// Both accuracies of each task, and how often something went wrong. What is scored stands in the protocols, standard errors
-/// follow from accuracy and documents.
+/// Serializes both accuracies of each task, and counts of failures. Standard errors follow from accuracy and documents.
 fn tasks(result: &CellResult) -> Value {
     let task = |scores: &TaskScores| {
         let of = &scores.result;
@@ -271,7 +272,7 @@ fn tasks(result: &CellResult) -> Value {
     result.scored().map(task).collect()
 }
 
-/// The versions, from the lock file, of the crates whose code makes numbers.
+/// Returns the locked versions of the crates that compute numbers.
 fn crate_versions() -> BTreeMap<String, String> {
     const NUMERIC: [&str; 7] = ["candle-core", "faer", "gemm", "half", "polars", "rand_mt", "tokenizers"];
     let value = |line: &str| line.split('"').nth(1).map(str::to_string);

@@ -1,7 +1,6 @@
-//! What a call has made and found whole, remembered in the store: the next one that would make the same of the same says so and
-//! is done.
+//! Remembers in the store what a call has made and verified: the next call for the same result reports it and ends.
 //!
-//! Nothing is taken on trust but the hashes of large files that did not change. Every file that it was made of, each with
+//! No data is taken on trust but the hashes of large files that did not change. Every file that it was made of, each with
 //! stored objects among them, and every file that it left has to have the content that it had.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +16,7 @@ use crate::machine;
 use crate::plan::Plan;
 use ghostlab_store::{Store, canonical};
 
-/// A place of the store's memory, and what has to be the same.
+/// An entry of the store's memory, with the inputs that must be unchanged.
 pub struct Finished<'a> {
     store: &'a Store,
     place: PathBuf,
@@ -30,7 +29,7 @@ struct FinishedRecord {
     /// SHA-256 by path.
     files: BTreeMap<String, String>,
     said: Value,
-    /// Of all that stands before.
+    /// Checksum over the fields before.
     check: String,
 }
 
@@ -41,7 +40,7 @@ impl FinishedRecord {
 }
 
 impl<'a> Finished<'a> {
-    /// What is called `name`, made by this program of what `of` says; none where the store remembers nothing.
+    /// Creates a check for the result `name` of `of` by this program. `None` if the store keeps no memory.
     pub fn of(store: &'a Store, name: &str, of: &Value) -> Option<Self> {
         let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;
         let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -50,7 +49,7 @@ impl<'a> Finished<'a> {
         Some(Self { store, place, made_of: sha256::of_bytes(canonical(&json!([program, of]))) })
     }
 
-    /// The same of what is made of a plan: with everything of it that is stored. None where something lacks.
+    /// Creates a check that includes all stored objects of a plan. `None` if one is missing.
     pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, of: &Value) -> Option<Self> {
         let places = plan.keys().map(|key| store.has(key).then(|| store.lies(key)));
         let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
@@ -60,7 +59,7 @@ impl<'a> Finished<'a> {
         Self::of(store, name, &json!([of, keys, objects, inputs, plan.engines(), plan.machine()]))
     }
 
-    /// What was said of it, where what it left in some places is as it was.
+    /// Returns the remembered answer, if the files in some places are unchanged.
     pub fn found<T: DeserializeOwned>(&self, places: &[&Path]) -> Option<T> {
         let entry: FinishedRecord = serde_json::from_slice(&self.store.file(&self.place)?).ok()?;
         let whole = entry.made_of == self.made_of && entry.check == entry.check();
@@ -79,10 +78,10 @@ impl<'a> Finished<'a> {
     }
 }
 
-/// A file of so many bytes is hashed before one has looked whether its hash is known.
+/// Files below this size are hashed before the cache of hashes is consulted.
 const SMALL: u64 = 1 << 20;
 
-/// The SHA-256 of every file below some places, or of the files that they are, by path. None where one cannot be read.
+/// Hashes every file in or below some places, by path. `None` if one cannot be read.
 pub fn contents<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,
@@ -90,7 +89,7 @@ pub fn contents<P: AsRef<Path>>(
     fn add(store: &Store, place: &Path, to: &mut BTreeMap<String, String>) -> Option<()> {
         let about = place.symlink_metadata().ok()?;
         if !about.is_dir() {
-            // Of large files the store remembers hashes.
+            // The store caches hashes of large files.
             let hash = match about.len() {
                 0..SMALL => sha256::of_bytes(regular::read(place).ok()?),
                 _ => store.input(place).ok()?.sha256().to_owned(),

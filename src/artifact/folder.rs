@@ -24,15 +24,15 @@ pub struct ResultsFolder {
 /// How a run stands to the recorded one, which a repository keeps.
 #[derive(Debug, Clone)]
 enum Record {
-    /// There is none in its place.
+    /// No folder exists at its place.
     None,
-    /// It will be the recorded one. Times that are noise are refused unless `may_be_noisy`.
+    /// This will be the recorded one. Times that are noise are refused unless `may_be_noisy`.
     This { may_be_noisy: bool },
-    /// The recorded one has its place: what says something else goes beside it.
+    /// The recorded folder stays; different results go next to it.
     Kept { beside: OutputFolder },
 }
 
-/// What was put in its place.
+/// Result of publishing.
 #[derive(Debug)]
 pub struct Published {
     /// Where the files are found.
@@ -41,20 +41,20 @@ pub struct Published {
     pub recorded: Option<String>,
 }
 
-/// What its files are for.
+/// Purpose of its files.
 const KIND: &str = "results";
-/// As much of what differs as a folder's name shows.
+/// Maximum length of the difference in a folder's name.
 const SHOWN: usize = 48;
 
 impl ResultsFolder {
-    /// `NAME/PROFILE` below the results, for the file as it is. Settings from outside, another engine, or `run` of an
-    /// artifact have a folder of their own, called after them: `NAME/PROFILE+depth=2-1a2b3c4d`. So has what would take the
-    /// place of results with another description.
+    /// Creates the folder `NAME/PROFILE` below the results. Settings from outside, another engine, or `run` of an artifact
+    /// get a folder of their own, such as `NAME/PROFILE+depth=2-1a2b3c4d`, and so do results that would replace ones with
+    /// another description.
     pub fn new(results: &Path, description: RunDescription) -> Self {
         let plain = results.join(&description.name).join(description.profile.as_deref().unwrap_or_default());
         let plain: PathBuf = plain.components().collect();
         let as_it_is = description.differs.is_empty();
-        // Who gives the grid another name has chosen the folder already.
+        // A grid with another name already selects its own folder.
         let plainly = as_it_is || description.is_renamed();
         let path = match plainly && Provenance::described(&plain).is_none_or(|held| held.is_same(&description)) {
             true => plain.clone(),
@@ -68,7 +68,7 @@ impl ResultsFolder {
         Self { output: OutputFolder::new(path, KIND), description, as_described, record }
     }
 
-    /// The same for a run that will be the recorded one; times that are noise are recorded only where it `may_be_noisy`.
+    /// Same for a run that will be the recorded one; times that are noise are recorded only where it `may_be_noisy`.
     ///
     /// # Errors
     /// It is not that of the artifact as it is described.
@@ -83,7 +83,7 @@ impl ResultsFolder {
         Ok(Self { record: Record::This { may_be_noisy }, ..self })
     }
 
-    /// Whether what is written there is the recorded run.
+    /// Returns whether the recorded run is written there.
     pub fn records(&self) -> bool {
         matches!(self.record, Record::This { .. })
     }
@@ -93,12 +93,12 @@ impl ResultsFolder {
         matches!(self.record, Record::This { may_be_noisy: false })
     }
 
-    /// A folder of a table that no grid is behind.
+    /// Returns the folder of a table without a grid.
     pub fn of_list(results: &Path, name: &str) -> OutputFolder {
         OutputFolder::new(results.join(name), KIND)
     }
 
-    /// Puts files into a folder of results, beside what a run has left there.
+    /// Adds files to a results folder of a run.
     ///
     /// # Errors
     /// Another's file has such a name, or the folder cannot be written to.
@@ -110,7 +110,7 @@ impl ResultsFolder {
         self.output.path()
     }
 
-    /// The folders that a run leaves something in: this one, and the one beside a recorded run.
+    /// Returns the folders that a run writes to: this one, and the one next to a recorded run.
     pub fn folders(&self) -> Vec<&Path> {
         let beside = if let Record::Kept { beside } = &self.record { Some(beside.path()) } else { None };
         [self.path()].into_iter().chain(beside).filter(|folder| folder.is_dir()).collect()
@@ -120,7 +120,7 @@ impl ResultsFolder {
         &self.description
     }
 
-    /// Whether it is the run of the file as it is, without settings from outside.
+    /// Returns whether the run is that of the unmodified file.
     pub fn as_described(&self) -> bool {
         self.as_described
     }
@@ -133,7 +133,7 @@ impl ResultsFolder {
         self.filled().check(names)
     }
 
-    /// The same without writing anything there.
+    /// Checks the folder without writing.
     ///
     /// # Errors
     /// As [`Self::check`], as far as that can be seen.
@@ -141,7 +141,7 @@ impl ResultsFolder {
         self.filled().look(names)
     }
 
-    /// Where a run writes.
+    /// Returns the folder that a run writes to.
     fn filled(&self) -> &OutputFolder {
         match &self.record {
             Record::Kept { beside } => beside,
@@ -149,8 +149,7 @@ impl ResultsFolder {
         }
     }
 
-    /// In which settings the run that the folder holds is another one than that of a grid, and in which inputs, as far as
-    /// hashes of them are known.
+    /// Returns how the folder's run differs from a grid's, in settings and known input hashes.
     ///
     /// # Errors
     /// Never for a loaded grid, unless a path is not UTF-8.
@@ -160,8 +159,7 @@ impl ResultsFolder {
         Ok(other_than_kept(&before, &grid.resolved()?, inputs))
     }
 
-    /// What is to be said where the folder holds a run with other settings, which this one will replace;
-    /// `inputs` as far as their hashes are known.
+    /// Returns the note that a run with other settings will be replaced, if so. `inputs` are the known hashes.
     ///
     /// # Errors
     /// Never for a loaded grid, unless a path is not UTF-8.
@@ -172,12 +170,13 @@ impl ResultsFolder {
         }
         let paths = self.holds_another(grid, inputs)?;
         Ok((!paths.is_empty()).then(|| {
-            let (folder, paths) = (self.path().display(), paths.join(", "));
+            let folder = self.path().display();
+            let paths = paths.join(", ");
             format!("{folder} holds a run with other settings ({paths}); this one will replace it")
         }))
     }
 
-    /// A folder beside the place, to be filled.
+    /// Creates a draft next to the folder.
     ///
     /// # Errors
     /// Exit code 3, naming the folder.
@@ -210,7 +209,8 @@ impl ResultsFolder {
                 put(draft, names.in_folder(plain), Some(format!("recorded again; the record before differed: {what}")))
             }
             (Record::Kept { beside }, RecordComparison::Different(what)) => {
-                let (other, ours) = (plain.display(), beside.path().display());
+                let other = plain.display();
+                let ours = beside.path().display();
                 let says = format!(
                     "differs from the recorded run in {other}: {what}; new results are in {ours}, and \
                      `ghostlab compare {other} {ours}` shows more"
@@ -277,17 +277,17 @@ fn put(draft: Draft, files: Vec<PathBuf>, recorded: Option<String>) -> Result<Pu
     Ok(Published { files, recorded })
 }
 
-/// Where a run goes whose place the recorded one has.
+/// Returns the folder for a run whose place holds the recorded run.
 pub fn here(recorded: &Path) -> PathBuf {
     let base = recorded.file_name().map(|last| last.to_string_lossy().into_owned()).unwrap_or_default();
     recorded.with_file_name(format!("{base}{HERE}"))
 }
 
-/// What its folder's name ends in.
+/// Suffix of its folder's name.
 const HERE: &str = "+here";
 
-/// The large files of a draft that a folder does not have, as its list has them: others' hashes would change the list, which
-/// a repository keeps.
+/// Returns the large files of a draft missing from a folder with the hashes of its list. Other hashes would change the
+/// committed list.
 fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     fn below(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder.join(name))? {
@@ -311,7 +311,7 @@ fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     files.filter(|file| file.as_ref().is_ok_and(|(name, bytes)| listed.lists(name, bytes)) || file.is_err()).collect()
 }
 
-/// A folder beside the plain one, called after what differs.
+/// Returns a folder next to the plain one, named after what differs.
 fn apart(plain: &Path, parts: &[String]) -> PathBuf {
     let safe = |c: char| if c.is_ascii_alphanumeric() || ".,=-".contains(c) { c } else { '_' };
     let shown = parts.iter().map(|part| part.chars().map(safe).collect::<String>()).collect::<Vec<_>>().join("+");

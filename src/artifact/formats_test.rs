@@ -45,7 +45,8 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
         value: Some(value),
         error: None,
     };
-    let (cell, metric) = ("the cell".to_owned(), Metric::find(metric).unwrap());
+    let cell = "the cell".to_owned();
+    let metric = Metric::find(metric).unwrap();
     Measurement {
         cell,
         asked: Question::besides(&metric),
@@ -57,7 +58,7 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
     }
 }
 
-/// Of `count` documents the first `right` are answered rightly.
+/// Returns `count` documents of which the first `right` are correct.
 fn answers(right: usize, count: usize) -> Sample {
     Sample::Right((0..count).map(|at| at < right).collect())
 }
@@ -197,7 +198,7 @@ fn columns_can_stand_once_for_each_depth() {
     let view = laid(&description, numbers, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer".to_owned(), 1), ("11-layer".to_owned(), 1)]);
     let rows: Vec<String> = view.rows.iter().map(texts).collect();
-    // The dense row is the same at every depth; what the grid lacks is a dash.
+    // The dense row is equal at every depth; values missing from the grid are dashes.
     assert_eq!(rows, ["70.00 70.00", "40.00 —", "50.00 —", "62.50 55.00"]);
     assert_eq!(view.rows[3].lead[1], "+ Ghost Layer (Ours)");
     assert!(markdown(&view).contains("RTE (11-layer)"));
@@ -265,7 +266,7 @@ fn rows_that_only_a_setting_tells_apart_say_which() {
 }
 
 #[test]
-fn two_numbers_of_one_cell_that_no_column_tells_apart_are_refused() {
+fn indistinguishable_numbers_of_a_cell_are_refused() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.push(number(7, "llm-streamline", "ghosted", "rte", 1.0, Sample::None));
@@ -287,11 +288,11 @@ fn the_papers_value_stands_beside_ours() {
 }
 
 #[test]
-fn what_prints_alike_ranks_alike_and_a_failed_cell_is_never_best() {
+fn equal_prints_rank_equally_and_failed_is_never_best() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
-    // The same accuracy, summed in another order; and a value of a cell that failed on something else.
+    // Same accuracy, summed in another order; and a value of a cell that failed elsewhere.
     (numbers[1].record.value, numbers[2].record.value) = (Some(73.333_333_333_333_33), Some(73.333_333_333_333_3));
     numbers[3].record.value = Some(99.0);
     numbers[3].failure = Some("not scored on c4".into());
@@ -351,7 +352,7 @@ fn what_has_to_be_said_of_all_numbers_stands_under_the_table() {
 }
 
 #[test]
-fn markdown_and_latex_carry_the_papers_value_the_difference_and_the_verdict() {
+fn markdown_and_latex_show_paper_value_and_verdict() {
     let description = table(false, &rows(), &["rte", "ppl_c4"]);
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
     paper[0].value = Some(70.0);

@@ -11,7 +11,7 @@ use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
 use crate::results::record::Condition;
 
-/// What tells one model from another, besides its weights. Others do not change a number.
+/// The files besides weights that distinguish models. Others do not change any number.
 const NAMED: [&str; 2] = ["config.json", "tokenizer.json"];
 const WEIGHTS: &str = ".safetensors";
 
@@ -21,7 +21,7 @@ const PROFILE: &str = "paper";
 /// SHA-256 of a file.
 type HashOf<'a> = &'a dyn Fn(&Path) -> Result<String>;
 
-/// Holds what a grid reads of the hub against the hashes of `hub.lock`; what has them is marked as pinned.
+/// Compares a grid's hub inputs with the hashes of `hub.lock`; matching ones are marked as pinned.
 ///
 /// # Errors
 /// A file of the hub's cache that is not the one that is pinned.
@@ -34,7 +34,8 @@ pub fn hold(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
         mark(&mut of.hub, &of.path, files, (&lock, &fetch, hash))?;
     }
     for of in grid.corpora.values_mut() {
-        let (files, path) = (of.files(), of.path.clone());
+        let files = of.files();
+        let path = of.path.clone();
         mark(&mut of.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
     }
     for of in grid.tasks.values_mut() {
@@ -61,11 +62,11 @@ fn mark(
         return Ok(());
     };
     let held = as_pinned(hub, path, &files()?, pinned, hash);
-    hub.pinned = held.map_err(|error| error.hint(format!("`{fetch}` brings it anew")))?;
+    hub.pinned = held.map_err(|error| error.hint(format!("`{fetch}` fetches it again")))?;
     Ok(())
 }
 
-/// What is read of a backbone's folder, or of a task's data.
+/// Returns the files that are read of a backbone's folder or a task's data.
 fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_owned()]);
@@ -78,8 +79,8 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|file| file.is_file()).collect())
 }
 
-/// In the profile `paper`: holds the paper's backbones among those of a grid against what is known of them, beside what
-/// [`hold`] does. One that is not pinned is marked: no verdict is given on its numbers.
+/// Checks, in the profile `paper`, a grid's paper backbones against their pins, in addition to [`hold`]. An unpinned one is
+/// marked, and its numbers get no verdict.
 ///
 /// # Errors
 /// A folder of another model under the name of one of the paper's.
@@ -89,8 +90,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     }
     let paper = paper::all()?;
     let lock = Lock::read(&grid.lock_file)?;
-    let unpinned =
-        format!("is not pinned in {}, so that nobody knows whose weights these are", grid.lock_file.display());
+    let unpinned = format!("is not pinned in {}, so the origin of its weights is unknown", grid.lock_file.display());
     for (name, backbone) in &mut grid.backbones {
         let of_paper = paper.iter().map(|entry| &entry.record.condition).find(|of| of.backbone == *name);
         let Some(&Condition { layers, .. }) = of_paper else { continue };
@@ -105,7 +105,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     hold(grid, hash)
 }
 
-/// Small files first: of another model they tell at once.
+/// Compares a folder with its pin, small files first, because another model differs there already.
 fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>) -> Result<()> {
     let matters = |file: &str| NAMED.contains(&file) || file.ends_with(WEIGHTS);
     let mut files: Vec<(&str, &LockedFile)> =
@@ -124,17 +124,18 @@ fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>
     for (file, pin) in files {
         let found = hash(&path(file))?;
         if !found.eq_ignore_ascii_case(pin.sha256.as_str()) {
-            let (expected, found) = (format!("{file} with SHA-256 {}", pin.sha256), format!("SHA-256 {found}"));
+            let expected = format!("{file} with SHA-256 {}", pin.sha256);
+            let found = format!("SHA-256 {found}");
             return Err(another(name, folder).expected(expected).found(found));
         }
     }
     Ok(())
 }
 
-/// What is known of something that a grid needs.
+/// State of an input of a grid.
 #[derive(Debug)]
 pub struct ExaminedInput {
-    /// Where it is and what it is, for people.
+    /// Its location and type, for messages.
     pub found: String,
     /// The repository that it should be pinned to and is not.
     pub unpinned: Option<String>,
@@ -144,10 +145,11 @@ pub struct ExaminedInput {
 /// SHA-256 of a file.
 ///
 /// # Errors
-/// What lacks or is wrong, with what to do.
+/// Missing or wrong parts, with a hint.
 pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<ExaminedInput> {
     let Found { path, hub, stream } = need.find(around)?;
-    let (mut found, lock) = (path.display().to_string(), around.lock()?);
+    let mut found = path.display().to_string();
+    let lock = around.lock()?;
     let pinned = hub.as_ref().and_then(|hub| lock.get(&hub.want.source));
     if need.kind == EntryKind::Backbone {
         let config = Config::read(&path)?;
@@ -168,7 +170,7 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<Exa
         None => files_of(need.kind, &path)?,
     };
     let held = pinned.zip(hub.as_ref()).map(|(pinned, hub)| as_pinned(hub, &path, &files, pinned, hash));
-    let held = held.transpose().map_err(|error| error.hint(format!("`{}` brings it anew", around.command())))?;
+    let held = held.transpose().map_err(|error| error.hint(format!("`{}` fetches it again", around.command())))?;
     if let (Some(pinned), Some(true)) = (pinned, held) {
         found = format!("{found}, commit {} with the hashes of hub.lock", pinned.commit.short());
     }
@@ -179,8 +181,7 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<Exa
     Ok(ExaminedInput { found, unpinned })
 }
 
-/// Whether files have the hashes that the lock has of them: those of the cache by their names, a copy elsewhere by what it
-/// holds.
+/// Returns whether files have the pinned hashes: cached files by name, copies by content.
 ///
 /// # Errors
 /// A file of the cache that has another hash than the lock says. A copy may be another one.
@@ -214,7 +215,7 @@ fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRep
     Ok(true)
 }
 
-/// Bytes of the weight files in a folder; none where there are none.
+/// Returns the size of a folder's weight files, if there are any.
 pub fn weight_bytes(folder: &Path) -> Option<u64> {
     let files = Weights::files(folder).ok()?;
     Some(files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|about| about.len()).sum())

@@ -1,4 +1,4 @@
-//! Numbers in the rows and columns that an artifact's description asks for, with the paper's values beside them.
+//! Arranges numbers in the rows and columns of an artifact's description, with the paper's values next to them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -115,25 +115,25 @@ struct Laid {
 #[derive(Clone)]
 struct LaidColumn {
     column: NumberColumn,
-    /// What of the run's it is, where that asks for it in several ways.
+    /// The question among several under which the run measured it.
     of: Option<Question>,
     /// Which group of depths it is in, where the columns are repeated for each.
     group: Option<usize>,
 }
 
-/// How many sequences an operator is computed from.
+/// Returns the number of sequences that an operator is solved on.
 fn sequences(of: &Measurement) -> Option<usize> {
     of.setup.variant.get(factors::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
-/// What a row is about: a cell, whatever its depth.
+/// Identifies a row: a cell, independent of its depth.
 fn variant(of: &Measurement) -> (String, Factors) {
     let mut factors = Factors::clone(&of.setup.variant);
     factors.remove(factors::DEPTH);
     (of.record.condition.calibration.clone(), factors)
 }
 
-/// How many layers are removed of a backbone, ascending.
+/// Returns the depths of a backbone in ascending order.
 fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<usize> {
     let own = numbers.iter().map(|number| &number.record.condition);
     let own = own.filter(|of| of.backbone == backbone && of.criterion != DENSE);
@@ -142,8 +142,8 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<usize> {
     depths
 }
 
-/// The depth of each backbone in each group of columns. Backbones of unlike sizes stand side by side by their first depth,
-/// their second and so on; where that would bring one depth into two groups, each depth has its own.
+/// Returns the depth of each backbone in each group of columns. Backbones of different sizes are aligned by first depth,
+/// second and so on; if that would put one depth into two groups, each depth gets its own.
 fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
     let most = depths.iter().map(Vec::len).max().unwrap_or(0);
     let at = |depth: usize| depths.iter().filter_map(move |own| own.iter().position(|known| *known == depth));
@@ -158,10 +158,10 @@ fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
 /// Heads over several columns, and how many they are over; empty where there is none.
 type GroupHeads = Vec<(String, usize)>;
 
-/// The metrics that a table asks for, and the heads over them with how many each is over.
+/// Returns a table's metrics, and the headers over them with their spans.
 fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, GroupHeads)> {
     let found = |id: &str| numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone());
-    // What a run measures in several ways under one name has a column for each.
+    // Each of several measurements under one name gets its own column.
     let each = |metric: Metric| -> Vec<LaidColumn> {
         let column = |head: String, of| LaidColumn { column: NumberColumn::of(metric.clone(), head), of, group: None };
         let own = numbers.iter().filter(|number| number.metric.id == metric.id);
@@ -171,7 +171,7 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
             _ => ways.into_iter().map(|of| column(of.to_string(), Some(of))).collect(),
         }
     };
-    // Beside what is measured on a text or a task stands what else the run has of it, where no column asks for that.
+    // Other measurements on the same text or task are next to it, unless they have their own column.
     let beside = |metric: &Metric| {
         let others = metric.others().into_iter().filter(|other| !table.metrics.contains(&other.id));
         others.filter_map(|other| found(&other.id)).collect::<Vec<_>>()
@@ -181,7 +181,8 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
         let own = numbers.iter().map(|number| &number.metric);
         distinct(own.filter(|of| of.id != metric.id && of.is_latency() && of.family() == metric.id))
     };
-    let (mut wanted, mut over) = (Vec::new(), Vec::new());
+    let mut wanted = Vec::new();
+    let mut over = Vec::new();
     for id in &table.metrics {
         let metric = found(id).map_or_else(|| Metric::find(id), Ok)?;
         let of_prompts = prompts(&metric);
@@ -196,9 +197,9 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
     Ok((wanted, over))
 }
 
-/// Words for rows that would be called alike: the fewest settings that tell them apart, behind the last of their words.
+/// Adds the fewest settings that distinguish rows with equal labels to their last label.
 fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
-    // Beside several criteria a recovery stands below the row of the criterion that it repairs, where there is one.
+    // With several criteria, a recovery stands below the row of the criterion whose cut it repairs, if there is one.
     let head = |of: &Laid| (of.row.backbone, of.row.block, of.first.record.condition.criterion.clone());
     let bare = |of: &&Laid| of.first.record.condition.recovery == recovery::NONE;
     let headed: Vec<_> = rows.iter().filter(bare).map(head).collect();
@@ -212,14 +213,14 @@ fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
     }
 }
 
-/// The table with the line of protocols under it, and what has to be said besides.
+/// Adds the protocol line and other notes to the table.
 pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
     table.protocol = protocol_sentence(profile, table.shown().map(|(_, shown)| &*shown.of));
     table.notes = besides;
     table
 }
 
-/// The columns, and the heads over them.
+/// Returns the columns and the headers over them.
 fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (GroupHeads, Vec<LaidColumn>) {
     let Some(places) = places else { return (Vec::new(), columns) };
     let again = |group: usize| columns.iter().map(move |of| LaidColumn { group: Some(group), ..of.clone() });
@@ -231,8 +232,7 @@ fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (Gr
     (places.iter().map(group).collect(), (0..places.len()).flat_map(again).collect())
 }
 
-/// The number that belongs into a column of a row: of `depth` where the columns are repeated for each, of the row's
-/// only depth otherwise.
+/// Finds the number of a row's column: at `depth` if the columns repeat per depth, else at the row's only depth.
 fn find<'n>(
     row: &[&'n Arc<Measurement>],
     column: &LaidColumn,
@@ -258,7 +258,7 @@ fn find<'n>(
 }
 
 fn shown(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
-    // Of a latency a second decimal is noise.
+    // A second decimal of a latency is noise.
     let is_latency = number.metric.is_latency();
     let decimals = if is_latency { number.metric.decimals } else { table.decimals };
     PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
@@ -279,7 +279,7 @@ fn lead_text(lead: Lead, of: &Measurement, table: &TableEntry) -> String {
         Lead::Backbone => backbone_label(&condition.backbone).to_owned(),
         Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
         Lead::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
-        // Beside several criteria a recovery stands below the one that it repairs.
+        // With several criteria, a recovery stands below the criterion whose cut it repairs.
         Lead::Method => {
             let below = if table.across_depths { "+ " } else { "" };
             let trained = if condition.finetuned { " + FT" } else { "" };

@@ -26,7 +26,7 @@ pub(super) struct NameList {
     head: &'static str,
 }
 
-/// The paper's criteria and recoveries with the repository of the reference (paper tables 1 and A2).
+/// Lists the paper's criteria and recoveries with the reference repositories (paper tables 1 and A2).
 pub(super) fn methods() -> NameList {
     let rows = |category: &'static str, methods: Vec<Described>| {
         let own = methods.into_iter().filter(|of| !of.beyond);
@@ -45,7 +45,7 @@ pub(super) fn methods() -> NameList {
     }
 }
 
-/// The backbones that have a file in `experiments/backbones`, with where they come from (paper table A1).
+/// Lists the backbones in `experiments/backbones` with their sources (paper table A1).
 ///
 /// # Errors
 /// A folder or a file that cannot be read.
@@ -76,7 +76,7 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
     })
 }
 
-/// A path without detours, from the folder around the experiments where it lies in there: `models/llama-3-8b`.
+/// Shortens a path relative to the experiments' parent folder: `models/llama-3-8b`.
 fn shown(path: &Path, experiments: &Path) -> String {
     let straight = |path: &Path| {
         let mut straight = PathBuf::new();
@@ -88,13 +88,14 @@ fn shown(path: &Path, experiments: &Path) -> String {
         }
         straight
     };
-    let (path, around) = (straight(path), straight(&experiments.join("..")));
+    let path = straight(path);
+    let around = straight(&experiments.join(".."));
     path.strip_prefix(&around).unwrap_or(&path).display().to_string()
 }
 
 impl NameList {
-    /// The rows that the paper's table has, as it prints them; all where the description names none. Methods of one kind and
-    /// one source are one row, under what their names share.
+    /// Returns the rows of the paper's table as printed, or all if the description names none. Methods of one kind and
+    /// source share a row.
     ///
     /// # Errors
     /// A name that is in no row, with the nearest.
@@ -131,7 +132,7 @@ impl NameList {
         })
     }
 
-    /// As it stands, whatever the paper has of it: each row after the first of its texts.
+    /// Returns all rows, each without its first text.
     pub(super) fn whole(&self) -> Table {
         let mut heads = self.heads.iter().map(Lead::text);
         let row =
@@ -145,7 +146,7 @@ impl NameList {
     }
 }
 
-/// The words that several names begin with, without what one has in brackets; a single name as it is.
+/// Returns the common beginning of several names without brackets; a single name unchanged.
 fn shared(names: &[&str]) -> String {
     let (Some(first), true) = (names.first(), names.len() > 1) else { return names.concat() };
     let alike = |end: &usize| names.iter().all(|name| name.get(..*end) == first.get(..*end));

@@ -1,9 +1,9 @@
-//! Floor 4: making the paper's tables and figures (design §11).
+//! Layer 4: making the paper's tables and figures (design §11).
 //!
-//! Which there are (`catalogue`), how one is made (`pipeline`), how a table is laid out (`layout`), printed (`print`) beside the
-//! paper's values (`comparison`, which also says what the dense backbones have to hold first), what is drawn (`draw`), and the folder
-//! that holds what came of one run (`folder`, `files`, `recorded`, `page_part`). Races (`raced`) have a table of their own. Who runs a
-//! grid is passed in, so that all of it can be tried without a model.
+//! `catalogue` lists them; `pipeline` makes one; `layout` arranges a table and `print` prints it next to the paper's
+//! values (`comparison`, which also gates the dense backbones); `draw` makes figures; `folder`, `files`, `recorded` and
+//! `page_part` hold the results of a run. Searches (`raced`) have their own table. The executor of grids is passed in,
+//! so that everything can be tested without a model.
 //!
 //! Rooms of their own, which know nothing of a run: [`figure`] draws data, [`page`] is the page of all artifacts,
 //! [`paper`] has the paper's values, [`claims`] its sentences as checks, [`audit`] holds its tables against themselves.

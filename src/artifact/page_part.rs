@@ -27,8 +27,7 @@ const SECONDS: &str = "seconds";
 impl PagePart {
     pub const FILE: &str = "page.json";
 
-    /// Without what is heavy: the key and maker of all that each number was made from, its inputs one by one, and what each
-    /// cell is, which `numbers.json` has beside it.
+    /// Drops bulk that `numbers.json` has: keys and authors of inputs, single inputs, and what each cell is.
     #[must_use]
     pub fn light(mut self) -> Self {
         for note in self.cells.values_mut() {
@@ -63,7 +62,7 @@ impl PagePart {
         put(&folder.join(Self::FILE), text.as_bytes()).map(drop)
     }
 
-    /// None where a folder has none.
+    /// Reads the page's part of a folder, if it has one.
     ///
     /// # Errors
     /// A damaged file.
@@ -74,12 +73,12 @@ impl PagePart {
             Error::damaged("an artifact of the page cannot be read")
                 .at(path.display().to_string())
                 .found(error.to_string())
-                .hint("make the artifact again: what is stored of it is not computed again")
+                .hint("make the artifact again: stored results are reused")
         })
     }
 }
 
-/// What the page shows of an artifact that was made: its table, or its figures with what tells them apart.
+/// Builds the page's part of an artifact: its table or its figures.
 pub(super) fn sheet(
     artifact: &Artifact,
     profile: &str,
@@ -129,7 +128,8 @@ fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
     for origin in distinct.into_values() {
         let lines: BTreeMap<String, String> = maker(&origin.made).into_iter().collect();
         let of = |name: &str| lines.get(name).cloned().unwrap_or_default();
-        let (commit, machine) = (of("commit"), of("machine"));
+        let commit = of("commit");
+        let machine = of("machine");
         let entry = all.entry((commit.clone(), machine.clone())).or_insert_with(|| ComputedBy {
             commit,
             machine,
@@ -147,7 +147,7 @@ fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
     all.into_values().collect()
 }
 
-/// What the page shows of a list: no cell of it was computed.
+/// Builds the page's part of a list, which has no computed cells.
 pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     // A column of few different texts tells kinds apart, and one can choose by it.
     let repeats = |at: usize| {
@@ -163,7 +163,7 @@ pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     PagePart { artifact: PageArtifact { tables: vec![view], ..described(artifact) }, cells: BTreeMap::new() }
 }
 
-/// What the page shows of races: their table, and what it comes to. `dense` are the whole backbones, on what they ran.
+/// Builds the page's part of races: their table and its result. `dense` are the dense backbones.
 pub(super) fn raced_sheet(
     artifact: &Artifact,
     profile: &str,
@@ -238,7 +238,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     }
 }
 
-/// Who made a stored artifact, as its record says it ([`crate::machine::signature`]); what a record lacks is left out.
+/// Returns the author of a stored object from its record ([`crate::machine::signature`]), without missing fields.
 fn maker(made: &Value) -> Vec<(String, String)> {
     let dirty = if made["dirty"] == true { ", with uncommitted changes" } else { "" };
     let words = made["command"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>());
@@ -257,7 +257,7 @@ fn maker(made: &Value) -> Vec<(String, String)> {
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// A value as a person reads it; none where there is none.
+/// Formats a value for people, if there is one.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

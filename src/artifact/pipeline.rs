@@ -23,14 +23,14 @@ use crate::files::output::Draft;
 use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
 use crate::results::record::Record;
 use crate::results::{
-    Measurement, NoisyTimes, Provenance, Results, Table, collect, drawn_frame, latex, latex_notes, markdown, notes_file,
-    put, run_frame, screen, tidy_frame, write_csv, write_frame,
+    Measurement, NoisyTimes, Provenance, Results, Table, collect, drawn_frame, latex, latex_notes, markdown,
+    notes_file, put, run_frame, screen, tidy_frame, write_csv, write_frame,
 };
 use ghostlab_store::Store;
 
-/// Who runs a grid.
+/// Runs a grid.
 pub trait Executor {
-    /// What came of the grid; `results` is where it will be shown.
+    /// Runs the grid; `results` is where it will be shown.
     ///
     /// # Errors
     /// What stops the whole run: a cell that fails is in the outcome.
@@ -51,7 +51,7 @@ pub struct Runner<'a> {
     pub settings: RunSettings,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
-    /// Nothing is computed: what is not stored has no result, and why, as far as anybody tried.
+    /// Whether nothing is computed: results that are not stored are missing, with the reason if known.
     pub stored: bool,
 }
 
@@ -86,22 +86,22 @@ pub struct ArtifactOutcome {
     pub files: Vec<PathBuf>,
     /// How it stands to the recorded run, where there is one.
     pub recorded: Option<String>,
-    /// What dense backbones miss of the paper's numbers: their pruned cells were not run.
+    /// Deviations of dense backbones from the paper's numbers: their pruned cells were not run.
     pub misses: Vec<GateFailure>,
-    /// Backbones of the paper whose dense numbers could not be compared, and why: they were pruned all the same.
+    /// Backbones of the paper whose dense numbers could not be compared, with reasons: they were pruned anyway.
     pub unknown: Vec<(String, String)>,
     /// Cells that were tried and failed, with their reasons.
     pub failures: Vec<(String, String)>,
     /// Cells that failed or were stopped.
     pub failed: usize,
-    /// Cells that are not made, or not wholly.
+    /// Number of cells without complete results.
     pub unmade: usize,
 }
 
 /// Whether dense backbones have to show the paper's dense numbers before anything is pruned from them.
 #[derive(Debug)]
 pub enum Gated {
-    /// They are pruned whatever they show.
+    /// Dense numbers are not checked.
     No,
     /// With the dense cells that tell, where any backbone is the paper's ([`Artifact::gate`]).
     Yes(Option<Box<Grid>>),
@@ -128,11 +128,13 @@ pub fn make(
     let outcome = executor.run(&open, target.path())?;
     let outcome = with_stopped(outcome, grid, &misses);
     let results = collect(grid, &outcome, &named);
-    // What is kept of the run are its own numbers, whatever its table is over.
+    // The stored numbers are the run's own, whichever the table shows.
     let tabled = results.over(description.table.as_ref().and_then(|table| table.over));
 
     let staging = target.stage()?;
-    let (mut files, mut table, mut beside) = (Vec::new(), None, String::new());
+    let mut files = Vec::new();
+    let mut table = None;
+    let mut beside = String::new();
     if let Some(entry) = &description.table {
         // Only the paper's own backbones have its numbers.
         let paper = paper::records(&artifact.name).unwrap_or_default();
@@ -144,7 +146,7 @@ pub fn make(
         beside = beside_paper(&laid);
         table = Some(laid);
     }
-    // What the gate has stopped is not drawn; where that is all, the gate is the reason, not the drawing.
+    // Models stopped by the gate are not drawn; if none remains, the gate is the reported reason, not the drawing.
     let drawn = figures(artifact, &outcome, &tabled, profile, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
@@ -176,11 +178,12 @@ pub fn make(
     let tried = |cell: &Cell| open.cells.contains(cell);
     let failed = outcome.cells.iter().filter(|result| tried(&result.cell));
     let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
-    let (failed, unmade) = (outcome.failed(), outcome.unmade());
+    let failed = outcome.failed();
+    let unmade = outcome.unmade();
     Ok(ArtifactOutcome { table, beside, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
-/// The files that an artifact may leave, by name, as far as they are known before.
+/// Returns the names of the files that an artifact may write, as far as known in advance.
 pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     let own = ["csv", "parquet", "md", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
     let printed = artifact.called().into_iter().map(str::to_owned);
@@ -189,7 +192,7 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     own.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
-/// What the gate says of an artifact's dense backbones, which `run` runs, and the grid without what it stopped.
+/// Checks the gate on an artifact's dense backbones, run by `run`, and returns the grid without what it stopped.
 ///
 /// # Errors
 /// What stops the run.
@@ -207,14 +210,16 @@ pub fn gated(
         }
         Gated::Yes(None) | Gated::No => Gate::default(),
     };
-    let (stopped, mut open) = (GateFailure::backbones(&gate.misses), grid.clone());
+    let stopped = GateFailure::backbones(&gate.misses);
+    let mut open = grid.clone();
     open.cells.retain(|cell| cell.is_dense() || !stopped.contains(&cell.backbone));
     Ok((gate, open))
 }
 
-/// All forms of a table.
+/// Writes all forms of a table.
 fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) -> Result<Vec<PathBuf>> {
-    let (folder, name) = (staging.path(), &artifact.name);
+    let folder = staging.path();
+    let name = &artifact.name;
     let mut files = write_frame(folder, name, tidy_frame(name, profile, table)?)?;
     files.push(put(&folder.join(format!("{name}.md")), markdown(table).as_bytes())?);
     if let Some(entry) = &artifact.description.table {
@@ -228,8 +233,8 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
     Ok(files)
 }
 
-/// A table as it is printed, by the names of the files: in the paper's columns, under each name that the paper has for it;
-/// with the paper's values in its cells; and what the paper has no columns for.
+/// Returns the printed forms by file name: the paper's columns under each of its names; with the paper's values; and the
+/// columns beyond the paper.
 pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
     let own = print::printed(entry, table);
     let mut forms: Vec<(String, Table)> =
@@ -240,11 +245,11 @@ pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Tab
     forms
 }
 
-/// What the LaTeX with the paper's values is called behind the artifact's name, and that of what the paper has no columns for.
+/// Suffixes of the LaTeX file with the paper's values, and of the one for columns missing from the paper.
 const COMPARED: &str = "compared";
 const BEYOND: &str = "beyond";
 
-/// The drawings, as files and for the page.
+/// Writes the drawings as files, and returns them for the page.
 fn figures(
     artifact: &Artifact,
     outcome: &GridOutcome,
@@ -253,8 +258,10 @@ fn figures(
     staging: &Draft,
 ) -> Result<(Vec<PathBuf>, Vec<FigureView>)> {
     let description = &artifact.description;
-    let (mut files, mut figures) = (Vec::new(), Vec::new());
-    let (all, name) = (results.measurements(), artifact.name.clone());
+    let mut files = Vec::new();
+    let mut figures = Vec::new();
+    let all = results.measurements();
+    let name = artifact.name.clone();
     let (of, drawings) = match &description.figure {
         Some(entry) => (name, Drawer { description, entry, outcome, numbers: &all }.draw()?),
         None => (format!("{name}-losses"), losses(&description.title, outcome)?),
@@ -280,7 +287,7 @@ fn figures(
     Ok((files, figures))
 }
 
-/// All forms of a drawing.
+/// Writes all forms of a drawing.
 fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<PathBuf>> {
     drawing.forms().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
@@ -290,7 +297,8 @@ pub(super) fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     let dirty = if record.dirty { ", with uncommitted changes" } else { "" };
     let machine = &record.machine;
     let processor = machine.cpu.as_deref().unwrap_or("unknown processor");
-    let (threads, features) = (machine.threads, machine.cpu_features.join(" "));
+    let threads = machine.threads;
+    let features = machine.cpu_features.join(" ");
     let lines = [
         ("program", Some(format!("ghostlab {}", record.ghostlab))),
         ("commit", record.commit.as_ref().map(|commit| format!("{commit}{dirty}"))),
@@ -319,8 +327,10 @@ pub fn list(
         ListEntry::Checkpoints => lists::checkpoints(experiments)?,
     };
     let target = ResultsFolder::of_list(results, &artifact.name);
-    let (table, csv) = (format!("{}.md", artifact.name), format!("{}.csv", artifact.name));
-    let (whole, print) = (list.whole(), list.printed(&artifact.description)?);
+    let table = format!("{}.md", artifact.name);
+    let csv = format!("{}.csv", artifact.name);
+    let whole = list.whole();
+    let print = list.printed(&artifact.description)?;
     let printed = artifact.called().into_iter().map(|name| (format!("{name}.tex"), latex(&print, name)));
     let printed: Vec<(String, String)> = printed.collect();
     let names = [table.clone(), csv.clone(), PagePart::FILE.to_owned()];

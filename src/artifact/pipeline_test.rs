@@ -48,7 +48,7 @@ impl Executor for Timed {
     }
 }
 
-/// Gives each cell the perplexity that it is told to, and remembers which cells it was asked for.
+/// Returns the given perplexity for each cell, and records the requested cells.
 struct Fake {
     perplexity: fn(&Cell) -> Option<f64>,
     asked: RefCell<Vec<usize>>,
@@ -98,7 +98,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A table of perplexities on `c4` of a backbone that the paper has too. Its tasks' data are not there.
+    /// Creates a table of perplexities on `c4` of a paper backbone, whose tasks' data do not exist.
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let backbone = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
@@ -119,7 +119,7 @@ impl Bench {
         Self { root, artifact }
     }
 
-    /// The same over the seeds of the calibration.
+    /// Creates the table over calibration seeds.
     fn over_seeds() -> Self {
         let bench = Self::new();
         let text = fs::read_to_string(&bench.artifact.file).unwrap();
@@ -133,7 +133,7 @@ impl Bench {
         Self { artifact, ..bench }
     }
 
-    /// The same with the times of one prompt.
+    /// Same with the times of one prompt.
     fn timed() -> Self {
         let bench = Self::new();
         let text = fs::read_to_string(&bench.artifact.file).unwrap();
@@ -148,14 +148,16 @@ impl Bench {
     }
 
     fn target(&self, overrides: &[String]) -> ResultsFolder {
-        let (grid, asked) = (self.grid(overrides), EngineRequest::default());
+        let grid = self.grid(overrides);
+        let asked = EngineRequest::default();
         let description = RunDescription::of(&grid, &self.artifact.name, By::Reproduce, true, overrides, asked);
         ResultsFolder::new(&self.root.path().join("results"), description.unwrap())
     }
 
     fn make(&self, overrides: &[&str], gated: bool, executor: &dyn Executor) -> (Result<ArtifactOutcome>, PathBuf) {
         let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
-        let (target, grid) = (self.target(&overrides), self.grid(&overrides));
+        let target = self.target(&overrides);
+        let grid = self.grid(&overrides);
         let dense = self.artifact.gate(&grid, None, &overrides).unwrap();
         let gated = if gated { Gated::Yes(dense.map(Box::new)) } else { Gated::No };
         let made = make(&self.artifact, &grid, &gated, &target, executor);
@@ -168,7 +170,7 @@ fn csv(folder: &Path) -> String {
 }
 
 #[test]
-fn what_an_artifact_does_not_show_is_not_run_and_its_data_need_not_be_there() {
+fn hidden_cells_of_an_artifact_need_no_run_or_data() {
     let bench = Bench::new();
     let grid = bench.grid(&[]);
     let corpora: Vec<&str> = grid.evaluate.perplexity.iter().map(|text| text.corpus.as_str()).collect();
@@ -179,7 +181,7 @@ fn what_an_artifact_does_not_show_is_not_run_and_its_data_need_not_be_there() {
 }
 
 #[test]
-fn a_dense_backbone_like_the_papers_is_pruned_and_another_is_not() {
+fn only_a_dense_backbone_within_tolerance_is_pruned() {
     let bench = Bench::new();
     // The paper has 6.71 for the dense LLaMA-3-8B on C4, as `data/paper/table3.csv` says.
     let good = Fake::new(|cell| Some(if cell.is_dense() { 6.7 } else { 20.0 }));
@@ -201,7 +203,7 @@ fn a_dense_backbone_like_the_papers_is_pruned_and_another_is_not() {
 }
 
 #[test]
-fn the_numbers_say_which_files_made_them_and_whether_there_was_a_gate() {
+fn numbers_record_their_files_and_gate() {
     let bench = Bench::new();
     for gated in [true, false] {
         let (_, folder) = bench.make(&[], gated, &Fake::new(|_| Some(30.0)));
@@ -211,7 +213,7 @@ fn the_numbers_say_which_files_made_them_and_whether_there_was_a_gate() {
 }
 
 #[test]
-fn a_cell_that_fails_is_told_with_its_reason_and_the_others_stand() {
+fn failed_cell_shows_its_reason_and_others_finish() {
     let bench = Bench::new();
     let fake = Fake::new(|cell| (cell.depth != 2).then_some(30.0));
     let (made, folder) = bench.make(&[], false, &fake);
@@ -220,7 +222,7 @@ fn a_cell_that_fails_is_told_with_its_reason_and_the_others_stand() {
     let (cell, reason) = &made.failures[0];
     assert!(cell == "llama-3-8b.streamline-2.none" && reason == "out of luck", "{cell}: {reason}");
     assert_eq!(csv(&folder).matches("failed: out of luck").count(), 2);
-    // Everything that was written is said, and is there.
+    // Every written file is reported and exists.
     assert!(made.files.iter().all(|file| file.exists()), "{:?}", made.files);
     let names: Vec<String> =
         made.files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect();
@@ -230,7 +232,7 @@ fn a_cell_that_fails_is_told_with_its_reason_and_the_others_stand() {
 }
 
 #[test]
-fn other_settings_have_a_folder_of_their_own_and_are_not_for_the_page() {
+fn other_settings_have_their_own_folder_off_the_page() {
     let bench = Bench::new();
     let fake = Fake::new(|_| Some(30.0));
     let (_, plain) = bench.make(&[], false, &fake);
@@ -259,10 +261,10 @@ fn a_run_that_is_stopped_leaves_the_results_that_were_there() {
     assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1);
 }
 
-/// What a view of a folder's table calls its rows.
+/// Returns the row labels in a view of a folder's table.
 type Called = fn(&Path) -> Vec<String>;
 
-/// What each view of a table calls its rows: the words alone, without the values. A new view takes a line here.
+/// Row labels of each view of a table, without values. A new view needs one line here.
 const VIEWS: [(&str, Called); 6] = [
     ("Markdown", |folder| words(folder, "table3.md", "| ", " | ")),
     ("LaTeX", |folder| {
@@ -270,7 +272,7 @@ const VIEWS: [(&str, Called); 6] = [
         let (_, rows) = text.split_once("\\midrule").unwrap();
         let (rows, _) = rows.split_once("\\bottomrule").unwrap();
         let rows = rows.lines().filter(|line| line.contains(" & "));
-        // The backbone stands in the first row alone.
+        // The backbone is in the first row only.
         rows.map(|line| line.split(" & ").skip(1).take(2).collect::<Vec<_>>().join(" ")).collect()
     }),
     ("CSV", |folder| {
@@ -298,16 +300,17 @@ const VIEWS: [(&str, Called); 6] = [
     }),
 ];
 
-/// The first three words of each row of a table of text.
+/// Returns the first three words of each row of a text table.
 fn words(folder: &Path, file: &str, begin: &str, between: &str) -> Vec<String> {
     let text = fs::read_to_string(folder.join(file)).unwrap();
     let rows = text.lines().filter(|line| line.contains("LLaMA-3-8B") && line.contains(between));
     rows.map(|line| line.trim_start_matches(begin).split(between).take(3).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// A line of CSV whose fields may be quoted.
+/// Splits a line of CSV with optional quotes.
 fn fields(line: &str) -> Vec<String> {
-    let (mut all, mut quoted) = (vec![String::new()], false);
+    let mut all = vec![String::new()];
+    let mut quoted = false;
     for c in line.chars() {
         match c {
             '"' => quoted = !quoted,
@@ -342,7 +345,7 @@ fn axes() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn cells_that_one_setting_tells_apart_are_told_apart_in_every_view_of_a_table() {
+fn one_setting_distinguishes_cells_in_every_table_view() {
     let bench = Bench::new();
     let file = fs::read_to_string(&bench.artifact.file).unwrap();
     let file = file.replace("corpora:\n", "corpora:\n  again: {path: text.jsonl, rule: ptb}\n");
@@ -359,7 +362,8 @@ fn cells_that_one_setting_tells_apart_are_told_apart_in_every_view_of_a_table() 
         // Each cell has another value.
         let fake = Fake::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
         // In a folder that is shown on the page.
-        let (overrides, target) = ([setting.clone()], bench.target(&[]));
+        let overrides = [setting.clone()];
+        let target = bench.target(&[]);
         let grid = bench.grid(&overrides);
         let made = make(&bench.artifact, &grid, &Gated::No, &target, &fake);
         let table = made.unwrap_or_else(|error| panic!("{axis}: {error}")).table.unwrap();
@@ -375,7 +379,7 @@ fn cells_that_one_setting_tells_apart_are_told_apart_in_every_view_of_a_table() 
 }
 
 #[test]
-fn every_option_of_a_method_of_the_paper_is_among_the_settings_that_views_are_tried_with() {
+fn every_paper_option_is_covered_by_the_view_settings() {
     let known: Vec<&str> = axes().iter().map(|(axis, _)| *axis).collect();
     let cell = Cell {
         backbone: "b".into(),
@@ -392,14 +396,14 @@ fn every_option_of_a_method_of_the_paper_is_among_the_settings_that_views_are_tr
         name: "a cell".into(),
     };
     for factor in factors::of_cell(&cell).keys() {
-        // Rows of two backbones, depths, criteria and recoveries are told apart by columns of their own.
+        // Rows of two backbones, depths, criteria and recoveries are distinguished by separate columns.
         let own = ["backbone", factors::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
         assert!(own || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");
     }
 }
 
 #[test]
-fn a_table_over_seeds_has_one_row_for_all_with_their_mean_their_deviation_and_a_dot_each() {
+fn seed_table_has_one_row_with_mean_deviation_and_dots() {
     let bench = Bench::over_seeds();
     let fake = Fake::new(|cell| {
         let seed = cell.calibration.as_ref().map_or(0.0, |of| of.seed as f64);
@@ -439,7 +443,7 @@ fn a_table_over_seeds_has_one_row_for_all_with_their_mean_their_deviation_and_a_
         let text = fs::read_to_string(folder.join(form)).unwrap();
         assert!(text.contains("30.00") && text.contains("10.00") && text.contains("calibration seeds"), "{text}");
     }
-    // What is kept are the numbers of each seed, and the page has the figure of them.
+    // The numbers of each seed are stored, and the page contains their figure.
     assert_eq!(StoredResults::read(&folder).unwrap().numbers.len(), 1 + 2 * 2 * 3);
     let svg = fs::read_to_string(folder.join("table3-seeds.svg")).unwrap();
     assert!(svg.contains("Ghost Layer (Ours)") && folder.join("table3-seeds.png").exists());
@@ -451,13 +455,15 @@ fn a_table_over_seeds_has_one_row_for_all_with_their_mean_their_deviation_and_a_
 #[test]
 fn unstable_times_are_marked_and_not_recorded() {
     let bench = Bench::timed();
-    let (quiet, noisy) = (Timed(&[10.0, 10.1]), Timed(&[10.0, 20.0]));
+    let quiet = Timed(&[10.0, 10.1]);
+    let noisy = Timed(&[10.0, 20.0]);
     let (made, folder) = bench.make(&[], false, &noisy);
     made.unwrap();
     let markdown = fs::read_to_string(folder.join("table3.md")).unwrap();
     assert!(markdown.contains("~15.0 ± ") && markdown.contains("~1.00 ± "), "times and speedups: {markdown}");
     let record = |executor: &dyn Executor, may_be_noisy: bool| {
-        let (grid, target) = (bench.grid(&[]), bench.target(&[]).recording(may_be_noisy).unwrap());
+        let grid = bench.grid(&[]);
+        let target = bench.target(&[]).recording(may_be_noisy).unwrap();
         make(&bench.artifact, &grid, &Gated::No, &target, executor).unwrap_err()
     };
     let refused = record(&noisy, false);

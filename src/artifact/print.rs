@@ -1,4 +1,4 @@
-//! A table as it is printed beside the paper's: in the paper's columns, what goes beyond them apart.
+//! A table as printed next to the paper's: in the paper's columns, with further columns apart.
 
 use crate::artifact::paper::backbone_label;
 use crate::grid::TableEntry;
@@ -7,30 +7,29 @@ use crate::recovery;
 use crate::results::record::DENSE;
 use crate::results::{Lead, LeadKind, NumberColumn, Table, TableRow, distinct};
 
-/// The table in the columns of the paper's.
+/// Returns the table in the paper's columns.
 pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
     of_columns(entry, table, |column| !is_beyond(entry, &column.metric))
 }
 
-/// What the paper's table has no columns for; none where there is nothing.
+/// Returns the columns beyond the paper's table, if there are any.
 pub(super) fn beyond(entry: &TableEntry, table: &Table) -> Option<Table> {
     let found = of_columns(entry, table, |column| is_beyond(entry, &column.metric));
     let title = format!("{}, beyond the paper's columns", table.title);
     (!found.columns.is_empty()).then_some(Table { title, ..found })
 }
 
-/// Whether the description names the metric for itself, or does not name it at all: bits per byte stand beside perplexities
-/// by themselves.
+/// Returns whether a metric is named as beyond the paper, or only appears automatically, as bits per byte do.
 fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
     !names(&entry.metrics, metric) || names(&entry.print.beyond, metric)
 }
 
-/// Whether no part of the description names the metric: bits per byte stand beside perplexities by themselves.
+/// Whether no part of the description names the metric: bits per byte are next to perplexities by themselves.
 pub(super) fn is_unasked(entry: &TableEntry, metric: &Metric) -> bool {
     !names(&entry.metrics, metric) && !names(&entry.print.beyond, metric)
 }
 
-/// Whether a metric is among some, by itself or as one of a family.
+/// Returns whether a metric or its family is among the names.
 fn names(all: &[String], metric: &Metric) -> bool {
     all.iter().any(|id| *id == metric.id || *id == metric.family())
 }
@@ -70,7 +69,7 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) ->
     Table { of: untold(entry, &found), ..found }
 }
 
-/// What no column says: the backbone, and how many layers are removed of it, where there is one.
+/// Describes what no column shows: the backbone, and its number of removed layers if unique.
 fn untold(entry: &TableEntry, table: &Table) -> String {
     let says = |kind: LeadKind| table.lead.iter().any(|lead| lead.kind == kind);
     let conditions = || table.shown().map(|(_, shown)| &shown.of.record.condition);
@@ -88,14 +87,13 @@ fn untold(entry: &TableEntry, table: &Table) -> String {
     parts.join(", ")
 }
 
-/// The table turned round: a row for each prompt, a column for each of its rows. One that is not of the prompts of one
-/// metric stays as it is.
+/// Transposes a table of prompts: one row per prompt, one column per row. Other tables stay.
 fn turned(table: Table) -> Table {
     let metrics =
         distinct(table.columns.iter().map(|column| column.metric.whatever_prompt()).collect::<Vec<_>>().iter());
     let prompts: Option<Vec<PromptName>> = table.columns.iter().map(|column| column.metric.prompt()).collect();
     let ([metric], Some(prompts)) = (metrics.as_slice(), prompts) else { return table };
-    // Of the words before the numbers those that tell the rows apart; what is removed of it says a dense one itself.
+    // The parts of the row labels that distinguish rows; a dense row states itself that nothing is removed.
     let pruned = || table.rows.iter().filter(|row| !row.dense);
     let tells = |at: usize| distinct(pruned().map(|row| &row.lead[at])).len() > 1;
     let told: Vec<usize> = (0..table.lead.len()).filter(|&at| tells(at)).collect();

@@ -1,6 +1,6 @@
-//! Each printed table beside the paper's own: the same columns, groups, rules, rows and shading. The paper's numbers stand for
-//! a run's, so that nothing has to be computed. What the paper's tables look like is a fixture, which
-//! `tools/paper_tables.py` makes of the paper's source; where the source is at hand, it is held against the fixture.
+//! Compares each printed table with the paper's: columns, groups, rules, rows and shading. The paper's numbers stand in
+//! for a run's, so nothing is computed. The paper's layout is a fixture made by `tools/paper_tables.py` from the
+//! paper's source; if the source is present, the fixture is checked against it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,12 +20,12 @@ use crate::results::{
     Lead, Measurement, Question, Sample, Setup, StoredResults, Table, TableRow, factors, latex, latex_notes, screen,
 };
 
-/// What a table of the paper looks like, a line for each of its lines.
+/// Layout of a table of the paper, one item per line.
 type Facts = Vec<String>;
 
 const FIXTURE: &str = include_str!("../../tests/fixtures/paper_tables.txt");
 
-/// The facts of each table, by its number and the paper's label.
+/// Reads the facts of each table by number, with the paper's label.
 fn fixture() -> BTreeMap<String, (String, Facts)> {
     let mut all: BTreeMap<String, (String, Facts)> = BTreeMap::new();
     let mut own = String::new();
@@ -41,7 +41,7 @@ fn fixture() -> BTreeMap<String, (String, Facts)> {
     all
 }
 
-/// What follows a command in braces or brackets, and what is behind it.
+/// Splits the argument of a command in braces or brackets from the rest.
 fn argument(text: &str) -> (&str, &str) {
     let close = match text.chars().next() {
         Some('{') => '}',
@@ -52,10 +52,14 @@ fn argument(text: &str) -> (&str, &str) {
     (&text[1..end], &text[end + 1..])
 }
 
-/// A cell in a word, and whether it is shaded.
+/// Normalises a cell, and returns whether it is shaded.
 fn cell(text: &str) -> (String, bool) {
-    let (mut word, mut over, mut span, mut arrow) = (String::new(), String::new(), String::new(), "");
-    let (mut shaded, mut rest) = (false, text);
+    let mut word = String::new();
+    let mut over = String::new();
+    let mut span = String::new();
+    let mut arrow = "";
+    let mut shaded = false;
+    let mut rest = text;
     while let Some(c) = rest.chars().next() {
         rest = &rest[c.len_utf8()..];
         if c != '\\' {
@@ -94,7 +98,7 @@ fn cell(text: &str) -> (String, bool) {
     (format!("{over}{word}{span}{arrow}"), shaded)
 }
 
-/// The rule that a line begins with, and what is behind it: `midrule`, `cmidrule2-13`, or nothing for a shaded line.
+/// Splits the rule at the start of a line from the rest: `midrule`, `cmidrule2-13`, or nothing for a shaded line.
 fn rule(text: &str) -> Option<(String, &str)> {
     for name in ["toprule", "midrule", "bottomrule"] {
         if let Some(behind) = text.strip_prefix(&format!("\\{name}")) {
@@ -109,13 +113,15 @@ fn rule(text: &str) -> Option<(String, &str)> {
     text.strip_prefix("\\rowcolor").map(|behind| (String::new(), argument(behind).1))
 }
 
-/// The facts of a `tabular`.
+/// Extracts the facts of a `tabular`.
 fn facts(tex: &str) -> Facts {
     let (_, begun) = tex.split_once("\\begin{tabular}").unwrap();
     let (_, tabular) = begun.split_once('}').unwrap();
     let tabular = tabular.split_once("\\end{tabular}").unwrap().0.replace("\\&", "");
     let tabular: String = tabular.lines().map(|line| format!("{}\n", line.split(" %").next().unwrap())).collect();
-    let (mut kind, mut heads, mut found) = ("head", Vec::new(), Vec::new());
+    let mut kind = "head";
+    let mut heads = Vec::new();
+    let mut found = Vec::new();
     for line in tabular.split("\\\\") {
         let (mut rules, mut whole, mut rest): (Vec<String>, bool, &str) = (Vec::new(), false, line.trim());
         while let Some((name, behind)) = rule(rest) {
@@ -194,7 +200,7 @@ fn experiments() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments")
 }
 
-/// A number of the paper as if a run had measured it.
+/// Returns a number of the paper as if a run had measured it.
 fn measured(record: Record) -> Arc<Measurement> {
     let metric = Metric::find(&record.metric).unwrap();
     let mut setup = Setup::default();
@@ -202,11 +208,12 @@ fn measured(record: Record) -> Arc<Measurement> {
         let sequences: usize = sequences.parse().unwrap();
         setup.variant = Arc::new([(factors::OPERATOR_SEQUENCES.to_owned(), sequences.into())].into());
     }
-    let (cell, asked) = (String::new(), Question::besides(&metric));
+    let cell = String::new();
+    let asked = Question::besides(&metric);
     Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None })
 }
 
-/// The printed forms of a table of the paper, by the names of their files; `more` are numbers that the paper lacks.
+/// Returns the printed forms of a paper table by file name; `more` are numbers missing from the paper.
 fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let all = catalogue::all(&experiments()).unwrap();
     let artifact: &Artifact = catalogue::chosen(&all, &[name.to_owned()]).unwrap()[0];
@@ -241,7 +248,7 @@ fn printed(name: &str) -> String {
 }
 
 #[test]
-fn each_table_has_the_columns_groups_rules_rows_and_shading_of_the_papers() {
+fn tables_have_the_papers_columns_rules_rows_and_shading() {
     let fixture = fixture();
     assert_eq!(fixture.len(), 15, "the paper has tables 1 to 5 and A1 to A10");
     for (name, (_, paper)) in &fixture {
@@ -275,7 +282,7 @@ fn the_fixture_is_what_the_papers_source_says() {
 }
 
 #[test]
-fn the_heads_of_criteria_are_bold_as_in_the_papers_table_3_and_no_table_is_stretched() {
+fn table3_criteria_are_bold_and_tables_are_not_stretched() {
     let text = printed("table3");
     for criterion in ["Shortened LLaMA", "LLM-Streamline", "ShortGPT"] {
         assert_eq!(text.matches(&format!("\\textbf{{{criterion}}}")).count(), 3, "{criterion}: once a backbone");
@@ -339,7 +346,7 @@ fn all_printed_tables_compile_without_warnings() {
         let more = if name == "table3" { &[("bpb_c4", 0.5)][..] } else { &[] };
         forms(name, more).iter().filter(|(own, _)| own == name || own.contains('-')).for_each(|(own, of)| add(own, of));
     }
-    // What users may call their things.
+    // Characters that users may have in names.
     let strange = "a_b & 50 % of {x} ^2 ~ \\ # $1 [y] <z> − ± × ≠ ≤ ≥ ≈ → · – — … ’ é ü";
     let odd = Table {
         title: strange.to_owned(),

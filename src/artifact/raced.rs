@@ -1,4 +1,4 @@
-//! What searches leave: their report in Markdown and JSON; and an artifact of races: each search beside what another artifact has of
+//! What searches leave: their report in Markdown and JSON; and an artifact of races: each search next to what another artifact has of
 //! the same cells, scored on all items.
 
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::{criterion, recovery};
 /// A race, and the best row of the other artifact of those that raced: its number there, and which candidate it is.
 type Compared<'a> = (&'a Found, Option<(&'a StoredNumber, &'a Candidate)>);
 
-/// What came of an artifact's races, as its table and its files have it.
+/// Results of an artifact's searches, as its table and files show them.
 pub struct Raced<'a> {
     grid: &'a Grid,
     races: &'a RacesEntry,
@@ -33,7 +33,7 @@ pub struct Raced<'a> {
 }
 
 impl<'a> Raced<'a> {
-    /// `whole` are the numbers of the artifact that scores the same cells on all items, where it is made.
+    /// Creates the view of races. `whole` are the numbers of the artifact that scores all cells on all items, if it exists.
     pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], whole: Option<&'a StoredResults>) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
         let better = Metric::find(metric).ok();
@@ -45,14 +45,14 @@ impl<'a> Raced<'a> {
             };
             let own = numbers.iter().filter(|number| number.record.metric == metric);
             let own = own.filter_map(|number| Some((number.record.value?, number, racing(&number.cell)?)));
-            // Of equals the first.
+            // The first of equal ones.
             let best = own.reduce(|best, other| if better(other.0, best.0) { other } else { best });
             (found, best.map(|(_, number, candidate)| (number, candidate)))
         };
         Self { grid, races, found, compared: found.iter().map(compare).collect() }
     }
 
-    /// The heads, and a row for each race.
+    /// Returns the header, and a row per race.
     pub fn table(&self) -> Vec<Vec<String>> {
         let of = printed(&self.races.beside);
         let heads = [
@@ -100,7 +100,7 @@ impl<'a> Raced<'a> {
         std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.compared.iter().map(row)).collect()
     }
 
-    /// What it comes to, a line each.
+    /// Returns the conclusions, one per line.
     pub fn notes(&self) -> Vec<String> {
         let of = printed(&self.races.beside);
         let known: Vec<String> =
@@ -109,8 +109,10 @@ impl<'a> Raced<'a> {
         let total = |part: fn(&Found) -> f64| self.found.iter().map(part).sum::<f64>();
         let of_items = |part: fn(&Found) -> f64| 100.0 * total(part) / total(|of| of.spent.all_items).max(1.0);
         let of_layers = |part: fn(&Found) -> f64| 100.0 * total(part) / total(|of| of.spent.all_layers).max(1.0);
-        let (items, layers) = (of_items(|of| of.spent.items), of_layers(|of| of.spent.layers));
-        let (judged, judged_layers) = (of_items(|of| of.spent.judged_items), of_layers(|of| of.spent.judged_layers));
+        let items = of_items(|of| of.spent.items);
+        let layers = of_layers(|of| of.spent.layers);
+        let judged = of_items(|of| of.spent.judged_items);
+        let judged_layers = of_layers(|of| of.spent.judged_layers);
         let lost = known.len() - count(ALONE) - count(LEADS) - count(STANDS);
         let best = match known.len() {
             0 => format!("{of} is not made here: `reproduce {}` makes it.", self.races.beside),
@@ -128,7 +130,7 @@ impl<'a> Raced<'a> {
         vec![best, spent, marks.to_owned()]
     }
 
-    /// `4 of 16`, or the budget where it is none of layers.
+    /// Formats `4 of 16`, or the budget if it is not in layers.
     fn removed(&self, found: &Found) -> String {
         match found.budget.strip_prefix("layers=").filter(|layers| !layers.contains(',')) {
             Some(layers) => format!("{layers} of {}", found.layers),
@@ -136,7 +138,7 @@ impl<'a> Raced<'a> {
         }
     }
 
-    /// A candidate and its copies, as the paper's tables call their rows.
+    /// Labels a candidate and its copies as the paper's tables label their rows.
     fn label(&self, candidate: &Candidate) -> String {
         let named = |name: &String| {
             let cell = self.grid.cells.iter().find(|cell| cell.name == *name);
@@ -147,7 +149,7 @@ impl<'a> Raced<'a> {
         if copies.is_empty() { own } else { format!("{own} (= {})", copies.join(", ")) }
     }
 
-    /// The files that may come of it, by name, before anything is known of the races.
+    /// Returns the names of the files that races may write.
     pub fn files(artifact: &Artifact) -> Vec<String> {
         let own = [format!("{}.csv", artifact.name), PagePart::FILE.to_owned(), Provenance::FILE.to_owned()];
         search_names(&artifact.name).into_iter().chain(own).collect()
@@ -176,7 +178,7 @@ impl<'a> Raced<'a> {
             files.push(put(&staging.path().join(name), &bytes)?);
         }
         files.push(put(&staging.path().join(format!("{}.csv", artifact.name)), csv_text(&table)?.as_bytes())?);
-        // What is known of the cells stands in their report.
+        // The cells' provenance is in their report.
         let run = FinishedRun { target, grid: self.grid, outcome: dense, started };
         let (files, record) = run.record((Vec::new(), json!([])), files, staging.path())?;
         if target.as_described() {
@@ -192,7 +194,7 @@ const ALONE: &str = "won alone";
 const LEADS: &str = "leads";
 const STANDS: &str = "not separated";
 
-/// What became of a candidate.
+/// Describes what happened to a candidate.
 fn became(found: &Found, candidate: &Candidate) -> String {
     match &candidate.fate {
         _ if found.winner.as_ref() == Some(&candidate.cell) => match found.survivors().count() - 1 {
@@ -206,7 +208,7 @@ fn became(found: &Found, candidate: &Candidate) -> String {
     }
 }
 
-/// A row of the paper's tables: the criterion, and the recovery that follows it.
+/// Returns the row of the paper's tables: criterion and recovery.
 fn row_label(cell: &Cell) -> String {
     let criterion = cell.criterion.as_ref().map_or("dense", |of| of.name.as_str());
     let label = criterion::label(criterion);
@@ -216,7 +218,7 @@ fn row_label(cell: &Cell) -> String {
     }
 }
 
-/// The files of some searches, by name.
+/// Builds the files of some searches by name.
 ///
 /// # Errors
 /// A search that has no JSON form.

@@ -12,13 +12,12 @@ use crate::error::{Error, Result};
 use crate::files::{owner, regular};
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredNumber, StoredResults, settings_that_differ};
 
-/// Files of a results folder that a repository does not keep: each choice of each document, the error of each channel, and
-/// each pass that was timed. Their hashes stand in `run.json`; `.gitignore` has them, and the folders for other programs.
+/// Files of a results folder that a repository does not keep: each choice of each document, the error of each channel,
+/// and each timed pass. Their hashes are in `run.json`; `.gitignore` lists them and the folders for other programs.
 pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS, LATENCY];
-/// What a cell of `run.json` has that is no result of it: how long it and its parts took, what of the store it was made
-/// from, and what it is called.
+/// Fields of a cell in `run.json` that are not results: durations, stored objects used, and its name.
 const ASIDE: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
-/// As many names as a message has.
+/// Maximum number of names in a message.
 const NAMED: usize = 3;
 
 /// Largest relative difference of a cell's findings (an operator's figures, selection scores) that rounding explains.
@@ -64,9 +63,12 @@ impl ComparedRun {
 /// A record that cannot be read.
 pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> {
     let root = recorded.ancestors().nth(3).and_then(|root| std::path::absolute(root).ok()).unwrap_or_default();
-    let (ours, theirs) = (ComparedRun::read(made, &root)?, ComparedRun::read(recorded, &root)?);
-    let (our_numbers, their_numbers) = (ours.numbers.as_deref(), theirs.numbers.as_deref());
-    let (ours, theirs) = (&ours.run, &theirs.run);
+    let ours = ComparedRun::read(made, &root)?;
+    let theirs = ComparedRun::read(recorded, &root)?;
+    let our_numbers = ours.numbers.as_deref();
+    let their_numbers = theirs.numbers.as_deref();
+    let ours = &ours.run;
+    let theirs = &theirs.run;
     let mut different = Vec::new();
     different.extend(numbers(our_numbers.unwrap_or_default(), their_numbers.unwrap_or_default()));
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
@@ -106,7 +108,8 @@ fn instructions_that_differ(ours: &Value, theirs: &Value) -> Option<String> {
         let all = run["machine"]["cpu_features"].as_array()?;
         Some(all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
     };
-    let (ours, theirs) = (features(ours)?, features(theirs)?);
+    let ours = features(ours)?;
+    let theirs = features(theirs)?;
     (ours != theirs).then(|| format!("other vector instructions: recorded with {theirs}, here {ours}"))
 }
 
@@ -140,7 +143,8 @@ impl FindingDifference {
                 }
             }
             (Value::Number(one), Value::Number(other)) if one.is_f64() && other.is_f64() => {
-                let (one, other) = (one.as_f64().unwrap_or(f64::NAN), other.as_f64().unwrap_or(f64::NAN));
+                let one = one.as_f64().unwrap_or(f64::NAN);
+                let other = other.as_f64().unwrap_or(f64::NAN);
                 let share = (one - other).abs() / other.abs().max(f64::MIN_POSITIVE);
                 if one != other && self.largest.as_ref().is_none_or(|(_, largest)| share > *largest) {
                     self.largest = Some((path.to_owned(), share));
@@ -162,7 +166,7 @@ impl FindingDifference {
     }
 }
 
-/// Numbers that are not the same, and how far they are apart.
+/// Describes which numbers differ, and by how much.
 fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
     let key = |of: &StoredNumber| (of.cell.clone(), of.column.clone(), of.record.metric.clone());
     let recorded: BTreeMap<_, _> = theirs.iter().map(|of| (key(of), of)).collect();
@@ -180,7 +184,8 @@ fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
     if !differ.is_empty() {
         let all = both.len();
         let share = |(_, one, two): &&&(&(String, String, String), &StoredNumber, &StoredNumber)| {
-            let (one, two) = (one.record.value?, two.record.value?);
+            let one = one.record.value?;
+            let two = two.record.value?;
             Some((one - two).abs() / two.abs().max(f64::MIN_POSITIVE))
         };
         let most = differ.iter().filter_map(|of| Some((share(&of)?, of))).max_by(|a, b| a.0.total_cmp(&b.0));
@@ -196,7 +201,7 @@ fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
     (!says.is_empty()).then(|| says.join(", "))
 }
 
-/// A few of some names under a head; none where there are none.
+/// Lists a few names under a heading, if there are any.
 fn listed(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let names: BTreeSet<String> = names.collect();
     let more = names.len().saturating_sub(NAMED);
@@ -205,7 +210,7 @@ fn listed(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
     (!names.is_empty()).then(|| format!("{head}: {}{more}", shown.join(", ")))
 }
 
-/// The names under which two maps do not have the same.
+/// Returns the keys whose values differ between two maps.
 fn unequal(one: &Value, other: &Value) -> BTreeSet<String> {
     let names = [one, other].into_iter().filter_map(Value::as_object).flat_map(Map::keys);
     names.filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
@@ -232,7 +237,7 @@ fn findings(run: &Value) -> Value {
 /// Exit code 2, naming the file and what it tells.
 pub(super) fn impersonal(folder: &Path) -> Result<()> {
     let folders = [std::env::home_dir(), std::env::current_dir().ok()];
-    // What is as short as a word, or is one, stands in any text.
+    // Short strings and common words occur in any text.
     let words = [std::env::consts::OS, std::env::consts::ARCH, "localhost", "ghostlab"];
     let private = |text: &String| text.len() >= 5 && !words.contains(&text.as_str());
     let mut tells: Vec<String> = folders.into_iter().flatten().map(|path| path.display().to_string()).collect();

@@ -1,5 +1,4 @@
-//! What a table over calibration seeds shows besides its means: a dot for each seed, and what becomes of the paper's order
-//! of methods under each.
+//! Additional content of a table over calibration seeds: a dot per seed, and the order of methods under each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +27,7 @@ struct SeedDraws {
 }
 
 impl SeedDraws {
-    /// `numbers` are those over the seeds. None where none is.
+    /// Builds the view over seeds, if `numbers` are over seeds.
     fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
         let asked = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
         let asked = asked.chain(table.metrics.iter().cloned()).next()?;
@@ -116,8 +115,8 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
     changing
 }
 
-/// A line for each cut: how many pairs of methods stand under every seed as in the paper, how many the other way round, and
-/// which change with the seed. `paper` are the numbers of the table whose order is meant.
+/// Formats one line per cut: how many pairs of methods have the paper's order for every seed, the reverse for every seed,
+/// or change. `paper` are the numbers of the reference table.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Vec::new() };
     let line = |((backbone, depth, layers, criterion), methods): &(BackboneCut, Methods)| {
@@ -131,7 +130,10 @@ pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], pape
         };
         let known: Vec<(&str, f64, &SeedValues)> =
             methods.iter().filter_map(|(name, values)| Some((name.as_str(), of_paper(name)?, values))).collect();
-        let (mut same, mut other, mut changing, mut pairs) = (0, 0, Vec::new(), 0);
+        let mut same = 0;
+        let mut other = 0;
+        let mut changing = Vec::new();
+        let mut pairs = 0;
         for (at, (one, one_paper, one_values)) in known.iter().enumerate() {
             for (two, two_paper, two_values) in &known[at + 1..] {
                 let both = one_values.iter().filter_map(|(seed, value)| Some((value, two_values.get(seed)?)));
@@ -167,7 +169,7 @@ pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], pape
     cuts.iter().filter_map(line).collect()
 }
 
-/// As a table calls it: what is not repaired has the name of its criterion.
+/// Labels a method as tables do: an unrepaired one by its criterion.
 fn called(recovery: &str, criterion: &str) -> String {
     match recovery {
         recovery::NONE => criterion::label(criterion).to_owned(),
@@ -175,7 +177,7 @@ fn called(recovery: &str, criterion: &str) -> String {
     }
 }
 
-/// `Ghost Layer (Ours) under 5 of 5 seeds`
+/// Formats `Ghost Layer (Ours) under 5 of 5 seeds`.
 fn first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
     let best = |seed: &u64| {

@@ -1,4 +1,4 @@
-//! What a results folder comes to at the size of the paper's largest table.
+//! Size of a results folder for the paper's largest table.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,12 +20,12 @@ use crate::tasks::{Answered, Score, Solutions};
 
 const CELLS: usize = 129;
 const CHANNELS: usize = 4096;
-/// Of each task. What is looked at here does not grow with them.
+/// Per task. The measured sizes do not grow with it.
 const DOCUMENTS: usize = 10;
 const TASKS: [&str; 9] =
     ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
 
-/// Two texts and nine tasks.
+/// Builds a grid with two texts and nine tasks.
 fn grid(root: &Path) -> Grid {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let data = checkout.join("data/tiny/tasks");
@@ -44,7 +44,7 @@ fn grid(root: &Path) -> Grid {
     Grid::load(&root.join("large.yaml"), None, &[]).unwrap()
 }
 
-/// A number with all its digits.
+/// Returns a number with all its digits.
 fn number(at: usize) -> f64 {
     (at as f64 + 2.0).sqrt()
 }
@@ -60,7 +60,7 @@ fn boundary(cell: usize) -> BoundaryResult {
     .unwrap()
 }
 
-/// The questions of a task, three choices each.
+/// Builds the questions of a task with three choices each.
 fn key(name: &str) -> Arc<Solutions> {
     let choices: Vec<[usize; 4]> = (0..3).map(|at| [at % 90, at % 90, at % 20, 0]).collect();
     let document = |id: usize| serde_json::json!({"id": id, "gold": 1, "choices": choices});
@@ -83,7 +83,7 @@ fn losses(cell: usize) -> Losses {
     Losses { windows: (0..256).map(|window| number(cell + window)).collect() }
 }
 
-/// The grid's last cell over and over, with another seed each time.
+/// Repeats the grid's last cell with different seeds.
 fn outcome(grid: &Grid) -> GridOutcome {
     let inputs: BTreeMap<String, String> =
         (0..25).map(|at| (format!("models/llama/file-{at}.safetensors"), "0123456789abcdef".repeat(4))).collect();

@@ -54,7 +54,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             audit::run_with(&entries(arguments, &columns)?, &columns)
         }
     };
-    let (csv, json) = (audit::csv(&findings)?, audit::json(&findings)?);
+    let csv = audit::csv(&findings)?;
+    let json = audit::json(&findings)?;
     answer::show(Audited { findings }, Answer::Audit, |of| match arguments.format {
         AuditForm::Text => print!("{}", audit::text(&of.findings)),
         AuditForm::Csv => print!("{csv}"),
@@ -62,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// What the columns mean: as they are named, else as in the paper's tables.
+/// Returns the meaning of the columns: as named, else as in the paper's tables.
 fn columns(arguments: &Arguments) -> Result<AuditColumns> {
     let mut columns = AuditColumns::paper().clone();
     if !arguments.tasks.is_empty() {

@@ -1,4 +1,4 @@
-//! What one begins with: a grid for the models in a folder, `ghostlab init [FOLDER]`; a store, `ghostlab store init`.
+//! Start of a project: a grid for the models in a folder, `ghostlab init [FOLDER]`; a store, `ghostlab store init`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,8 +63,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 pub(super) enum StoreCommand {
     /// Begin a store in a folder that is empty or not there.
     ///
-    /// A run begins one by itself; a store for several users is begun here. Of a store that is there it is changed for whom it
-    /// is, and what lies in it gets their rights too, as far as it is yours.
+    /// A run creates a store by itself; a store for several users is created here. For an existing store this changes
+    /// who may use it, and adjusts the permissions of your own files in it.
     Init {
         /// The folder.
         folder: PathBuf,

@@ -28,7 +28,7 @@ use ghostlab_store::{Found, InventoryItem, LeftDraft, ObjectKind, Store};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
-    /// List what is stored, by kind.
+    /// List the stored objects, by kind.
     Ls {
         #[command(flatten)]
         place: StoreArgs,
@@ -40,7 +40,7 @@ pub(super) enum Command {
     Verify {
         #[command(flatten)]
         place: StoreArgs,
-        /// Remove what is damaged, so that the next run makes it anew; write a lost or damaged `store.json` anew.
+        /// Remove damaged objects, so that the next run makes them again; rewrite a lost or damaged `store.json`.
         #[arg(long)]
         repair: bool,
     },
@@ -80,7 +80,7 @@ pub(super) struct Gc {
     /// nothing else deletes.
     #[arg(long, value_name = "KIND-vN", conflicts_with_all = ["keep", "kind"])]
     stage: Option<String>,
-    /// Only artifacts that were written at least so many days ago.
+    /// Only artifacts written at least this many days ago.
     #[arg(long, value_name = "DAYS")]
     older: Option<Days>,
     /// Delete without asking.
@@ -151,7 +151,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
     let code = if verified.is_well() { ExitCode::SUCCESS } else { ExitCode::from(5) };
     answer::show(verified, Answer::CacheVerify, |of| {
         if let Some(path) = &of.mended {
-            println!("{} was lost or damaged, and was written anew", path.display());
+            println!("{} was lost or damaged, and was rewritten", path.display());
         }
         of.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
         of.strays.iter().chain(&of.records).for_each(|file| println!("{}", file.text));
@@ -173,7 +173,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
 }
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
-    // What the dead left is shown with the rest: opening the store to write to it would sweep it before.
+    // Remains of dead processes are shown too: opening the store for writing would remove them first.
     let store = gc.place.look()?;
     let left: Vec<LeftDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
@@ -181,11 +181,11 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let entries = store.entries();
     let (kept, unknown) = kept(gc, &store, &entries)?;
     let goes = |entry: &InventoryItem| {
-        // What a later program made, or computed with what this one does not know, it cannot judge.
+        // Objects of a later program, or computed by an engine unknown to this one, cannot be judged.
         if entry.later() || (!gc.keep.is_empty() && engines_of(entry).iter().any(|of| unknown.contains(of))) {
             return false;
         }
-        // What an earlier program made goes by its name alone.
+        // Objects of an earlier program are judged by their name alone.
         let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
         if let Some(stage) = &gc.stage {
             return entry.stage == *stage && old;
@@ -223,7 +223,8 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     }
     // Sweeps what the dead left.
     let store = gc.place.store(None)?;
-    let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
+    let reporter = progress::reporter(false);
+    let stop = AtomicBool::new(false);
     let clearing_up = exec::claim(&store, Store::CLEARING, "clearing up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {
         // A run may have begun since, or gone on to something new.
@@ -231,7 +232,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         if !clearing_up.holds() {
             return Err(Error::job("clearing up was halted for so long that runs have begun meanwhile")
                 .at(store.root().display().to_string())
-                .hint("what is left was not deleted: the same command goes on"));
+                .hint("the rest was not deleted: run the same command again"));
         }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
@@ -242,7 +243,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     answer::show(clearing, Answer::CacheGc, |_| println!("deleted"))
 }
 
-/// The frozen programs that go: they are of no kind.
+/// Returns the copies of programs to delete, which belong to no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     let old = |program: &FrozenProgram| gc.older.is_none_or(|days| program.age() >= days.duration());
     match gc.kind {
@@ -251,7 +252,7 @@ fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     }
 }
 
-/// What would go, before anybody is asked.
+/// Prints what would be deleted.
 fn to_delete(clearing: &Clearing) {
     if clearing.in_use > 0 {
         println!("kept {}: a running job made or needs them", counted(clearing.in_use, "artifact"));
@@ -277,15 +278,15 @@ fn to_delete(clearing: &Clearing) {
     print!("{}", columns(&rows, &[1, 2, 3]));
 }
 
-/// What the kept grids use, with whatever engine and float type something is stored of, and those of which this program
-/// knows nothing. A profile that nobody named and that cannot be looked up stops everything: its models may be
-/// away for a while, and what was computed with them looks like what no grid uses.
+/// Returns what the kept grids use on any engine and float type in the store, and the types unknown to this program. A
+/// profile that cannot be resolved stops everything, unless it was named: its models may be absent for a while, and their
+/// results would look unused.
 fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeepSet, BTreeSet<ComputeId>)> {
     let mut kept = KeepSet::default();
     let asked = gc.engine.request();
     let (known, unknown): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
         entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
-    // As with profiles: what is named counts alone.
+    // As with profiles: only the named ones count.
     let mut requests = vec![asked];
     if asked == EngineRequest::default() {
         requests.extend(known.iter().filter_map(ComputeId::request));
@@ -329,7 +330,7 @@ fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
         .hint(format!("nothing was deleted; {hint}"))
 }
 
-/// Asks a person; nobody to ask is no.
+/// Asks the user; without a terminal the answer is no.
 fn agreed() -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);

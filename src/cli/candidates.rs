@@ -1,4 +1,4 @@
-//! What may stand at an argument: names of artifacts, grids, cells and what else has one, for completion in a shell.
+//! Candidates for an argument: names of artifacts, grids, cells and others, for shell completion.
 //!
 //! Asked at each press of a key: nothing is hashed, made or fetched, and what cannot be read has no names.
 
@@ -28,7 +28,7 @@ pub(super) fn note_line(mut words: Vec<OsString>, current: usize) {
     LINE.set(words).ok();
 }
 
-/// What has been said on the line so far, in the innermost command. Of what is wrong or missing there the rest is known.
+/// Parses the command line so far, in the innermost command, ignoring errors.
 fn said() -> Option<ArgMatches> {
     let words = LINE.get()?;
     let mut command = super::Arguments::command().ignore_errors(true);
@@ -51,7 +51,7 @@ fn completer(of: impl Fn(&OsStr) -> Vec<CompletionCandidate> + Send + Sync + 'st
     ArgValueCompleter::new(of)
 }
 
-/// Those names that begin like what was typed.
+/// Returns the names that begin with the typed text.
 fn beginning(current: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
     names.into_iter().filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new).collect()
@@ -62,12 +62,12 @@ fn both(mut first: Vec<CompletionCandidate>, second: Vec<CompletionCandidate>) -
     first
 }
 
-/// Words that are known beforehand.
+/// Completes fixed words.
 pub(super) fn words(words: &'static [&'static str]) -> ArgValueCompleter {
     completer(move |current| beginning(current, words.iter().map(|word| (*word).to_owned())))
 }
 
-/// The artifacts of the folder of experiments, each with its title; those with a grid only, where cells are wanted.
+/// Completes the artifacts of the experiments with their titles; only those with a grid if cells are needed.
 fn artifacts_like(current: &OsStr, with_grid: bool) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
     let Ok(folder) = home::experiments(said().and_then(|said| one(&said, "experiments")).as_ref()) else {
@@ -82,7 +82,7 @@ fn artifacts_or_all(current: &OsStr) -> Vec<CompletionCandidate> {
     both(artifacts_like(current, false), beginning(current, ["all".to_owned()]))
 }
 
-/// YAML files, and folders on the way to them.
+/// Completes YAML files and folders.
 fn grid_files(current: &OsStr) -> Vec<CompletionCandidate> {
     let is_grid = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
     PathCompleter::any().filter(is_grid).complete(current)
@@ -103,7 +103,7 @@ pub(super) fn targets() -> ArgValueCompleter {
     completer(|current| both(artifacts_or_all(current), grid_files(current)))
 }
 
-/// The files that the line is about: its grid, or those of its artifacts.
+/// Returns the files of the command line: its grid, or those of its artifacts.
 fn files() -> Vec<PathBuf> {
     let Some(said) = said() else { return Vec::new() };
     if let Some(grid) = one::<PathBuf>(&said, "grid") {
@@ -123,7 +123,7 @@ fn files() -> Vec<PathBuf> {
     }
 }
 
-/// The profiles of what the line is about.
+/// Completes the profiles of the command line's files.
 pub(super) fn profiles() -> ArgValueCompleter {
     completer(|current| {
         let names = files().iter().flat_map(|file| Grid::profiles(file).unwrap_or_default()).collect::<Vec<_>>();
@@ -131,12 +131,13 @@ pub(super) fn profiles() -> ArgValueCompleter {
     })
 }
 
-/// Cells of the line's grid; where the grid cannot be loaded, those of its stored results.
+/// Completes the cells of the command line's grid, or of its stored results if the grid cannot be loaded.
 pub(super) fn cells() -> ArgValueCompleter {
     completer(|current| {
         let Some(said) = said() else { return Vec::new() };
         let Some(file) = one::<PathBuf>(&said, "grid") else { return Vec::new() };
-        let (profile, overrides) = (one::<String>(&said, "profile"), many::<String>(&said, "overrides"));
+        let profile = one::<String>(&said, "profile");
+        let overrides = many::<String>(&said, "overrides");
         beginning(current, cells_of(&file, profile.as_deref(), &overrides))
     })
 }
@@ -155,7 +156,7 @@ fn cells_of(file: &Path, profile: Option<&str>, overrides: &[String]) -> Vec<Str
     names
 }
 
-/// The cells of what was made of a grid, from the folders that have its name.
+/// Returns the cells of a grid's results, from the folders with its name.
 fn stored(file: &Path, profile: Option<&str>) -> Vec<String> {
     let Some(name) = file.file_stem() else { return Vec::new() };
     let folder = home::below(None, "results", Some(file)).join(name);
@@ -179,7 +180,7 @@ pub(super) fn results() -> ArgValueCompleter {
     })
 }
 
-/// Keys of stored artifacts, once two digits are typed: these name a folder, which is all that is read.
+/// Completes keys of stored objects after two digits, which name the only folder that is read.
 pub(super) fn keys() -> ArgValueCompleter {
     completer(|current| {
         let Some(typed) = current.to_str().filter(|typed| typed.len() >= 2 && typed.is_ascii()) else {
@@ -192,7 +193,7 @@ pub(super) fn keys() -> ArgValueCompleter {
     })
 }
 
-/// What was submitted.
+/// Completes submissions.
 pub(super) fn submissions() -> ArgValueCompleter {
     completer(|current| {
         let store = said().and_then(|said| one::<PathBuf>(&said, "store"));
@@ -223,6 +224,6 @@ pub(super) fn tasks() -> ArgValueCompleter {
 }
 
 fn named(kind: EntryKind, current: &OsStr) -> Vec<CompletionCandidate> {
-    // As `score` looks for them: as a grid in the current folder would.
+    // Resolved as `score` does: as by a grid in the current folder.
     beginning(current, names_around(Path::new("grid.yaml"), kind))
 }

@@ -28,7 +28,8 @@ pub(super) struct Arguments {
     /// Another one.
     #[arg(add = candidates::results())]
     second: PathBuf,
-    /// What A calls so is what B calls so: `--map tiny-llama=tiny-qwen3`. A backbone, criterion, recovery, corpus or task.
+    /// Names in A and the equal names in B: `--map tiny-llama=tiny-qwen3`. A backbone, criterion, recovery, corpus or
+    /// task.
     #[arg(long = "map", value_name = "A=B", value_parser = map)]
     names: Vec<(String, String)>,
 }
@@ -44,7 +45,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (first, second) =
         (StoredResults::read(&folder(&arguments.first)?)?, StoredResults::read(&folder(&arguments.second)?)?);
     let differences = Differences::of(&first, &second, &arguments.names)?;
-    let (first, second) = (Side::of(&first, &arguments.first), Side::of(&second, &arguments.second));
+    let first = Side::of(&first, &arguments.first);
+    let second = Side::of(&second, &arguments.second);
     answer::show(Comparison { first, second, differences }, Answer::Compare, text)
 }
 
@@ -69,7 +71,7 @@ fn text(Comparison { first, second, differences }: &Comparison) {
     }
 }
 
-/// The folder of a run. Where profiles lie in it, and only one, that is meant.
+/// Returns the folder of a run, or its only profile folder.
 fn folder(path: &Path) -> Result<PathBuf> {
     if path.join(StoredResults::FILE).is_file() {
         return Ok(path.to_owned());
@@ -110,7 +112,7 @@ fn data(differences: &Differences) -> String {
     }
 }
 
-/// What differs beside the bytes, which are told already.
+/// Lists differences in protocols, apart from bytes.
 fn protocols(differences: &Differences) -> String {
     let mut text = String::new();
     for of in &differences.protocols {
@@ -118,7 +120,8 @@ fn protocols(differences: &Differences) -> String {
         for setting in settings_that_differ(one, two) {
             if !setting.path.split('.').any(|part| part == "data") {
                 let shown = |value: Option<Value>| value.map_or("—".to_owned(), |value| value.to_string());
-                let (one, two) = (shown(setting.first), shown(setting.second));
+                let one = shown(setting.first);
+                let two = shown(setting.second);
                 text.push_str(&format!("  {}.{}: {one} → {two}\n", of.path, setting.path));
             }
         }
@@ -133,7 +136,7 @@ fn engines(differences: &Differences) -> String {
     }
 }
 
-/// The settings that do not keep numbers apart, and what is not known of them.
+/// Lists settings that do not separate numbers, and unknown ones.
 fn aside(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
@@ -144,11 +147,11 @@ fn aside(differences: &Differences) -> String {
     };
     match differences.aside.as_slice() {
         [] => known.to_owned(),
-        all => format!("{known}paired all the same, although they differ in:\n{}", listed("setting", all, &short)),
+        all => format!("{known}paired anyway, although they differ in:\n{}", listed("setting", all, &short)),
     }
 }
 
-/// What could stand beside several, and stands beside none.
+/// Lists numbers that match several others, and so none.
 fn coinciding(differences: &Differences) -> String {
     let mut text = String::new();
     for of in &differences.coinciding {
@@ -164,10 +167,10 @@ fn coinciding(differences: &Differences) -> String {
             of.second.len()
         ));
     }
-    if text.is_empty() { text } else { format!("\npaired with none, because several could stand there:\n{text}") }
+    if text.is_empty() { text } else { format!("\nnot paired, because there are several candidates:\n{text}") }
 }
 
-/// Hashes are long, and their beginnings tell them apart.
+/// Shortens hashes to their beginnings.
 fn short(value: &Value) -> String {
     match Canonical::of(value).is_hash() {
         true => plain(value).chars().take(12).collect(),
@@ -182,7 +185,7 @@ fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> 
     columns(&shortened_columns(rows, &[], out::width()), &[])
 }
 
-/// Why nothing stands beside anything, where it can be seen.
+/// Explains why nothing was paired, if that is apparent.
 fn unpaired(differences: &Differences) -> String {
     let backbones = |all: &[Unpaired]| -> Vec<String> {
         let all: BTreeSet<&String> = all.iter().map(|of| &of.record.condition.backbone).collect();
@@ -200,7 +203,8 @@ fn unpaired(differences: &Differences) -> String {
 const NUMBERS: [usize; 3] = [2, 3, 4];
 
 fn values(differences: &Differences) -> String {
-    let (differ, all) = (differences.values.len(), differences.compared);
+    let differ = differences.values.len();
+    let all = differences.compared;
     if differ == 0 {
         return format!("values: all {all} that both have are the same\n");
     }
@@ -208,7 +212,7 @@ fn values(differences: &Differences) -> String {
     let told = !differences.engines.is_empty();
     let head = ["condition", "metric", "A", "B", "B − A", "paired test"].into_iter().chain(told.then_some("tolerance"));
     let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
-    // Two cells of one name are told apart by their full ones, and two columns of one metric by theirs.
+    // Two cells with the same short name are shown with full names, and so are two columns of one metric.
     let every = || differences.values.iter();
     let several = |metric: &String| {
         every().filter(|of| of.first.metric == *metric).map(|of| &of.column).collect::<BTreeSet<_>>().len() > 1
@@ -218,7 +222,8 @@ fn values(differences: &Differences) -> String {
         if alike.len() > 1 { cell.clone() } else { named(record) }
     };
     for value in differences.values.iter().filter(|of| !prints_alike(of)) {
-        let (a, b) = (value.first.value, value.second.value);
+        let a = value.first.value;
+        let b = value.second.value;
         let decimals = decimals(a, b);
         let difference = a.zip(b).map_or("—".to_owned(), |(a, b)| format!("{:+.decimals$}", b - a));
         let paired = match &value.paired {
@@ -252,7 +257,7 @@ fn values(differences: &Differences) -> String {
 
 /// Decimals of the table of values.
 const DECIMALS: usize = 4;
-/// Values that print alike are left out of the table where they are closer than this share of the first.
+/// Values that print equally are left out of the table where they are closer than this share of the first.
 const NEGLIGIBLE: f64 = 1e-4;
 
 fn number(value: Option<f64>, decimals: usize) -> String {
@@ -266,12 +271,13 @@ fn decimals(a: Option<f64>, b: Option<f64>) -> usize {
 
 /// Whether the two values are equal to a reader of the table.
 fn prints_alike(of: &ValueDifference) -> bool {
-    let (a, b) = (of.first.value, of.second.value);
+    let a = of.first.value;
+    let b = of.second.value;
     let close = a.zip(b).is_some_and(|(a, b)| (b - a).abs() <= NEGLIGIBLE * a.abs());
     close && number(a, DECIMALS) == number(b, DECIMALS)
 }
 
-/// Returns the line on values that the table leaves out because they print alike; empty where there is none.
+/// Returns the line on values that the table leaves out because they print equally; empty where there is none.
 fn alike(differences: &Differences) -> String {
     match differences.values.iter().filter(|of| prints_alike(of)).count() {
         0 => String::new(),
@@ -282,7 +288,9 @@ fn alike(differences: &Differences) -> String {
 
 fn named(record: &Record) -> String {
     let of = &record.condition;
-    let (backbone, depth, layers) = (&of.backbone, of.depth, of.layers);
+    let backbone = &of.backbone;
+    let depth = of.depth;
+    let layers = of.layers;
     format!("{backbone} {depth}/{layers} {} {} {}", of.criterion, of.recovery, of.calibration)
 }
 

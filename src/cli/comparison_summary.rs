@@ -7,7 +7,7 @@ use crate::significance::stratified::holm;
 /// The probability of any false difference among all tests.
 const LEVEL: f64 = 0.05;
 
-/// What is counted together.
+/// Items counted together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MetricKind {
     Text,
@@ -38,7 +38,8 @@ impl MetricKind {
 
 /// Says how many values differ, in which direction, and how many of the paired tests are significant.
 pub(super) fn summary(differences: &Differences) -> String {
-    let (differ, all) = (differences.values.len(), differences.compared);
+    let differ = differences.values.len();
+    let all = differences.compared;
     let alone = [(&differences.only_first, "A"), (&differences.only_second, "B")];
     let alone: Vec<String> = alone
         .iter()
@@ -70,7 +71,8 @@ fn kind(value: &ValueDifference) -> MetricKind {
 fn directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
     let is_better = |value: &&ValueDifference| -> Option<bool> {
         let metric = metric(value)?;
-        let (a, b) = (value.first.value?, value.second.value?);
+        let a = value.first.value?;
+        let b = value.second.value?;
         metric.cost(b).map(|_| metric.better(b, a))
     };
     let known: Vec<bool> = values.iter().filter_map(is_better).collect();

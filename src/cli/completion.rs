@@ -36,7 +36,7 @@ enum Shell {
 /// The variable by which a shell asks, and its values.
 const VARIABLE: &str = "COMPLETE";
 const PROGRAM: &str = "ghostlab";
-/// What bash passes: the line up to the cursor, and what it cuts words at.
+/// Variables that bash passes: the line up to the cursor, and the characters at which it splits words.
 const LINE: &str = "_GHOSTLAB_LINE";
 const BREAKS: &str = "_GHOSTLAB_BREAKS";
 
@@ -53,7 +53,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(script, Answer::Completions, |of| out::say(format_args!("{}", of.script)))
 }
 
-/// How the shell finds the program: by its name where that is it, else by its path.
+/// Returns how the shell finds the program: by name if that works, else by path.
 fn completer() -> String {
     let own = std::env::current_exe().and_then(std::fs::canonicalize).unwrap_or_else(|_| PathBuf::from(PROGRAM));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -64,8 +64,7 @@ fn completer() -> String {
     }
 }
 
-/// Answers a shell that asks what may stand next, if one does. It is told nothing but names: a state in which nothing can
-/// be said is one without names.
+/// Answers a completion request of a shell, if there is one. The answer contains names only; on errors it is empty.
 pub(super) fn asked() -> bool {
     // Scripts that were made for another shell by hand name it so; without words to complete they ask for the script.
     let mut behind = std::env::args_os().skip_while(|word| word != "--").skip(1).peekable();
@@ -80,12 +79,12 @@ pub(super) fn asked() -> bool {
     completed.unwrap_or(true)
 }
 
-/// The line's words as the program would get them, and the place of the one under the cursor, of what a shell hands over.
+/// Converts what a shell passes to the program's words, and the index of the one under the cursor.
 fn line_words(shell: &OsStr, handed: Vec<OsString>) -> (Vec<OsString>, usize) {
     let plain = |word: LineWord| OsString::from(word.text);
     let words: Vec<OsString> = match shell.to_str() {
         Some("bash") => split(&line()).0.into_iter().map(plain).collect(),
-        // As they are typed, with quotes and backslashes.
+        // Words as typed, with quotes and backslashes.
         Some("zsh") => {
             let read = |word: OsString| match word.to_str() {
                 Some(text) => split(text).0.pop().map_or_else(OsString::new, plain),
@@ -150,7 +149,7 @@ complete -o bashdefault -o nosort -F _{name} {bin} 2> /dev/null || complete -o b
         out: &mut dyn Write,
     ) -> io::Result<()> {
         let current = words.len().saturating_sub(1);
-        // What of the word stands before the place from which bash replaces it.
+        // The part of the word before the position from which bash replaces it.
         let breaks = std::env::var(BREAKS).unwrap_or_default();
         let (mut line, quote) = split(&line());
         let kept = line.pop().map_or(0, |word| word.bare_up_to(&breaks));
@@ -167,12 +166,12 @@ complete -o bashdefault -o nosort -F _{name} {bin} 2> /dev/null || complete -o b
 #[derive(Debug, Default, PartialEq)]
 struct LineWord {
     text: String,
-    /// Of each character, whether it stood there without a quote and without a backslash.
+    /// For each character, whether it was typed without quote and backslash.
     bare: Vec<bool>,
 }
 
 impl LineWord {
-    /// How many characters there are up to the last one that bash cuts at.
+    /// Counts the characters up to the last one that bash splits at.
     fn bare_up_to(&self, breaks: &str) -> usize {
         let cut = |(c, bare): (char, &bool)| *bare && breaks.contains(c);
         let last = self.text.chars().zip(&self.bare).map(cut).enumerate().filter(|(_, cuts)| *cuts).last();
@@ -180,9 +179,11 @@ impl LineWord {
     }
 }
 
-/// The words of a line up to the cursor, the last being the one under it (empty behind a blank), and the quote that is open.
+/// Splits a line up to the cursor into words, the last under the cursor, and the open quote.
 fn split(line: &str) -> (Vec<LineWord>, Option<char>) {
-    let (mut words, mut quote, mut backslash) = (vec![LineWord::default()], None, false);
+    let mut words = vec![LineWord::default()];
+    let mut quote = None;
+    let mut backslash = false;
     let mut between = true;
     for c in line.chars() {
         let mut put = |bare: bool| {
@@ -214,8 +215,7 @@ fn split(line: &str) -> (Vec<LineWord>, Option<char>) {
     (words, quote)
 }
 
-/// A name as it may be typed into a shell, behind an open quote or without one: what the shell might read as its own stands
-/// behind a backslash.
+/// Escapes a name for a shell, inside an open quote or without one.
 fn escaped(name: &str, quote: Option<char>) -> String {
     let means_itself = |c: char| match quote {
         None => c.is_alphanumeric() || "/_-.,+%~".contains(c),

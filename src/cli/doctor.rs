@@ -1,4 +1,4 @@
-//! `ghostlab doctor`: what is there, what is lacking, and what to do about it.
+//! `ghostlab doctor`: what is present, the missing parts, and how to fix it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,12 +23,12 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// `table2`, `figure1`, …, `all`, a grid file, or a model (its folder or .gguf file): what it is, how much memory it takes,
-    /// which criteria, recoveries and exports apply. Without one, the machine alone is looked at.
+    /// `table2`, `figure1`, …, `all`, a grid file, or a model (its folder or .gguf file): its architecture, memory, and
+    /// the criteria, recoveries and exports that apply. Without it, only the machine is checked.
     #[arg(add = candidates::targets())]
     target: Option<String>,
-    /// Of a model: compute the logits of a text with both engines and by candle-transformers' own model, and say how far they are apart.
-    /// Loads its weights three times, one after the other.
+    /// For a model: compute the logits of a text with both engines and with candle-transformers, and print the
+    /// differences. Loads the weights three times, one after the other.
     #[arg(long, requires = "target")]
     check: bool,
     /// The profile to look at: `paper` needs the paper's models and data.
@@ -61,7 +61,7 @@ impl Thing {
         Self::new(Mark::Lacks, what, error.one_line(), error.advice().unwrap_or_default())
     }
 
-    /// What is as it has to be, or why it is not.
+    /// Converts a result to a line of the report.
     pub(super) fn or_note(what: impl Into<String>, found: Result<String>) -> Self {
         match found {
             Ok(found) => Self::good(what, found),
@@ -113,7 +113,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
     answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |of| of.things.iter().for_each(say))?;
     if lacking == 0 {
-        note!("nothing lacks");
+        note!("nothing is missing");
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!("{}", if lacking == 1 { "1 thing lacks".to_owned() } else { format!("{lacking} things lack") });
@@ -132,9 +132,10 @@ fn say(Thing { mark, what, found, todo }: &Thing) {
     }
 }
 
-/// A backbone, text or task.
+/// Checks a backbone, text or task.
 fn input(need: &Need, of: &InputList, store: Option<&Store>) -> Thing {
-    let (what, around) = (format!("{} {}", need.kind.word(), need.name), of.around());
+    let what = format!("{} {}", need.kind.word(), need.name);
+    let around = of.around();
     match artifact::examine(need, &around, &work::hash(store)) {
         Err(error) => Thing::lacks(what, &error),
         Ok(ExaminedInput { found, unpinned: None }) => Thing::good(what, found),
@@ -144,7 +145,7 @@ fn input(need: &Need, of: &InputList, store: Option<&Store>) -> Thing {
     }
 }
 
-/// The cache, and room for what is still to come where that is known without a request.
+/// Checks the hub cache, and disk space for pending downloads if known without a request.
 fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     let hub = Hub::new(settings.clone());
     let mut plan = Plan::default();
@@ -165,7 +166,7 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     vec![Thing::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
 }
 
-/// Memory and device.
+/// Checks memory and device.
 fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
     let free = machine::free_memory();
     let largest = needs.iter().flat_map(|of| {
@@ -179,7 +180,7 @@ fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
         None => Thing::good("memory", format!("{} free", bytes(free))),
         Some(weights) => {
             let found = format!("{} free; the largest backbone's weights have {}", bytes(free), bytes(weights));
-            let todo = "it runs all the same, its layers made when they are needed; `plan` has the figures";
+            let todo = "it still runs, with layers loaded on demand; `plan` has the figures";
             if weights <= free { Thing::good("memory", found) } else { Thing::note("memory", found, todo) }
         }
     };
@@ -203,7 +204,7 @@ fn kernels_line(status: AmxStatus) -> Thing {
     }
 }
 
-/// What would compute (`best`, as its driver tells of it), and the GPUs that the machine has whether or not they can.
+/// Describes the device in use (`best`, with its driver's description), and GPUs that cannot be used.
 fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> Thing {
     match (best, gpus) {
         (DeviceName::Cpu, None) => Thing::good("device", format!("{cpu}; no GPU")),
@@ -242,7 +243,7 @@ fn store_line(store: Option<&Store>) -> Thing {
             Thing::note("store", found, "shared: another machine's dead jobs are taken over after three minutes")
         }
         (Ok(_), Some(system)) if system.memory => {
-            Thing::note("store", found, "it lies in memory, and is gone with the machine's next start")
+            Thing::note("store", found, "it is in memory and will be lost at the next reboot")
         }
         _ => Thing::good("store", found),
     }

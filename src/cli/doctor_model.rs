@@ -1,4 +1,4 @@
-//! `ghostlab doctor MODEL`: what a model is, what it takes, and what may be done with it.
+//! `ghostlab doctor MODEL`: a model's architecture, its costs, and the commands that apply.
 
 use std::path::Path;
 
@@ -20,13 +20,13 @@ use crate::{machine, recovery};
 
 /// Tokens of the text that a model is checked with, where no window is narrower.
 const CHECKED: usize = 64;
-/// Relative Frobenius error between the engines' logits in f32: that which the tests hold each of them to, beside transformers
-/// and candle's own models, is a tenth of it.
+/// Maximum relative Frobenius error between the engines' logits in f32. The tests of each engine against transformers
+/// and candle's models use a tenth of it.
 const APART: f64 = 1e-4;
-/// What is compared with models that others wrote.
+/// Label of the comparison with candle-transformers.
 const ELSEWHERE: &str = "check, candle-transformers";
 
-/// What a look at a model says, line by line; with `check`, what its numbers say too.
+/// Inspects a model line by line; with `check`, its numbers too.
 ///
 /// # Errors
 /// What is no model, or asks for something that is not computed.
@@ -36,7 +36,8 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     let dense = deployed(&Program::dense(config.layers), &config);
     let layout = Layout::of(&config, model, &dense, None)?;
     let mut lines = vec![Thing::good("architecture", shape(&config)), Thing::good("attention", attention(&config))];
-    let (millions, stored) = (layout.parameters() as f64 / 1e6, FloatType::stored(model)?.name());
+    let millions = layout.parameters() as f64 / 1e6;
+    let stored = FloatType::stored(model)?.name();
     lines.push(Thing::good("parameters", format!("{millions:.1} M, stored as {stored}")));
     lines.extend(config.notes.iter().map(|note| Thing::note("config", note.clone(), "")));
     lines.push(Thing::good("memory needed", memory(&config)));
@@ -48,11 +49,13 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
         Err(error) => Thing::lacks("tokenizer", &error),
     });
     if !config.attachments.is_empty() {
-        let found = format!("{} operators beside the weights: it is scored, and not pruned", config.attachments.len());
-        lines.push(Thing::note("operators", found, "prune what it was exported from"));
+        let found =
+            format!("{} operators next to the weights: it can be scored, but not pruned", config.attachments.len());
+        lines.push(Thing::note("operators", found, "prune the model that it was exported from"));
         return Ok(lines);
     }
-    let (none, applies) = (Options::new(), |()| "applies".to_owned());
+    let none = Options::new();
+    let applies = |()| "applies".to_owned();
     for of in criterion::described() {
         let cut = PruneSpec { backbone: "it", layers: config.layers, depth: 1 };
         let fits = criterion::build(&of.name, &none).and_then(|rule| rule.check(&cut));
@@ -63,10 +66,10 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
         lines.push(Thing::or_note(format!("recovery {}", of.name), fits.map(applies)));
     }
     if config.ends_in_norm(Sublayer::Mlp) {
-        let found = "the MLP's branch ends in a norm: ReplaceMe's map stands behind it and no weight takes it in";
+        let found = "the MLP's branch ends in a norm: ReplaceMe's map comes after it, and no weight can absorb it";
         lines.push(Thing::note("folding", found, ""));
     }
-    let folder = "a Hugging Face folder, with a file of code where an operator stands beside the weights";
+    let folder = "a Hugging Face folder, with a code file if an operator is next to the weights";
     lines.push(Thing::good("export", folder));
     lines.push(match fits_gguf(&config, &layout).and_then(|_| gguf_texts(model, &config)) {
         Ok((_, notes)) => {
@@ -79,8 +82,8 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     Ok(lines)
 }
 
-/// The logits of a text by the own kernels beside those of candle's engine, whose products are another library's, and beside
-/// candle-transformers' own model, in which no line is this project's.
+/// Compares the logits of a text between our kernels, candle's engine with another product library, and
+/// candle-transformers' own model.
 fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
     let program = whole(config, model)?;
     // Models of candle-transformers have their windows one token wider, or none.
@@ -108,7 +111,7 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
     Ok(lines)
 }
 
-/// How far two engines' logits are apart.
+/// Compares two engines' logits.
 fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> Thing {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
     let difference = norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
@@ -130,7 +133,7 @@ impl Observer<dyn ResidualStream> for LastStream {
     }
 }
 
-/// Logits of every token, `[tokens, vocab]`.
+/// Computes the logits of every token, `[tokens, vocab]`.
 fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program, ids: &[u32]) -> Result<Vec<f32>> {
     let memory = choice.held_bytes(config, machine::free_memory() / 5 * 4);
     let engine = choice.load(config.clone(), model, memory, None)?;
@@ -170,7 +173,7 @@ fn attention(config: &Config) -> String {
     said.join(", ")
 }
 
-/// Of weights and of a batch of one window of 2048 tokens.
+/// Formats the memory of weights and of a batch of one window of 2048 tokens.
 fn memory(config: &Config) -> String {
     let candle = |dtype| EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype });
     let choices = [
@@ -180,5 +183,5 @@ fn memory(config: &Config) -> String {
     ];
     let weights = choices.map(|(name, choice)| format!("{} in {name}", bytes(choice.weight_bytes(config))));
     let batch = config.batch_bytes(2048, 1);
-    format!("weights {}; a window of 2048 tokens {} beside them", weights.join(", "), bytes(batch))
+    format!("weights {}; a window of 2048 tokens {} more", weights.join(", "), bytes(batch))
 }

@@ -32,7 +32,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.asked.work()?;
     arguments.asked.threads.start()?;
     let store = arguments.asked.look()?;
-    // Of an artifact's grids the last is its own.
+    // An artifact's own grid is its last one.
     let mut found = None;
     for grid in grids.iter().rev() {
         let plan = Plan::new(grid, &store, arguments.asked.engine.request(), RunSettings::default().batch_tokens)?;
@@ -92,7 +92,7 @@ fn explained(artifact: &ExplainedObject) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The fields of a key; artifacts that it is made from are named by their kind, and written out where they stand.
+/// Formats the fields of a key; input objects are named by kind and written out.
 fn fields(of: &Value, indent: &str, lines: &mut Vec<String>) {
     for (name, value) in of.as_object().into_iter().flatten() {
         match value {
@@ -105,7 +105,7 @@ fn fields(of: &Value, indent: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// The one cell that is called so, or that a part of its name tells from all others.
+/// Finds the one cell with a name, or with a unique part of a name.
 pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
     let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::of).collect();
     match like(&cells, text).as_slice() {
@@ -138,10 +138,10 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
 /// Candidates that are listed.
 const CANDIDATES: usize = 20;
 
-/// What a cell answers to.
+/// Names by which a cell can be found.
 struct CellNames {
     name: String,
-    /// `english/llm-streamline/3/ghosted(solver=svd)/c4:32x512@0`, or `english/dense`: its name of before.
+    /// `english/llm-streamline/3/ghosted(solver=svd)/c4:32x512@0`, or `english/dense`: its former name.
     former: String,
 }
 
@@ -161,9 +161,9 @@ impl CellNames {
 /// The axes, in the order of a cell's former name.
 const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
 
-/// The cells that a text may mean, by the strictest reading that any has: of the names the whole; the end; parts of it, in
-/// their order; beginnings of parts. Then the former names likewise, where the name of an axis before a part says which part
-/// is meant: `depth/3`. At last any piece of either.
+/// Returns the cells that a text may mean, by the strictest reading with a match: the complete name; its end; parts in
+/// order; beginnings of parts. Then former names likewise, where an axis name selects a part (`depth/3`). Last, any
+/// substring.
 fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
     let end = format!(".{text}");
     let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
@@ -185,7 +185,7 @@ fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
     readings.iter().map(of).find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// The parts that a text asks of a former name, each with the place that it has to stand at, if any.
+/// Splits a text into parts of a former name, each with its required position, if any.
 fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     let words: Vec<&str> = text.split(['/', '=']).map(str::trim).filter(|word| !word.is_empty()).collect();
     let mut parts: Vec<(Option<usize>, &str)> = Vec::new();
@@ -199,7 +199,7 @@ fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     parts
 }
 
-/// Whether all words stand among the parts of a name, in their order.
+/// Returns whether all words appear among a name's parts, in order.
 fn in_order<'a>(
     parts: impl Iterator<Item = &'a str>,
     words: &[(Option<usize>, &str)],
@@ -212,7 +212,7 @@ fn in_order<'a>(
     !words.is_empty() && words.iter().all(&mut found)
 }
 
-/// Whether a part begins with a word. A number is a whole one: 1 is no beginning of 13.
+/// Returns whether a part begins with a word. Numbers must match completely: 1 does not match 13.
 fn begins(part: &str, word: &str) -> bool {
     let digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
     let rest = part.strip_prefix(word);

@@ -19,7 +19,7 @@ use crate::grid::Grid;
 use crate::model::{EngineRequest, FloatType};
 use crate::quantity::Gigabytes;
 
-/// What `--dtype` means here.
+/// Meaning of `--dtype` here.
 pub(super) const DTYPE: &str =
     "The float type of the folder's weights: `f32`, `bf16`, `f16`; `auto` leaves each tensor its own";
 
@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.asked.work()?;
     let chosen = chosen(&grids, arguments)?;
     let store = arguments.asked.store()?;
-    // Nothing is touched before all places are known to be free.
+    // No data is written before all targets are known to be free.
     for (grid, _, folder) in &chosen {
         match arguments.gguf {
             Some(_) => export::check_gguf(folder, home::inputs(grid, &store))?,
@@ -97,9 +97,9 @@ fn line(of: &Exported) -> String {
     format!("{}: {:.1} M numbers, {}{code}", of.folder.display(), of.parameters as f64 / 1e6, bytes(of.bytes))
 }
 
-/// The cells that are meant, each with its folder.
+/// Returns the selected cells with their folders.
 fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
-    // Of an artifact's grids the last is its own.
+    // An artifact's own grid is its last one.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);

@@ -30,8 +30,8 @@ pub(super) struct Arguments {
     /// Change a value of the grids, for example `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Of `org/name`: only files of this pattern. By default config, tokenizer and weights of a model; a dataset has no
-    /// default.
+    /// For `org/name`: only files matching this pattern. The default for a model is config, tokenizer and weights; a
+    /// dataset has no default.
     #[arg(long = "files", value_name = "PATTERN")]
     files: Vec<String>,
     /// Pin instead: write commit, size and SHA-256 of every file, as the hub has them now, into `hub.lock`. Only small
@@ -51,7 +51,7 @@ pub(super) struct Arguments {
     place: StoreArgs,
 }
 
-/// What pins what was asked for.
+/// Hint for pinning.
 const AGAIN: &str = "the same command with --lock";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -65,9 +65,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         note!("nothing to fetch: everything lies where its `path` says, or comes with the program");
         return answer::show(Fetched::default(), Answer::Fetch, |_| {});
     }
-    let (hub, stop) = (Hub::new(HubSettings::from_env()?), stop::on_ctrl_c("stopping; what came is kept")?);
+    let hub = Hub::new(HubSettings::from_env()?);
+    let stop = stop::on_ctrl_c("stopping; what came is kept")?;
     let store = arguments.place.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
-    let (mut code, mut told) = (ExitCode::SUCCESS, Fetched { cache: shown(hub.cache().root()), ..Fetched::default() });
+    let mut code = ExitCode::SUCCESS;
+    let mut told = Fetched { cache: shown(hub.cache().root()), ..Fetched::default() };
     for (lock_file, wants) in &wants {
         let reporter = progress::fetch_reporter(arguments.events);
         if arguments.lock {
@@ -116,7 +118,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The list, where people read it.
+/// Prints the list of files for people.
 fn show_listed(plan: &Plan, hub: &Hub) {
     if !answer::json() {
         print!("{}", listed(plan, hub));
@@ -134,10 +136,11 @@ fn hub_files(plan: &Plan) -> Vec<HubFile> {
     plan.files().map(file).collect()
 }
 
-/// What a target wants, each with the lock that pins it.
+/// Returns a target's wanted files with the lock that pins each.
 fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
     let file = Path::new(target);
-    let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
+    let profile = arguments.profile.as_deref();
+    let overrides = &arguments.overrides;
     match (file.is_file(), target.ends_with(".yaml")) {
         (false, false) if target.contains('/') => {
             return Ok(vec![(lock_in_use(arguments), named(target, &arguments.files)?)]);
@@ -149,7 +152,8 @@ fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
     }
     let experiments = || home::experiments(arguments.experiments.as_ref());
     let needs = work::of_target(target, profile, overrides, experiments)?;
-    // What lies at its path is not fetched; but it is pinned, so that a copy can be told from another model.
+    // Files already at its path are not fetched, but they are pinned, so that a copy can be distinguished from another
+    // model.
     let want = |need: &Need| if arguments.lock { need.want.clone() } else { need.to_fetch().cloned() };
     let in_use = (arguments.lock && !file.is_file()).then(|| lock_in_use(arguments));
     let of = |needs: &InputList| {
@@ -159,8 +163,7 @@ fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
     Ok(needs.iter().flat_map(of).collect())
 }
 
-/// The lock of the experiments in use, be it there or not; of the current folder where there are none. What is installed
-/// with the program is not written to.
+/// Returns the lock of the experiments in use, or of the current folder. The installed experiments are never written.
 fn lock_in_use(arguments: &Arguments) -> PathBuf {
     let folder = home::experiments(arguments.experiments.as_ref()).ok();
     let folder = folder.filter(|folder| folder.is_dir() && installed::experiments().as_ref() != Some(folder));
@@ -191,7 +194,7 @@ fn tell_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     }
 }
 
-/// A line for each file, and the sums.
+/// Formats one line per file, and the sums.
 fn listed(plan: &Plan, hub: &Hub) -> String {
     let mut rows = vec![["file", "bytes", "state", "commit"].map(str::to_owned).to_vec()];
     for (repo, file) in plan.files() {

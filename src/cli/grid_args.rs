@@ -17,7 +17,7 @@ use crate::exec::RunSettings;
 use crate::grid::Grid;
 use crate::installed;
 use crate::model::{DeviceName, EngineName, EngineRequest, FloatType, KernelFamily};
-use crate::quantity::{Gigabytes, MOST_RETRIES};
+use crate::quantity::{Gigabytes, MAX_RETRIES};
 use crate::sandbox::STACK_BYTES;
 use ghostlab_store::Store;
 
@@ -49,7 +49,7 @@ pub(super) struct Threads {
     pub(super) threads: Option<u16>,
 }
 
-/// A file, or that of an artifact.
+/// Returns a grid file, or the file of an artifact.
 fn grid_file(named: OsString) -> PathBuf {
     let file = PathBuf::from(named);
     if file.exists() || file.components().count() != 1 || file.extension().is_some() {
@@ -61,14 +61,14 @@ fn grid_file(named: OsString) -> PathBuf {
     artifact.filter(|found| found.is_file()).unwrap_or(file)
 }
 
-/// What computes.
+/// Device and float type of the computation.
 #[derive(Args)]
 pub(super) struct EngineArgs {
     /// Where to compute: `cpu`, `cuda`, `cuda:1`, …, `metal`; `auto` is the best that this build knows and this machine has.
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>, add = candidates::words(&["auto", "cpu", "cuda", "metal"]))]
     device: Auto<DeviceName>,
-    /// What weights are held and multiplied in: `f32`, `bf16`, `f16`; `auto` is f32 on the CPU, elsewhere the type that the
-    /// backbone's weights are stored in.
+    /// Type in which weights are held and multiplied: `f32`, `bf16`, `f16`; `auto` is f32 on the CPU, elsewhere the
+    /// type in which the backbone's weights are stored.
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<FloatType>, add = candidates::words(&["auto", "f32", "bf16", "f16"]))]
     dtype: Auto<FloatType>,
     /// `cpu`: the program's own kernels, on the CPU in f32 or bf16; `candle`: any device and float type; `auto` takes the own
@@ -90,12 +90,14 @@ fn auto<T: FromStr<Err = String>>(text: &str) -> Result<Auto<T>, String> {
 
 impl EngineArgs {
     pub(super) fn request(&self) -> EngineRequest {
-        let (engine, device, dtype) = (self.engine.0, self.device.0, self.dtype.0);
+        let engine = self.engine.0;
+        let device = self.device.0;
+        let dtype = self.dtype.0;
         EngineRequest { engine, device, dtype, kernels: self.kernels.0 }
     }
 }
 
-/// How much may go on at a time.
+/// Limits on parallel work.
 #[derive(Args)]
 pub(super) struct LimitArgs {
     /// Jobs at a time (each uses all threads where it can).
@@ -114,11 +116,11 @@ pub(super) struct LimitArgs {
     #[arg(long, value_name = "GB")]
     store_limit: Option<Gigabytes>,
     /// How often a job that fails is tried again.
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_RETRIES)))]
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_RETRIES)))]
     pub(super) retries: u32,
 }
 
-/// What a grid was read from and what it names, for who wants to know more.
+/// Prints what a grid was read from and what it names, for `-v`.
 fn detailed(grid: &Grid) {
     if !out::details() {
         return;
@@ -145,7 +147,7 @@ fn detailed(grid: &Grid) {
 const THREADS_PER_CORE: usize = 4;
 
 impl Threads {
-    /// All cores where no number is given. A process has one set of threads: the first command that it calls says how many.
+    /// Starts the thread pool, with all cores by default. The first command of a process decides.
     pub(super) fn start(&self) -> Result<()> {
         static STARTED: Mutex<bool> = Mutex::new(false);
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +155,8 @@ impl Threads {
             return Ok(());
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let (asked, most) = (self.threads.map_or(0, usize::from), (THREADS_PER_CORE * cores).max(16));
+        let asked = self.threads.map_or(0, usize::from);
+        let most = (THREADS_PER_CORE * cores).max(16);
         if asked > most {
             note!("--threads {asked}: {most} are used; there are {cores} cores");
         }
@@ -166,7 +169,7 @@ impl Threads {
 }
 
 impl GridArgs {
-    /// The grid with everything that it evaluates, as `run` runs it.
+    /// Loads the grid with everything that it evaluates.
     pub(super) fn grid(&self) -> Result<Grid> {
         self.is_there()?;
         if let Some(submission) = self.submission()? {
@@ -175,12 +178,12 @@ impl GridArgs {
         Grid::load(&self.grid, self.profile.as_deref(), &self.overrides).inspect(detailed)
     }
 
-    /// The same without settings from outside.
+    /// Loads the grid without settings from outside.
     pub(super) fn plain(&self) -> Result<Grid> {
         Grid::load(&self.grid, self.profile.as_deref(), &[])
     }
 
-    /// What is done with the file, one grid after the other: of an artifact, what `reproduce` runs for it.
+    /// Returns the grids that run for the file; for an artifact, those of `reproduce`.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
         if let Some(submission) = self.submission()? {
@@ -213,7 +216,7 @@ impl GridArgs {
         Err(home::or_near(error, &self.grid, &otherwise))
     }
 
-    /// What was frozen, where the file is a submission's.
+    /// Returns the frozen submission, if the file is one.
     pub(super) fn submission(&self) -> Result<Option<Submission>> {
         Some(&self.grid).filter(|file| Submission::is_one(file)).map(|file| Submission::read(file)).transpose()
     }
@@ -222,19 +225,19 @@ impl GridArgs {
         &self.grid
     }
 
-    /// The store as it is; nothing may be there yet.
+    /// Opens the store for reading; it may not exist.
     pub(super) fn look(&self) -> Result<Store> {
         self.place.look_anyway(Some(&self.grid))
     }
 
-    /// The store, to be written to.
+    /// Opens the store for writing.
     pub(super) fn store(&self) -> Result<Store> {
         self.place.store(Some(&self.grid))
     }
 }
 
 impl LimitArgs {
-    /// The limits as words of a command line, with so much memory.
+    /// Formats the limits as command-line words with the given memory.
     pub(super) fn words(&self, memory: u64) -> Vec<String> {
         let gigabytes = |bytes: f64| format!("{:.2}", (bytes / 1e7).ceil() / 100.0);
         let mut words = vec!["--memory".to_owned(), gigabytes(memory as f64)];

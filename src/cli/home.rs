@@ -1,6 +1,6 @@
-//! The folders that a command uses where none is named: those of the checkout around the grid, or around the current
-//! folder. A command that is run from elsewhere finds what it computed before. Where no checkout is around, the store is the
-//! user's own, and who begins it is told where it lies.
+//! Default folders of a command: those of the checkout around the grid, or around the current folder, so that a command
+//! run from elsewhere finds earlier results. Without a checkout, the store is the user's own, and its location is
+//! printed when it is created.
 
 use std::path::{Path, PathBuf};
 
@@ -26,19 +26,20 @@ pub(super) struct StoreArgs {
     /// ($XDG_DATA_HOME).
     #[arg(long, value_name = "FOLDER")]
     store: Option<PathBuf>,
-    /// Hash every input anew. Without it, a large file counts as unchanged where its size, times and identity are those that
-    /// it was hashed with.
+    /// Hash every input again. Without it, a large file counts as unchanged if its size, times and identity equal those
+    /// at hashing.
     #[arg(long)]
     rehash: bool,
 }
 
-/// A folder above the grid's, or above the current one, that holds experiments or a store. Empty where it is the current
-/// one, so that paths below it are short.
+/// Returns the folder above the grid, or above the current one, with experiments or a store. Empty for the current one, to
+/// keep paths short.
 fn checkout(near: Option<&Path>) -> Option<PathBuf> {
-    let (current, share) = (std::env::current_dir().ok()?, installed::share());
+    let current = std::env::current_dir().ok()?;
+    let share = installed::share();
     let is_one = |folder: &&Path| {
         let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
-        // What is installed with the program is no place to work in.
+        // The installed files are not a working folder.
         let installed = share.as_ref().is_some_and(|share| share == folder);
         !installed
             && (folder.join("data/store").is_dir()
@@ -49,19 +50,19 @@ fn checkout(near: Option<&Path>) -> Option<PathBuf> {
     Some(if found == current { PathBuf::new() } else { found.to_owned() })
 }
 
-/// A folder below the checkout, or below the current folder where there is none; or as it is named.
+/// Returns a folder below the checkout or the current folder, or the named one.
 pub(super) fn below(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
     named.cloned().unwrap_or_else(|| checkout(near).unwrap_or_default().join(default))
 }
 
-/// The folder of the artifacts' files.
+/// Returns the folder of the artifacts' files.
 ///
 /// # Errors
 /// None is named and none is around.
 pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     let named = named.cloned().or_else(|| Some(PathBuf::from(std::env::var_os(EXPERIMENTS)?)));
     if let Some(folder) = named {
-        detail!("experiments: {}, as they were named", folder.display());
+        detail!("experiments: {}, as given", folder.display());
         return Ok(folder);
     }
     let found = checkout(None).map(|checkout| checkout.join("experiments")).filter(|folder| folder.is_dir());
@@ -74,7 +75,7 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     })
 }
 
-/// The same; where the program has them within itself, they are put among the user's data first.
+/// Returns the experiments, unpacking the embedded ones to the user's data first.
 ///
 /// # Errors
 /// As [`experiments`], and where the user's data cannot be written to.
@@ -89,7 +90,7 @@ pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// What a command about a grid reads, and what lies around it: no output may take its place.
+/// Returns what a command about a grid reads, and its surroundings, which no output may replace.
 pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     let mut inputs = vec![Input::new("the store", store.root())];
     inputs.extend(grid.backbones.iter().map(|(name, of)| Input::new(format!("the backbone {name}"), &of.path)));
@@ -113,17 +114,17 @@ fn here() -> String {
 }
 
 impl StoreArgs {
-    /// The store of that name, or the one that is used where none is named.
+    /// Selects the named store, or the default one.
     pub(super) fn of(store: Option<PathBuf>) -> Self {
         Self { store, rehash: false }
     }
 
-    /// Where it lies, whether or not anything does.
+    /// Returns its path, whether or not it exists.
     pub(super) fn root(&self) -> Option<PathBuf> {
         self.sought(None).ok()
     }
 
-    /// Whether every input is hashed anew.
+    /// Returns whether every input is hashed again.
     pub(super) fn rehashes(&self) -> bool {
         self.rehash
     }
@@ -159,7 +160,7 @@ impl StoreArgs {
         })
     }
 
-    /// The store, or that of the checkout around a file, to be written to.
+    /// Opens the store, or that of the checkout around a file, for writing.
     pub(super) fn store(&self, near: Option<&Path>) -> Result<Store> {
         let path = self.path(near)?;
         if self.named().is_none() && checkout(near).is_none() && !path.exists() {
@@ -168,21 +169,21 @@ impl StoreArgs {
         Ok(Store::open(&path, stage::WORDS)?.rehashing(self.rehash).signed(machine::signature))
     }
 
-    /// The store as it is. One that is named has to be there.
+    /// Opens the store for reading. A named one must exist.
     pub(super) fn look(&self) -> Result<Store> {
         match self.named() {
-            // What lies in the place of its mark is told by whoever reads that.
+            // Whoever reads the mark reports entries of the wrong type in its place.
             Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
             _ => self.look_anyway(None),
         }
     }
 
-    /// The store as it is, or that of the checkout around a file; nothing may be there yet.
+    /// Opens the store, or that of the checkout around a file, for reading; it may not exist.
     pub(super) fn look_anyway(&self, near: Option<&Path>) -> Result<Store> {
         Ok(Store::look_at(&self.path(near)?, stage::WORDS)?.rehashing(self.rehash))
     }
 
-    /// Writes a lost or damaged `store.json` anew; where, if there was need to.
+    /// Rewrites a lost or damaged `store.json`; returns its path if there was need.
     pub(super) fn mend(&self) -> Result<Option<PathBuf>> {
         let root = self.path(None)?;
         Ok(Store::mend(&root, stage::WORDS)?.then(|| root.join("store.json")))
@@ -201,7 +202,7 @@ fn no_store(named: &Path) -> Error {
     or_near(error, named, otherwise)
 }
 
-/// An error about a path that is not there, with the hint at what lies beside it under a name like its own; or another hint.
+/// Adds a hint about a similarly named path next to a missing one, or another hint.
 pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -213,7 +214,7 @@ pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
     error.hint(near.unwrap_or_else(|| otherwise.to_owned()))
 }
 
-/// The folders in a folder, in the order of their names.
+/// Lists the subfolders of a folder by name.
 pub(super) fn folders_in(folder: &Path) -> Vec<PathBuf> {
     let inner = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
     let mut folders: Vec<PathBuf> = inner.filter(|path| path.is_dir()).collect();

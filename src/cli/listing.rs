@@ -1,8 +1,8 @@
-//! The list of artifacts: what is stored of each, what is left to do, and the last result.
+//! The list of artifacts: stored results, remaining work, and the last run of each.
 //!
-//! To read a grid, plan it and look everything up takes tens of milliseconds. So what came of it is remembered in the store, and
-//! said again as long as nothing that it was read from was touched: no file of the experiments and no input, no object and no
-//! folder of objects, by size, times and identity, as with the hashes of large inputs.
+//! Reading a grid, planning it and looking everything up takes tens of milliseconds. The result is therefore cached in
+//! the store and reused as long as nothing it depends on has changed: no experiment file or input, no object or folder
+//! of objects, judged by size, times and identity, as with the hashes of large inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -36,7 +36,7 @@ pub(super) struct ArtifactList<'a> {
     pub(super) profile: Option<&'a str>,
     pub(super) overrides: &'a [String],
     pub(super) engine: EngineRequest,
-    /// Nothing that is remembered is believed.
+    /// Whether to ignore the cache.
     pub(super) anew: bool,
 }
 
@@ -46,8 +46,7 @@ struct ArtifactStanding {
     profile: String,
     cells: usize,
     complete: usize,
-    /// What is left to do, by the engine and the machine that do it, in floating-point operations; none where texts are not
-    /// tokenised yet, so that nobody knows.
+    /// Remaining floating-point operations by engine and machine; `None` if texts are not tokenised yet.
     left: Option<Vec<(String, String, f64)>>,
     /// Folder of the artifact's results; `None` when its settings do not tell which.
     results: Option<PathBuf>,
@@ -57,16 +56,18 @@ impl ArtifactList<'_> {
     /// # Errors
     /// A store that cannot be read, or an engine that does not run here.
     pub(super) fn of(&self, all: &[Artifact]) -> Result<Vec<ListedArtifact>> {
-        let (call, mut rates) = (self.call(), BTreeMap::new());
+        let call = self.call();
+        let mut rates = BTreeMap::new();
         let mut listed = Vec::new();
         for artifact in all {
-            let (name, title) = (artifact.name.clone(), artifact.description.title.clone());
+            let name = artifact.name.clone();
+            let title = artifact.description.title.clone();
             let mut of = ListedArtifact { name, title, ..ListedArtifact::default() };
             if artifact.description.list.is_none() {
                 match self.standing(artifact, &call)? {
                     Ok(ArtifactStanding { profile, cells, complete, left, results }) => {
                         (of.profile, of.cells, of.complete) = (Some(profile), Some(cells), Some(complete));
-                        // None where the engine's speed was never measured here.
+                        // `None` if the engine's speed was never measured here.
                         let mut seconds = |(engine, machine, flops): (String, String, f64)| -> Option<f64> {
                             let found = || RunRecord::rate(self.store, &engine, &machine);
                             Some(flops / (*rates.entry((engine.clone(), machine.clone())).or_insert_with(found))?)
@@ -83,7 +84,7 @@ impl ArtifactList<'_> {
         Ok(listed)
     }
 
-    /// All that the list depends on beside inputs and objects: how it is asked for, where, and the experiments.
+    /// Returns what the listing depends on besides inputs and objects: options, directory and experiments.
     fn call(&self) -> Option<Value> {
         let mut paths = below(self.experiments);
         paths.extend(folders_around(&self.experiments.join("grid.yaml")));
@@ -99,7 +100,7 @@ impl ArtifactList<'_> {
         ]))
     }
 
-    /// How an artifact stands, or in words why its grid cannot be read.
+    /// Returns the state of an artifact, or why its grid cannot be read.
     fn standing(&self, artifact: &Artifact, call: &Option<Value>) -> Result<Result<ArtifactStanding, String>> {
         let remembered = call.as_ref().filter(|_| !self.anew);
         let remembered =
@@ -133,7 +134,8 @@ impl ArtifactList<'_> {
 
     /// Takes in how a grid stands, and the files that it was read from: none where they do not tell all.
     fn add(&self, grid: &Grid, to: &mut ArtifactStanding, paths: &mut Option<Vec<PathBuf>>) -> Result<()> {
-        let (store, name) = (self.store, format!("all that is stored of {}", grid.name));
+        let store = self.store;
+        let name = format!("all that is stored of {}", grid.name);
         let plan = Plan::new(grid, store, self.engine, RunSettings::default().batch_tokens)?;
         to.cells += grid.cells.len();
         if let Some(paths) = paths {
@@ -156,7 +158,7 @@ impl ArtifactList<'_> {
         let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
         let left = (plan.engines(), plan.machine(), estimate.cost.left);
         to.left = to.left.take().filter(|_| known).map(|before| [before, vec![left]].concat());
-        // Whatever comes lies in one of these.
+        // Anything new appears in one of these.
         if let Some(paths) = paths {
             let kinds = KINDS.map(|kind| store.root().join(kind.folder()));
             paths.extend(kinds.iter().flat_map(|kind| folders_in(kind)).chain(kinds.iter().cloned()));
@@ -164,8 +166,8 @@ impl ArtifactList<'_> {
         Ok(())
     }
 
-    /// The files that a plan was read from, and their folders: another file beside one may come before it. None where a model of
-    /// the hub's cache, or a definition from elsewhere, rests on more than these.
+    /// Returns the files that a plan was read from, and their folders, where a new file may take precedence. `None` if hub
+    /// models or outside definitions depend on more.
     fn sources(&self, plan: &Plan<'_>) -> Option<Vec<PathBuf>> {
         let grid = plan.grid;
         let elsewhere = |file: &str| !Path::new(file).starts_with(self.experiments);
@@ -180,14 +182,14 @@ impl ArtifactList<'_> {
     }
 }
 
-/// Returns when the last run was finished, as its record says: in the artifact's folder, or beside a recorded run. The times
+/// Returns when the last run was finished, as its record says: in the artifact's folder, or next to a recorded run. The times
 /// of the files are those of a checkout.
 fn last_finished(results: &Path) -> Option<String> {
     [results.to_owned(), artifact::here(results)].iter().filter_map(|folder| Provenance::finished(folder)).max()
 }
 
-/// A hash over what the system says of some files and folders, also that one is not there. None where that is not all that may
-/// change; `settled` where it may be trusted from now on: the next change of each will show.
+/// Hashes the metadata of some files and folders, including absence. `None` if that does not cover all changes; with
+/// `settled`, only if the next change of each will show.
 fn stamps(paths: &[PathBuf], settled: bool) -> Option<String> {
     let mut paths: Vec<&PathBuf> = paths.iter().collect();
     paths.sort_unstable();
@@ -208,13 +210,13 @@ fn stamps(paths: &[PathBuf], settled: bool) -> Option<String> {
     Some(sha256::of_bytes(all))
 }
 
-/// A file; or a folder with all that lies in it.
+/// Lists a file, or a folder with everything in it.
 fn below(place: &Path) -> Vec<PathBuf> {
     let inner = std::fs::read_dir(place).into_iter().flatten().flatten().flat_map(|item| below(&item.path()));
     inner.chain([place.to_owned()]).collect()
 }
 
-/// The list in columns.
+/// Formats the listing in columns.
 pub(super) fn text(all: &[ListedArtifact]) -> String {
     let none = || "—".to_owned();
     let mut rows = vec![["artifact", "what", "profile", "stored", "left", "finished"].map(str::to_owned).to_vec()];

@@ -38,7 +38,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The page of a command and those of its own commands, by name.
+/// Renders the pages of a command and its subcommands, by name.
 fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let page = Man::new(command.clone()).manual("ghostlab");
     let mut text = Vec::new();
@@ -86,7 +86,7 @@ mod tests {
         own.into_iter().chain(arguments).chain(inner).collect()
     }
 
-    /// Arguments of commands that have the name of one that all commands take.
+    /// Finds arguments of commands with the name of a global one.
     fn taken(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
             let same =

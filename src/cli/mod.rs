@@ -1,4 +1,4 @@
-//! Floor 5: arguments, exit codes, and the only place that prints.
+//! Layer 5: arguments, exit codes, and the only place that prints.
 
 /// The standard library's macros of these names panic where the output is closed or full; these do not (see `out`).
 macro_rules! print {
@@ -11,11 +11,11 @@ macro_rules! eprintln {
     ($($text:tt)*) => { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// What `-q` silences.
+/// Prints unless `-q` is given.
 macro_rules! note {
     ($($text:tt)*) => { if $crate::cli::out::notes() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
-/// What only `-v` says.
+/// Prints only with `-v`.
 macro_rules! detail {
     ($($text:tt)*) => { if $crate::cli::out::details() { $crate::cli::out::tell(format_args!("{}\n", format_args!($($text)*))) } };
 }
@@ -86,19 +86,19 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write a grid to begin with, for the models in a folder: every key that matters, with what may stand there.
+    /// Write a first grid for the models in a folder, with every important key and its possible values.
     ///
-    /// Models of an architecture that is not known, and damaged ones, are left out by name. `plan` takes what was written.
+    /// Models of unknown architecture and damaged ones are listed and left out. `plan` accepts the written file.
     Init(begin::Arguments),
     /// Run a grid: prune, repair and score every cell, and write the table.
     ///
-    /// What is stored already is not computed again; a run that was stopped in any way goes on where it was.
-    /// Exit codes: 0 done, 2 bad input, 3 something missing (model, data, disk; with `--stored` a cell that nobody made yet),
-    /// 4 a cell failed, 5 stored data damaged, 130 interrupted.
+    /// Stored results are not computed again; an interrupted run resumes. Exit codes: 0 done, 2 bad input, 3 something
+    /// missing (model, data, disk; with `--stored` a cell without results), 4 a cell failed, 5 stored data damaged, 130
+    /// interrupted.
     Run(run::Arguments),
     /// Score one model: perplexity of texts, accuracy on tasks.
     ///
-    /// It is the dense cell of a grid: what a grid has scored of the same files is not scored again.
+    /// This is the dense cell of a grid: what a grid has scored of the same files is not scored again.
     Score(score::Arguments),
     /// Search a model for what to remove and how to repair it, under a budget of layers, speed or memory.
     ///
@@ -106,9 +106,9 @@ enum Command {
     /// the race never saw. A second search on the same items computes only what is new. Exit code 4: none meets the budget when
     /// it is measured.
     Search(search::Arguments),
-    /// Do a part of a grid, beside other workers on the same store: job after job, until nothing is left to do.
+    /// Do part of a grid, alongside other workers on the same store: job after job, until no work is left.
     ///
-    /// It writes no results: `run --stored` or `reproduce --stored` does when all is done. Exit codes: 0 nothing is left that
+    /// This writes no results: `run --stored` or `reproduce --stored` does when all is done. Exit codes: 0 nothing is left that
     /// it may do, 75 asked to end before (USR1, TERM, Ctrl-C), to be started again; 2, 3 and 5 as of `run`.
     Worker(worker::Arguments),
     /// Hand a grid to a scheduler, which starts many workers.
@@ -120,15 +120,15 @@ enum Command {
     Reproduce(reproduce::Arguments),
     /// Bring models, texts and tasks of the Hugging Face hub, pinned and checked, into the cache that Python uses too.
     ///
-    /// What is cached is not asked for. What was stopped in any way goes on where it was.
+    /// Cached files are not requested again. An interrupted download resumes.
     Fetch(fetch::Arguments),
-    /// Say what is there and what is lacking: models, texts, tasks, disk, memory, device, token.
+    /// Report what is present and the missing parts: models, texts, tasks, disk, memory, device, token.
     ///
-    /// Exit code 3 where something lacks.
+    /// Exit code 3 if something is missing.
     Doctor(doctor::Arguments),
     /// Check the paper's tables against themselves.
     Audit(audit::Arguments),
-    /// Check somebody's results: a drawn part is computed afresh from the inputs, all else from what the folder holds.
+    /// Check results: a random part is recomputed from the inputs, and the rest is derived from the folder.
     ///
     /// Files by their hashes, numbers from their items, tables from their numbers; windows, documents, layer choices and
     /// operators are drawn. Latencies are not verified. Exit codes: 0 all agrees, 4 something differs, 3 nothing differs and
@@ -147,11 +147,11 @@ enum Command {
     Explain(explain::Arguments),
     /// Write cells as Hugging Face folders: weights, config, tokenizer and a model card.
     ///
-    /// Layers and operators that are not stored are computed first. What was exported to a folder before is replaced whole;
-    /// other files in it stay.
+    /// Layers and operators that are not stored are computed first. A previous export to the folder is replaced as a
+    /// whole; other files in it stay.
     #[command(mut_arg("dtype", |dtype| dtype.help(export::DTYPE)))]
     Export(export::Arguments),
-    /// Show runs: how far they are, and what failed. Works while a run goes on and after a crash.
+    /// Show runs: their progress and failures. Works during a run and after a crash.
     Status(status::Arguments),
     /// Print the JSON schema of grid files, for editors, or of what `--json` prints.
     Schema(manual::SchemaArguments),
@@ -179,13 +179,13 @@ pub fn main() -> ExitCode {
     execute(&std::env::args_os().collect::<Vec<_>>())
 }
 
-/// What a call of a command came to.
+/// Result of a call of a command.
 #[derive(Debug)]
 pub struct Called {
     pub code: ExitCode,
-    /// What it said on standard output.
+    /// Text on standard output.
     pub output: String,
-    /// What it said on standard error; other threads than the caller's, as those of progress, say it there.
+    /// Text on standard error by the calling thread; other threads, such as progress, write there directly.
     pub errors: String,
 }
 
@@ -195,7 +195,7 @@ pub fn call(words: &[OsString]) -> Called {
     Called { code, output, errors }
 }
 
-/// The command's name, and that of the one within it.
+/// Returns the name of the command and its subcommand.
 fn called(matches: &ArgMatches) -> String {
     let inner = matches.subcommand();
     let names = std::iter::successors(inner, |(_, matches)| matches.subcommand()).map(|(name, _)| name);
@@ -244,7 +244,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Cache(command) => cache::run(&command),
         Command::Store(command) => begin::run_store(&command),
     };
-    // What was said has to have arrived, unless nobody listens any more.
+    // All output must have been written, unless the reader has closed the stream.
     match result.and_then(|code| out::end().map(|()| code)) {
         Ok(code) => code,
         Err(error) => {

@@ -1,4 +1,4 @@
-//! What a command line names, as a grid has it: a model, tasks and texts.
+//! Models, tasks and texts named on a command line, as a grid has them.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use crate::files::{parts, regular};
 use crate::grid::{self, BackboneFile, EntryKind};
 use crate::hub::Source;
 use crate::model::Config;
-use crate::quantity::MOST;
+use crate::quantity::MAX;
 use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 
-/// How messages call a grid that stands in no file; names are looked for as in one of the current folder.
+/// Name in messages of a grid without a file; names are resolved as for a grid in the current folder.
 const FILE: &str = "command line";
 
-/// What `ghostlab fetch` would bring for a grid's file, a command line brings by itself.
+/// Replaces the hint to run `ghostlab fetch`, because a command line fetches by itself.
 pub(super) fn fetchable(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Missing if error.advice().is_some_and(|advice| advice.contains("ghostlab fetch")) => {
@@ -35,13 +35,13 @@ pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String
     }
 }
 
-/// The tokens of a window as they stand behind a text.
+/// Parses the window tokens after a text.
 fn window(flag: &str, given: &str, length: &str) -> Result<usize> {
-    let known = length.parse().ok().filter(|length| (2..=MOST).contains(length));
+    let known = length.parse().ok().filter(|length| (2..=MAX).contains(length));
     known.ok_or_else(|| {
         Error::bad_input("the tokens of a window cannot be used")
             .at(format!("{flag} {given}"))
-            .expected(format!("TEXT@TOKENS, with 2 to {MOST} tokens"))
+            .expected(format!("TEXT@TOKENS, with 2 to {MAX} tokens"))
             .found(format!("`{length}`"))
     })
 }
@@ -54,7 +54,7 @@ pub(super) struct SharedEntries {
 }
 
 impl SharedEntries {
-    /// Those of a profile, or of the one that a model's entry names.
+    /// Returns the texts and tasks of a profile, or of the one that a model's entry names.
     pub(super) fn of(model: &str, profile: Option<&String>) -> Result<Self> {
         let profile = profile.cloned().or_else(|| own_profile(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
@@ -96,7 +96,8 @@ impl SharedEntries {
         bos: Bos,
         limit: Option<DocumentLimit>,
     ) -> Result<(Map<String, Value>, Vec<Value>)> {
-        let (mut tasks, mut used) = (Map::new(), Vec::new());
+        let mut tasks = Map::new();
+        let mut used = Vec::new();
         for given in asked {
             let (task, file) = match given.split_once('=') {
                 Some((task, file)) => (task.to_owned(), Some(file)),
@@ -120,7 +121,7 @@ impl SharedEntries {
         Ok((tasks, used))
     }
 
-    /// The same of texts that are named behind an option, in windows of `length` tokens where they do not say otherwise.
+    /// Parses texts of an option, with windows of `length` tokens by default.
     pub(super) fn texts_of(
         &self,
         flag: &str,
@@ -129,7 +130,8 @@ impl SharedEntries {
         rule: &str,
         windows: Option<u32>,
     ) -> Result<(Map<String, Value>, Vec<Value>)> {
-        let (mut corpora, mut read) = (Map::new(), Vec::new());
+        let mut corpora = Map::new();
+        let mut read = Vec::new();
         for given in asked {
             let (text, own) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
                 Some((text, own)) => (text, window(flag, given, own)?),
@@ -159,24 +161,24 @@ impl SharedEntries {
     }
 }
 
-/// The profile that the model's entry in `backbones/` names: the entry of that name, or the one whose folder it is.
+/// Returns the profile of the model's entry in `backbones/`, found by name or folder.
 fn own_profile(model: &str) -> Option<String> {
     let folder = home::experiments(None).ok()?;
     let whole = |path: &Path| std::fs::canonicalize(path).ok();
     let is_it = |of: &BackboneFile| {
         of.name == model || of.path.as_deref().and_then(whole).is_some_and(|path| whole(Path::new(model)) == Some(path))
     };
-    // What is wrong with an entry that is not meant is for who means it.
+    // Errors of other entries do not matter here.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
     entries.into_iter().find(is_it)?.profile
 }
 
-/// Whether an entry of that name is found.
+/// Returns whether an entry of that name exists.
 fn known(kind: EntryKind, name: &str) -> bool {
     grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 
-/// The names of entries around the command line, and of some more.
+/// Returns the names of entries around the command line, and additional ones.
 fn with_shared(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
     grid::names_around(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
 }
@@ -215,11 +217,11 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// What the grid calls the model, and its entry where that is not a file's.
+/// Returns the grid's name of the model, and its entry unless a file has it.
 pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if parts::is_backbone(folder) {
-        // What is no model is told first.
+        // A folder that is not a model is reported first.
         Config::read_with_attachments(folder)?;
         let whole = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
         let name: String =
@@ -237,18 +239,19 @@ pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
             .hint("check the path for a typing error")
     };
     let source = Source::parse(model).map_err(|_| missing())?;
-    let (hub, revision) = (source.repo.to_string(), source.revision().to_owned());
+    let hub = source.repo.to_string();
+    let revision = source.revision().to_owned();
     let name = hub.rsplit('/').next().unwrap_or_default().to_owned();
     Ok((name.clone(), json!({ name: {"hub": hub, "revision": revision} })))
 }
 
-/// Paths in a grid begin at its folder.
+/// Makes a path absolute, because paths in a grid are relative to its folder.
 pub(super) fn absolute(path: &str) -> Result<String> {
     let whole = std::path::absolute(path).map_err(|error| Error::io("find", Path::new(path), &error))?;
     whole.into_os_string().into_string().map_err(|_| Error::bad_input("a path is not UTF-8").at(path))
 }
 
-/// Whether a text means a file and not a name.
+/// Returns whether a text is a file rather than a name.
 ///
 /// # Errors
 /// It can only be a file, and there is none.
@@ -263,7 +266,7 @@ pub(super) fn is_file(text: &str) -> Result<bool> {
     Ok(there && (text.contains(['/', '.']) || Path::new(text).is_file()))
 }
 
-/// A file's name up to its first point.
+/// Returns a file name up to its first dot.
 fn stem(path: &str) -> String {
     let name = Path::new(path).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
     name.split('.').next().unwrap_or_default().to_owned()
@@ -289,7 +292,7 @@ const KNOWN_TASKS: [(&str, &str); 9] = entries!(
 );
 const KNOWN_TEXTS: [(&str, &str); 5] = entries!("corpora", "c4", "c4-train", "ptb", "wikitext2", "wikitext2-train");
 
-/// The entry of a text or task as a grid has it, without a file of this machine; none for a name that is not known.
+/// Returns the hub entry of a known text or task, without local paths.
 pub(super) fn known_data(kind: EntryKind, name: &str) -> Option<Value> {
     let all = match kind {
         EntryKind::Task => &KNOWN_TASKS[..],

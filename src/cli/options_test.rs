@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, Command, CommandFactory};
 
-/// What no option that has a type may be.
+/// Values that no typed option accepts.
 const NONE: [&str; 10] = ["nan", "inf", "-inf", "-1", "1e30", "-0.5", "", " ", "garbage", "99999999999999999999999"];
 
 /// Options whose value is any text or any path: there is nothing that they could refuse before they are used.
@@ -74,7 +74,7 @@ fn is_free(option: &Arg) -> bool {
 }
 
 #[test]
-fn what_is_no_number_and_no_word_of_the_list_is_refused_by_every_option_that_has_one() {
+fn unlisted_words_are_refused_by_every_numeric_option() {
     let mut tried = BTreeSet::new();
     for (words, option) in all() {
         let long = format!("--{}", option.get_long().unwrap());
@@ -110,7 +110,7 @@ fn an_option_that_takes_any_text_is_one_that_is_known_to() {
     );
 }
 
-/// What the attacker found, as he wrote it.
+/// Tests the arguments that once deleted everything.
 #[test]
 fn numbers_that_deleted_everything_are_refused() {
     for line in [

@@ -1,8 +1,9 @@
-//! Standard output and standard error, either of which may be closed or full while a run goes on.
+//! Standard output and standard error, which may be closed or full during a run.
 //!
-//! The standard library's macros panic then. Those of this floor write here: a reader that has gone (`| head`) has all
-//! that it wanted, and what cannot be said stops no run. Only output that is lost for want of room is an error, at the end.
-//! Control characters in names and paths go out as escapes: they would move the cursor. Below them the quantities that people read.
+//! The standard library's macros panic in that case, so this layer writes here: when a reader has closed the stream
+//! (`| head`), output is dropped, and no failed write stops a run. Only output lost for lack of space is an error, at
+//! the end. Control characters in names and paths are escaped, because they would move the cursor. Formatting of
+//! quantities follows below.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +21,7 @@ use crate::error::{Error, Result, hidden, printable};
 use crate::quantity::counted;
 
 thread_local! {
-    /// What this thread says on standard output and standard error, where that is kept and not written.
+    /// Captured output of this thread, if its standard output and standard error are captured.
     static KEPT: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
 }
 
@@ -31,20 +32,20 @@ pub(super) fn kept<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
     (made, KEPT.take().unwrap_or_default())
 }
 
-/// Whether `text` was kept, as what stands at `place` of [`KEPT`].
+/// Stores `text` at `place` of [`KEPT`], once.
 fn keep(place: usize, text: &str) -> bool {
     KEPT.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[place].push_str(text)).is_some())
 }
 
-/// Help, the version, or what is wrong with the command line.
+/// Prints help, the version, or a command-line error.
 pub(super) fn show_usage(error: &clap::Error) {
     if !keep(usize::from(error.use_stderr()), &error.render().to_string()) {
-        // Who has closed the stream wants none of it.
+        // A closed stream means that the output is not wanted.
         error.print().ok();
     }
 }
 
-/// The first failure to write what was asked for.
+/// The first failed write of requested output.
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Writes to standard output.
@@ -77,11 +78,11 @@ fn tell_raw(text: &str) {
 
 /// Writes a line to standard output whose pieces look differently where colours are shown.
 pub(super) fn say_line(pieces: &[(Look, &str)]) {
-    // What is said goes out as it is: only the colours may hold what moves a cursor.
+    // Only colours may contain escape sequences.
     say_raw(&painted(pieces, |style| style));
 }
 
-/// The same to standard error.
+/// Prints a line to standard error.
 pub(super) fn tell_line(pieces: &[(Look, &str)]) {
     tell_raw(&painted(pieces, console::Style::for_stderr));
 }
@@ -109,7 +110,7 @@ pub(super) fn tell_error(error: &Error) {
 }
 
 /// # Errors
-/// Exit code 3: standard output took less than was said, and not because nobody reads it any more.
+/// Exit code 3: standard output could not take everything, for a reason other than a closed stream.
 pub(super) fn end() -> Result<()> {
     let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
     let flushed = io::stdout().lock().flush().err();
@@ -141,28 +142,28 @@ pub(super) fn say_json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// How many columns a table may take: those of the terminal, or any number where standard output is none.
+/// Returns the columns available to tables: the terminal's, or unlimited if standard output is not one.
 pub(super) fn width() -> Option<usize> {
     let (_, columns) = console::Term::stdout().size_checked()?;
     Some(usize::from(columns))
 }
 
-/// A text as it is, and not as JSON has it.
+/// Formats a value as text, without JSON quotes.
 pub(super) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// `1.5 GB`, `12 kB`
+/// Formats `1.5 GB`, `12 kB`.
 pub(super) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, "B")
 }
 
-/// `1 cell`, `57 cells`
+/// Formats `1 cell`, `57 cells`.
 pub(super) fn cells(count: usize) -> String {
     counted(count, "cell")
 }
 
-/// `2.3 TFLOP`
+/// Formats `2.3 TFLOP`.
 pub(super) fn flops(flops: f64) -> String {
     scaled(flops, "FLOP")
 }
@@ -181,7 +182,7 @@ fn scaled(value: f64, unit: &str) -> String {
     format!("{value:.decimals$} {prefix}{unit}")
 }
 
-/// `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`
+/// Formats `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
 pub(super) fn seconds(seconds: f64) -> String {
     let whole = seconds.round().max(0.0) as u64;
     match whole {
@@ -193,7 +194,7 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Rows in columns, the first row being the head; columns named in `right` stand to the right.
+/// Aligns rows in columns, the first row being the header; columns in `right` are right-aligned.
 pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
         .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
@@ -213,7 +214,7 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
 /// The fewest characters that a shortened name keeps.
 const MIN_NAME: usize = 16;
 
-/// Shortens the widest texts in the middle until rows fit a terminal of so many columns; numbers stay as they are.
+/// Shortens the widest texts in the middle until rows fit a terminal of a given width; numbers stay as they are.
 pub(super) fn shortened_columns(
     mut rows: Vec<Vec<String>>,
     numbers: &[usize],
@@ -254,8 +255,8 @@ pub(super) struct Verbosity {
     /// Say nothing but results (on standard output) and errors, among them cells that fail: no progress and no notes.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
-    /// Say more of what is done and why: which store, files, models and engine are used and how they were found, why what
-    /// is not stored has to be made, and every value as it comes.
+    /// Print details: which store, files, models and engine are used and how they were found, why results that are not
+    /// stored must be made, and every value as it is computed.
     #[arg(short, long, global = true)]
     verbose: bool,
     /// Colours: `auto` shows them on a terminal, unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb, and elsewhere where
@@ -271,12 +272,12 @@ const VERBOSE: u8 = 2;
 /// The arguments are read once, and everything that speaks asks here.
 static LEVEL: AtomicU8 = AtomicU8::new(PLAIN);
 
-/// Whether progress and notes are wanted.
+/// Returns whether progress and notes are printed.
 pub(super) fn notes() -> bool {
     LEVEL.load(Relaxed) >= PLAIN
 }
 
-/// Whether it is wanted to be known what is done, and why.
+/// Returns whether details are printed.
 pub(super) fn details() -> bool {
     LEVEL.load(Relaxed) >= VERBOSE
 }
@@ -295,8 +296,8 @@ impl Verbosity {
     }
 }
 
-/// By <https://no-color.org> and <https://bixense.com/clicolors>: what is asked for on the command line counts first, then
-/// NO_COLOR, CLICOLOR_FORCE, and CLICOLOR.
+/// Decides about colours by <https://no-color.org> and <https://bixense.com/clicolors>: the command line, then NO_COLOR,
+/// CLICOLOR_FORCE and CLICOLOR.
 fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     match when {
@@ -311,7 +312,7 @@ fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, term
     }
 }
 
-/// What `--color` says for help and for mistakes in the arguments, which are shown before the arguments are read.
+/// Parses `--color` for help and usage errors, which are printed before arguments are parsed.
 pub(super) fn of_help(words: impl Iterator<Item = OsString>) -> ColorChoice {
     let mut words = words.take_while(|word| word != "--").peekable();
     while let Some(word) = words.next() {
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_counts_before_the_variables_and_these_before_the_terminal() {
+    fn colour_option_beats_variables_and_variables_terminal() {
         let shown = |when, set: &[(&str, &str)], terminal| {
             let of = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
             coloured(when, of, terminal)

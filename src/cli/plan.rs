@@ -49,8 +49,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = arguments.limits.settings(arguments.asked.engine.request());
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
-        // What a text amounts to is known when it is tokenised, and what cannot be is said now. The tokens are not kept.
-        let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
+        // Tokenising the texts gives their lengths and reveals unreadable ones now. The tokens are not kept.
+        let reporter = progress::reporter(false);
+        let stop = AtomicBool::new(false);
         let preflight = exec::preflight(&plan, &settings, Where::Here, &store, &*reporter, &stop)?;
         GridPlan::of(&plan, &preflight, &store, &settings)
     });
@@ -65,7 +66,8 @@ fn results_can_be_written(
     artifact: Option<&Artifact>,
     store: &Store,
 ) -> Result<()> {
-    let (asked, results) = (&arguments.asked, arguments.results.as_ref());
+    let asked = &arguments.asked;
+    let results = arguments.results.as_ref();
     let (target, files) = match artifact {
         Some(artifact) => {
             let results = home::below(results, "results", None);
@@ -107,7 +109,8 @@ fn show(plan: &GridPlan, all: bool) {
         println!("\njobs:");
         plan.jobs.iter().for_each(|job| println!("  {job}"));
         println!("\ncells to run:");
-        let (left, most) = (plan.cells_to_run.len(), if all { usize::MAX } else { LISTED });
+        let left = plan.cells_to_run.len();
+        let most = if all { usize::MAX } else { LISTED };
         for cell in plan.cells_to_run.iter().take(most) {
             println!("  {}", cell.cell);
             why(&cell.missing).iter().for_each(|line| println!("    {line}"));
@@ -122,7 +125,7 @@ fn show(plan: &GridPlan, all: bool) {
     }
 }
 
-/// How the artifacts of each kind stand, in columns.
+/// Formats the state of the objects of each kind in columns.
 pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
     let mut rows = vec![["artifacts", "needed", "stored", "to make", "why"].map(str::to_owned).to_vec()];
     for ArtifactCount { kind, needed, stored, to_make, reasons } in artifacts {
@@ -134,8 +137,8 @@ pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
     columns(&rows, &[1, 2, 3])
 }
 
-/// What is missing of one cell, and why, where something like it is stored. What follows from a missing selection or
-/// operator needs no reason of its own.
+/// Explains the missing parts of one cell if a similar object is stored. Consequences of a missing selection or operator
+/// need no reason.
 fn why(missing: &[Missing]) -> Vec<String> {
     let told = |what: &str, reason: &Reason| match reason {
         Reason::First => what.to_owned(),
@@ -148,7 +151,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
     let scored: Vec<&Missing> = of(WorkKind::Score).collect();
     let damaged = scored.iter().any(|of| matches!(of.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
-        // Those that have a reason a line each, the others on one.
+        // Those with a reason get a line each, the others share one.
         let (plain, reasoned): (Vec<&Missing>, Vec<&Missing>) =
             scored.into_iter().partition(|of| of.reason == Reason::First);
         lines.extend(reasoned.into_iter().map(|of| told(&on(of), &of.reason)));
@@ -163,7 +166,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
     lines
 }
 
-/// What of the store stays within its limit, and what goes.
+/// Formats what stays within the store's limit, and what is evicted.
 fn stays(store: &LimitedStore) -> String {
     let mut text = format!(
         "store: of {} are {} for this grid, {} to come and {} kept of others\n",
@@ -173,7 +176,7 @@ fn stays(store: &LimitedStore) -> String {
         bytes(store.kept_bytes)
     );
     if store.beyond_bytes > 0 {
-        text += &format!("  {} too many: this grid needs them all the same\n", bytes(store.beyond_bytes));
+        text += &format!("  {} too many, but this grid needs them\n", bytes(store.beyond_bytes));
     }
     for KindSum { stage, artifacts, bytes: size, seconds: time } in &store.going {
         text += &format!("  goes: {artifacts} {stage}, {}, made in {}\n", bytes(*size), seconds(*time));
@@ -182,7 +185,8 @@ fn stays(store: &LimitedStore) -> String {
 }
 
 fn costs(cost: &PlanCost) -> String {
-    let (naive, shared) = (cost.cell_by_cell_flop, cost.shared_flop);
+    let naive = cost.cell_by_cell_flop;
+    let shared = cost.shared_flop;
     let mut lines = vec![format!(
         "cost: {} cell by cell, {} shared ({:.0} %), {} left to do",
         flops(naive),
@@ -202,10 +206,12 @@ fn costs(cost: &PlanCost) -> String {
             }
             None => "time: not known; the first run with this engine on this machine measures".to_owned(),
         });
-        let (memory, free) = (bytes(run.memory_bytes), bytes(run.free_memory_bytes));
+        let memory = bytes(run.memory_bytes);
+        let free = bytes(run.free_memory_bytes);
         lines.push(format!("memory: about {memory} at the peak; {free} are free"));
         let room = run.free_disk_bytes.map_or(String::new(), |free| format!("; {} are free", bytes(free)));
-        let (stays, spool) = (bytes(run.disk_bytes), bytes(run.spool_bytes));
+        let stays = bytes(run.disk_bytes);
+        let spool = bytes(run.spool_bytes);
         lines.push(format!("disk: about {stays} to stay, {spool} for a while{room}"));
         let room = run.free_inodes.map_or(String::new(), |free| format!("; {free} are free"));
         lines.push(format!("files and folders: {} at most{room}", run.inodes));

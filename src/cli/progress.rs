@@ -42,7 +42,7 @@ struct TimedEvent<'a, E> {
 impl JsonLines {
     pub(super) fn write(time: String, event: &impl Serialize) {
         if let Ok(line) = serde_json::to_string(&TimedEvent { time, event }) {
-            // Whoever reads may have gone; the work goes on.
+            // The reader may have closed the stream; the work continues.
             writeln!(std::io::stdout().lock(), "{line}").ok();
         }
     }
@@ -75,7 +75,7 @@ struct RunMeter {
     began: Option<Instant>,
 }
 
-/// How much of a job is done.
+/// Returns the completed fraction of a job.
 fn fraction(of: &Piece) -> f64 {
     match of.total {
         Some(tokens) if tokens > 0 => of.came as f64 / tokens as f64,
@@ -83,10 +83,11 @@ fn fraction(of: &Piece) -> f64 {
     }
 }
 
-/// `3,400 tokens/s, 0.50 cells/s, 12 s left`
+/// Formats `3,400 tokens/s, 0.50 cells/s, 12 s left`.
 fn speed(of_job: &ShownJob, of: &Piece) -> String {
     let ShownJob { job, ran } = of_job;
-    let (seconds, fraction) = (of.seconds(), fraction(of));
+    let seconds = of.seconds();
+    let fraction = fraction(of);
     let left = seconds * (1.0 - fraction) / fraction.max(1e-9);
     let cells = match job.cells {
         0 => String::new(),
@@ -100,7 +101,7 @@ fn duration(seconds: f64) -> String {
 }
 
 impl RunMeter {
-    /// Of the tokens that were announced so many are done; what ran of them is how fast it goes.
+    /// Advances a job by `tokens` announced tokens; `ran` determines the speed.
     fn advance(&mut self, id: usize, tokens: usize, ran: usize) {
         let left = self.left.seconds().map(|left| format!("the grid: {} left", duration(left)));
         let (Some(running), Some((piece, due))) = (self.jobs.get_mut(&id), self.bars.advance(&id, tokens as u64))
@@ -196,7 +197,7 @@ struct FetchMeter {
     began: Option<Instant>,
 }
 
-/// `12.3 MB/s, 5 min 2 s left`
+/// Formats `12.3 MB/s, 5 min 2 s left`.
 fn fetch_speed(came: u64, left: Option<u64>, began: Instant) -> String {
     let per_second = came as f64 / began.elapsed().as_secs_f64().max(1e-3);
     let left = left.filter(|_| came > 0).map(|left| format!(", {} left", seconds(left as f64 / per_second)));
@@ -211,7 +212,8 @@ impl FetchMeter {
         let done = here + came;
         let of = total.map_or(String::new(), |total| format!(" of {}", bytes(total)));
         let own = fetch_speed(came, total.map(|total| total.saturating_sub(done)), began);
-        let (planned, all) = (self.planned, self.here + self.came);
+        let planned = self.planned;
+        let all = self.here + self.came;
         let whole = self.began.map(|began| fetch_speed(self.came, Some(planned.saturating_sub(all)), began));
         let whole =
             whole.map_or(String::new(), |whole| format!("; all: {} of {}, {whole}", bytes(all), bytes(planned)));
@@ -241,7 +243,7 @@ impl hub::Reporter for FetchProgress {
             hub::Event::FetchAdvanced { file, bytes } => meter.advance(&file, bytes),
             hub::Event::FetchRestarted { file, why } => {
                 meter.bars.restart(&file);
-                meter.bars.line(&format!("{file}: begins anew: {why}"));
+                meter.bars.line(&format!("{file}: restarts: {why}"));
             }
             hub::Event::Fetched { file, bytes: total } => {
                 if let Some(piece) = meter.bars.end(&file) {
@@ -281,7 +283,7 @@ pub(super) struct Bars<K> {
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) bar: Option<ProgressBar>,
-    /// What it comes to, where that is known; what was there before, and what came.
+    /// The total, if known, what was there before, and what was added.
     pub(super) total: Option<u64>,
     pub(super) here: u64,
     pub(super) came: u64,
@@ -290,7 +292,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// How long it is under way, and not nothing.
+    /// Returns the elapsed seconds, never 0.
     pub(super) fn seconds(&self) -> f64 {
         self.began.elapsed().as_secs_f64().max(1e-9)
     }
@@ -308,7 +310,7 @@ impl<K: Ord> Bars<K> {
         }
     }
 
-    /// A line that is said however quiet it shall be.
+    /// Prints an error, even in quiet mode.
     pub(super) fn error(&self, text: &str) {
         let text = &*printable(text);
         match &self.bars {
@@ -317,14 +319,14 @@ impl<K: Ord> Bars<K> {
         }
     }
 
-    /// A line for who wants to know more.
+    /// Prints a detail in verbose mode.
     pub(super) fn detail(&self, text: &str) {
         if out::details() {
             self.error(text);
         }
     }
 
-    /// A bar above that of the whole, `here` of it being done; none where there is no terminal.
+    /// Adds a bar above the total's with `here` done. `None` without a terminal.
     pub(super) fn bar(&self, total: Option<u64>, here: u64, template: &str, message: &str) -> Option<ProgressBar> {
         let bars = self.bars.as_ref()?;
         let new = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
@@ -333,11 +335,11 @@ impl<K: Ord> Bars<K> {
             None => bars.add(new),
         };
         new.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        // Nothing is drawn of one that has nothing to show yet.
+        // A bar without content is not drawn.
         if !message.is_empty() {
             new.set_message(message.to_owned());
         }
-        // What was here before did not come at any speed.
+        // Bytes from an earlier attempt do not count for the speed.
         if here > 0 {
             new.set_position(here);
             new.reset_eta();
@@ -351,7 +353,7 @@ impl<K: Ord> Bars<K> {
         self.pieces.insert(key, Piece { bar, total, here, came: 0, began: now, last_line: now });
     }
 
-    /// More of a piece came: how it stands, and whether a line has to tell of it.
+    /// Advances an item, and returns its state and whether to print a line.
     pub(super) fn advance(&mut self, key: &K, more: u64) -> Option<(Piece, bool)> {
         let piece = self.pieces.get_mut(key)?;
         piece.came += more;
@@ -363,7 +365,7 @@ impl<K: Ord> Bars<K> {
         Some((piece.clone(), due))
     }
 
-    /// A piece begins anew, with nothing of it there.
+    /// Restarts an item from zero.
     pub(super) fn restart(&mut self, key: &K) {
         if let Some(piece) = self.pieces.get_mut(key) {
             (piece.here, piece.came, piece.began) = (0, 0, Instant::now());

@@ -1,4 +1,4 @@
-//! Somebody's results: packed into one file for others, `ghostlab record`; checked, `ghostlab verify FOLDER`.
+//! Results of a run: packed into one file for others, `ghostlab record`, or checked, `ghostlab verify FOLDER`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ pub(super) enum Command {
     /// Pack results folders into one zip that others can read and `verify`: RO-Crate 1.2 metadata (files with hashes and
     /// sizes, the runs, software, inputs by their hashes) and a list of hashes. The same folders give the same bytes.
     ///
-    /// Only what a run listed as its own is packed, and only as it was written; what a record may leave out may lack.
+    /// Only files that a run listed are packed, and only unchanged; files that a record may omit can be missing.
     Pack {
         /// Results folders, or folders of several.
         #[arg(required = true, value_name = "FOLDER", add = candidates::results())]
@@ -65,7 +65,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     })
 }
 
-/// An archive begins with the name of its first entry.
+/// Returns whether an archive begins with the name of its first entry.
 fn is_ours(bytes: &[u8]) -> bool {
     const NAME: usize = 30;
     bytes.starts_with(b"PK") && bytes.get(NAME..).is_some_and(|rest| rest.starts_with(METADATA.as_bytes()))
@@ -76,15 +76,15 @@ pub(super) struct VerifyArguments {
     /// A results folder, a folder of several, or a file that `record pack` has made.
     #[arg(add = candidates::results())]
     folder: PathBuf,
-    /// The part of all windows and documents that is computed afresh: `5%` or `0.05`. Of selections and operators its square
-    /// root is drawn.
+    /// Share of all windows and documents to recompute: `5%` or `0.05`. For selections and operators its square root is
+    /// used.
     #[arg(long, default_value = "5%", value_parser = share)]
     share: f64,
     /// Another seed draws others.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Where inputs are looked for beside the places that the record names, the checkout, what is installed and the hub's
-    /// cache; by their hashes.
+    /// Further folders in which to look for inputs by hash, besides the places named in the record, the checkout,
+    /// installed files and the hub's cache.
     #[arg(long, value_name = "FOLDER")]
     inputs: Vec<PathBuf>,
 }
@@ -97,11 +97,11 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What is going to be computed, and how long that takes about.
+/// Describes what will be computed and how long it takes.
 fn before(work: &Work) -> String {
     let Work { cells, backbones, calibrations, chunks, flop } = work;
     if *cells == 0 {
-        return "nothing is computed afresh: what is drawn cannot be found here".to_owned();
+        return "nothing is recomputed: inputs of the drawn part are missing".to_owned();
     }
     format!(
         "to compute: {} of {}, {}, {}, {}; about {} on this processor",
@@ -114,13 +114,13 @@ fn before(work: &Work) -> String {
     )
 }
 
-/// A folder for a while.
+/// Creates a temporary folder.
 fn scratch(name: &str) -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix(&format!("ghostlab-{name}-")).tempdir();
     folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))
 }
 
-/// An archive as a folder for a while, and what its own list says of its entries; none of a folder.
+/// Unpacks an archive to a temporary folder and checks its own list. `None` for a folder.
 fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     if !path.is_file() {
         return Ok(None);
@@ -133,7 +133,7 @@ fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     Ok(Some((folder, FolderCheck::of_archive(path, &unpacked))))
 }
 
-/// So many differences are said of each check; `--json` has all.
+/// Maximum number of differences printed per check; `--json` has all.
 const SAID: usize = 10;
 
 pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
@@ -142,7 +142,8 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let folders = verify::folders(root)?;
     let scratch = scratch("verify")?;
     let store = Store::open(scratch.path(), stage::WORDS)?;
-    let (reporter, stop) = (progress::reporter(false), stop::on_ctrl_c(stop::AFTER_BATCH)?);
+    let reporter = progress::reporter(false);
+    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
     let around = home::below(None, "", Some(&arguments.folder));
     let cache = hub::HubSettings::from_env().ok().map(|of| of.cache);
@@ -197,7 +198,7 @@ fn said_folder(of: &FolderCheck) {
             println!("    differs: {}: recorded {}, found {}{by}", differs.at, differs.recorded, differs.found);
         }
         for lacking in check.cannot.iter().take(SAID) {
-            println!("    cannot: {}: lacks {}", lacking.at, lacking.lacks);
+            println!("    cannot: {}: missing {}", lacking.at, lacking.lacks);
         }
         let more = check.differs.len().saturating_sub(SAID) + check.cannot.len().saturating_sub(SAID);
         if more > 0 {

@@ -54,10 +54,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 const HEADLINE: &str = "table2";
 /// The folder of the page where that one is the recorded run's, which only another recorded one replaces.
 const HERE: &str = "here";
-/// What the recorded page ends in.
+/// End marker of the recorded page.
 const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
 
-/// The folder of reports.
+/// Returns the folder of reports.
 fn output(reports: &Path) -> OutputFolder {
     OutputFolder::new(reports, "pages")
 }
@@ -72,7 +72,7 @@ pub(super) fn check(reports: &Path) -> Result<()> {
     output(&reports.join(HERE)).check(&names)
 }
 
-/// What the page is made of in the results' folders, by path: as far as it can be read.
+/// Hashes what the page is made of in the results folders, as far as readable.
 pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for folder in folders(results) {
@@ -87,18 +87,20 @@ pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, 
     Some(files)
 }
 
-/// The pages that may be there.
+/// Returns the possible pages.
 pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
     let folders = [reports.to_owned(), reports.join(HERE)];
     let all = folders.iter().flat_map(|folder| [PAGE, AUDIT].map(|name| folder.join(name)));
     all.filter(|page| page.symlink_metadata().is_ok()).collect()
 }
 
-/// Writes the page from everything that lies in the results' folders; what is left out is told. The recorded run has a page
-/// of its own, which stays as it is until it is recorded anew: of anything else there is another page beside it. The page, and
-/// whether something was left out.
+/// Writes the page from all results folders and reports what is left out. The recorded run has its own page, which
+/// changes only when recorded again; other results go to a second page next to it. Returns the page, and whether
+/// something was left out.
 pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
-    let (mut sheets, mut left_out, mut shown) = (Vec::new(), Vec::new(), Vec::new());
+    let mut sheets = Vec::new();
+    let mut left_out = Vec::new();
+    let mut shown = Vec::new();
     // A list has no record, and is the program's own.
     let kept = |folder: &PathBuf| Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file();
     let folders: Vec<PathBuf> = match record {
@@ -150,7 +152,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
         false => (utc(SystemTime::now()), machine::program()),
     };
     let is_part = !left_out.is_empty();
-    let left = "What each number was made from, by key, is left out here; `run.json` beside each table has it.";
+    let left = "The inputs of each number, by key, are left out here; `run.json` next to each table has them.";
     let page = Page {
         title: "ghostlab: the tables and figures of \"Ghosted Layers\"".into(),
         made,
@@ -194,14 +196,14 @@ fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> R
     Ok(())
 }
 
-/// Bytes of the files of a folder that a repository keeps.
+/// Returns the size of a folder's committed files.
 fn kept_bytes(folder: &Path) -> u64 {
     let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let kept = listing.filter(|item| !may_be_left_out(&item.file_name().to_string_lossy()));
     kept.filter_map(|item| item.metadata().ok()).filter(std::fs::Metadata::is_file).map(|of| of.len()).sum()
 }
 
-/// The claims about each artifact, as a file beside it.
+/// Writes the claims about each artifact next to it.
 fn write_claims(folders: &[PathBuf]) -> Result<()> {
     let mut profiles: BTreeMap<String, Vec<JudgedClaim<'_>>> = BTreeMap::new();
     // Races have no numbers, and nothing is claimed of them.
@@ -220,9 +222,10 @@ fn has_numbers(folder: &Path) -> bool {
     folder.join(StoredResults::FILE).is_file()
 }
 
-/// When the last of some runs was made, and by which programs.
+/// Returns when the last of some runs was made, and by which programs.
 fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
-    let (mut made, mut programs) = (String::new(), BTreeSet::new());
+    let mut made = String::new();
+    let mut programs = BTreeSet::new();
     for folder in folders.iter().filter(|folder| folder.join(Provenance::FILE).is_file()) {
         made = made.max(Provenance::finished(folder).unwrap_or_default());
         if has_numbers(folder) {
@@ -232,7 +235,7 @@ fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
     Ok((made, programs.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
-/// Why the page does not show the results in a folder.
+/// Explains why the page does not show a folder's results.
 fn reason(folder: &Path) -> String {
     match Provenance::described(folder) {
         None => "its record does not say what it belongs to: an earlier version wrote it".into(),
@@ -244,8 +247,7 @@ fn reason(folder: &Path) -> String {
     }
 }
 
-/// An artifact whose cells' notes are its own: a cell of the same name in another artifact or profile may be made
-/// otherwise.
+/// Gives an artifact's notes their own keys, because a cell of the same name elsewhere may be made otherwise.
 fn own_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
     let PagePart { mut artifact, cells } = sheet;
     let place = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
@@ -259,7 +261,7 @@ fn own_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>)
     (artifact, notes)
 }
 
-/// The folders of artifacts and of their profiles.
+/// Lists the folders of artifacts and their profiles.
 fn folders(results: &Path) -> Vec<PathBuf> {
     // A folder that is being written has a hidden name.
     let seen = |path: &PathBuf| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
@@ -267,17 +269,18 @@ fn folders(results: &Path) -> Vec<PathBuf> {
     inner(results).flat_map(|folder| std::iter::once(folder.clone()).chain(inner(&folder))).collect()
 }
 
-/// The same without recorded runs beside which there is one that was made here.
+/// Lists the folders without recorded runs that have a local run next to them.
 fn current(results: &Path) -> Vec<PathBuf> {
     let mut all = folders(results);
     all.retain(|folder| !here(folder).join(PagePart::FILE).is_file());
     all
 }
 
-/// The files of an artifact, as links from the page.
+/// Returns links from the page to an artifact's files.
 fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let (folder, reports) = (absolute(folder), absolute(reports));
+    let folder = absolute(folder);
+    let reports = absolute(reports);
     let common = folder.components().zip(reports.components()).take_while(|(a, b)| a == b).count();
     let up = "../".repeat(reports.components().count() - common);
     let down: PathBuf = folder.components().skip(common).collect();
@@ -288,7 +291,7 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
 }
 
-/// Every claim, on the paper's numbers and on those of all artifacts of a profile that are made; none where none is.
+/// Judges every claim on the paper's numbers and on a profile's existing artifacts. Empty without artifacts.
 pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     claims::judged_in(&current(results), profile)
 }

@@ -34,8 +34,8 @@ pub(super) struct Arguments {
     /// `table2`, `figure1`, …, or `all`.
     #[arg(add = candidates::artifacts())]
     artifacts: Vec<String>,
-    /// Change a value of the artifacts' grids, for example `--set calibration.sequences=16`. What comes of it has a
-    /// folder of its own, and is neither on the page nor held against the paper's claims.
+    /// Change a value of the artifacts' grids, for example `--set calibration.sequences=16`. The results go to their
+    /// own folder; they are not on the page and not compared with the paper's claims.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// `tiny`: on the backbones and data that come with the program; `paper`: on the paper's.
@@ -53,24 +53,24 @@ pub(super) struct Arguments {
     /// Prune and repair even where the dense backbone misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
-    /// Bring what is missing from the Hugging Face hub first.
+    /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Compute nothing: tables and figures of what is stored.
+    /// Compute nothing: make tables and figures from stored results.
     #[arg(long)]
     stored: bool,
-    /// Time latencies anew, all that are timed beside each other, and put the new times in the place of the stored ones. It
-    /// says first which; nothing else is computed again.
+    /// Measure latencies again, all that belong to one comparison, and replace the stored ones. Prints which before it
+    /// starts; nothing else is computed again.
     #[arg(long, conflicts_with = "stored")]
     retime: bool,
-    /// Make it the recorded run, which the repository keeps: it takes the place of the one before, and the page is that of
-    /// recorded runs. Without this a recorded run stays; what is made and says something else is put beside it.
+    /// Make it the recorded run that the repository keeps: it replaces the previous one, and the page shows recorded
+    /// runs. Without this, a recorded run stays and different results go next to it.
     #[arg(long, conflicts_with_all = ["overrides", "stored", "frozen", "no_gate"])]
     record: bool,
     /// Record times although they are unstable. Without this a record of times needs an idle machine.
     #[arg(long, requires = "record")]
     record_noisy: bool,
-    /// Of one artifact: its grid as it was frozen by `submit`.
+    /// For an artifact: its grid as frozen by `submit`.
     #[arg(long, value_name = "FILE")]
     frozen: Option<PathBuf>,
     /// Print every event as a line of JSON instead of progress and tables.
@@ -86,7 +86,7 @@ pub(super) struct Arguments {
     threads: Threads,
 }
 
-/// What is asked for, and the folders that are meant.
+/// The request, with its folders.
 struct Call<'a> {
     arguments: &'a Arguments,
     experiments: PathBuf,
@@ -98,7 +98,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     noted(arguments.frozen.as_deref(), || ended(arguments))
 }
 
-/// Makes what is asked for; the exit code.
+/// Makes what is requested; returns the exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
     let call = Call {
         arguments,
@@ -137,11 +137,12 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         (progress::reporter(arguments.events), stop::on_ctrl_c(stop::AFTER_BATCH)?, Instant::now());
     let settings = RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.engine.request()) };
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
-    let (mut made, mut errors) = (Vec::new(), Vec::new());
+    let mut made = Vec::new();
+    let mut errors = Vec::new();
     for artifact in &chosen {
         match call.made_one(artifact, &runner) {
             Ok(one) => made.push(one),
-            // Of several artifacts, one that lacks its models does not keep the others from being made.
+            // With several artifacts, missing models of one do not stop the others.
             Err(error) if chosen.len() > 1 && error.kind() != ErrorKind::Interrupted => {
                 eprintln!("{}: {error}\n", artifact.name);
                 errors.push((artifact.name.clone(), error));
@@ -189,8 +190,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
 }
 
 impl Call<'_> {
-    /// What is said of the paper's claims about some artifacts, where a profile's are judged, and the page, written where it is not
-    /// as it would be.
+    /// Returns the judged claims of some artifacts, and writes the page if it changed.
     fn paged(&self, names: &[&str], judged: Option<&str>, store: &Store) -> Result<(String, PathBuf)> {
         let Self { arguments, results, reports, .. } = self;
         let finished = || {
@@ -207,7 +207,7 @@ impl Call<'_> {
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
         let (page, left_out) = report::write(results, reports, arguments.record)?;
         let done = (claims, page);
-        // What is left out is told each time.
+        // Omissions are reported each time.
         if let Some(finished) = finished().filter(|_| !left_out) {
             let pages = report::pages(reports);
             finished.keep(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
@@ -215,7 +215,7 @@ impl Call<'_> {
         Ok(done)
     }
 
-    /// The paper's claims about these artifacts, on the paper's numbers and on ours.
+    /// Formats the claims about these artifacts on the paper's numbers and on ours.
     fn claims_about(&self, names: &[&str], profile: &str) -> Result<String> {
         let mut judged = report::judged(&self.results, profile)?;
         judged.retain(|of| of.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
@@ -232,7 +232,7 @@ impl Call<'_> {
         if arguments.record { target.recording(arguments.record_noisy) } else { Ok(target) }
     }
 
-    /// Makes one artifact and says what came of it.
+    /// Makes one artifact and reports the result.
     fn made_one(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
         let Self { arguments, experiments, results, .. } = self;
         let name = artifact.name.clone();
@@ -259,7 +259,8 @@ impl Call<'_> {
         let GivenWork { grid, gated, .. } = match &submission {
             Some(submission) => GivenWork::frozen(submission, runner.store)?,
             None => {
-                let (profile, overrides) = (arguments.profile.as_deref(), &arguments.overrides);
+                let profile = arguments.profile.as_deref();
+                let overrides = &arguments.overrides;
                 GivenWork::of_artifact(artifact.clone(), profile, overrides, arguments.no_gate, runner.store)?
             }
         };
@@ -301,12 +302,12 @@ impl Call<'_> {
         misses.iter().for_each(|miss| eprintln!("  {miss}"));
         if !misses.is_empty() {
             let backbones = GateFailure::backbones(&misses).join(", ");
-            eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them all the same");
+            eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them anyway");
         }
         failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
         if unmade > 0 {
             let all = out::cells(grid.cells.len());
-            eprintln!("{name}: {unmade} of {all} are not made yet, or not wholly; without --stored they are");
+            eprintln!("{name}: {unmade} of {all} are not complete; without --stored they are computed");
         }
         let failure = |(cell, reason): &(String, String)| CellFailure { cell: cell.clone(), reason: reason.clone() };
         Ok(MadeArtifact {
@@ -323,9 +324,8 @@ impl Call<'_> {
         })
     }
 
-    /// An artifact that is made of what the grid needs and the store holds, where a call like this one would find it so. None
-    /// where this one asks for more than files: to measure, record, clear up, tell events, or open a gate. With what is to be said
-    /// of its inputs each time.
+    /// Returns a check for an artifact that may be up to date. `None` if the call asks for more than files: to measure,
+    /// record, evict, print events or open a gate. Also returns notes about its inputs.
     fn finished<'a>(
         &self,
         artifact: &Artifact,
@@ -349,7 +349,7 @@ impl Call<'_> {
     }
 }
 
-/// Whether a run measures times: all anew, or those that are not stored.
+/// Whether a run measures times: all again, or those that are not stored.
 fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
     let Runner { store, settings, .. } = runner;
     if grid.evaluate.latency.is_empty() || settings.retime {
@@ -367,7 +367,8 @@ fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
     if !spread.is_noise() {
         return Ok(());
     }
-    let (found, most) = (100.0 * spread.relative(), 100.0 * NOISE);
+    let found = 100.0 * spread.relative();
+    let most = 100.0 * NOISE;
     Err(Error::job("the machine is not idle enough to record times")
         .at(artifact.to_owned())
         .expected(format!("times of one computation within {most:.0} % of their mean"))
@@ -375,7 +376,7 @@ fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
         .hint("stop other programs and run it again, or add --record-noisy"))
 }
 
-/// What is said of an artifact that is made whole.
+/// Report of a complete artifact.
 #[derive(Serialize, Deserialize)]
 struct Done {
     screen: Option<String>,
@@ -400,9 +401,10 @@ impl Done {
             println!("{screen}");
             print!("{beside}");
         }
-        let (name, cells) = (&artifact.name, grid.cells.len());
+        let name = &artifact.name;
+        let cells = grid.cells.len();
         let all = out::cells(cells);
-        note!("{name}: {cells} of {all} are stored already, and its files are as they were written: nothing to do");
+        note!("{name}: {cells} of {all} are stored already, and its files are unchanged: nothing to do");
         if let Some(recorded) = &recorded {
             note!("{name}: {recorded}");
         }

@@ -30,11 +30,11 @@ pub(super) struct Arguments {
     /// engine or float type, and an artifact that is run have a folder of their own below it.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// Compute nothing: the tables of what is stored, and why the rest is not, as far as anybody tried.
+    /// Compute nothing: print the tables of stored results, and why the rest is missing, if known.
     #[arg(long)]
     stored: bool,
-    /// Time latencies anew, all that are timed beside each other, and put the new times in the place of the stored ones. It
-    /// says first which; nothing else is computed again.
+    /// Measure latencies again, all that belong to one comparison, and replace the stored ones. Prints which before it
+    /// starts; nothing else is computed again.
     #[arg(long, conflicts_with = "stored")]
     retime: bool,
     /// Print every event as a line of JSON instead of progress and table.
@@ -70,7 +70,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Runs; the exit code.
 fn ended(arguments: &Arguments) -> Result<u8> {
-    let (started, clock) = (SystemTime::now(), Instant::now());
+    let started = SystemTime::now();
+    let clock = Instant::now();
     let mut grid = arguments.asked.grid()?;
     arguments.asked.threads.start()?;
     let store = if arguments.stored { arguments.asked.look()? } else { arguments.asked.store()? };
@@ -105,7 +106,8 @@ fn ended(arguments: &Arguments) -> Result<u8> {
 
     let over = arguments.over.map(|OverArg::Seed| Over::Seed);
     let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, out::width())?;
-    let (written, seconds) = (all_shown(&files), clock.elapsed().as_secs_f64());
+    let written = all_shown(&files);
+    let seconds = clock.elapsed().as_secs_f64();
     let said = format!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
     let ran = Ran {
         grid: grid.name.clone(),
@@ -123,9 +125,11 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         note!("{}: a folder of its own, for {}", target.path().display(), target.description().differs.join(", "));
     }
     note!("{said}");
-    let (failed, unmade, all) = (outcome.failed(), outcome.unmade(), cells(grid.cells.len()));
+    let failed = outcome.failed();
+    let unmade = outcome.unmade();
+    let all = cells(grid.cells.len());
     if unmade > 0 {
-        eprintln!("{unmade} of {all} are not made yet, or not wholly; without --stored they are");
+        eprintln!("{unmade} of {all} are not complete; without --stored they are computed");
     }
     if failed > 0 {
         eprintln!("{failed} of {all} failed; the table tells why");
@@ -137,7 +141,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     })
 }
 
-/// The cells without a result, with their reasons.
+/// Lists the cells without a result, with reasons.
 fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&String>) -> Vec<CellFailure> {
     let of = |(cell, result): (&Cell, &CellResult)| {
         Some(CellFailure { cell: cell.to_string(), reason: why(result)?.lines().next().unwrap_or_default().to_owned() })
@@ -145,10 +149,11 @@ fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&S
     grid.cells.iter().zip(&outcome.cells).filter_map(of).collect()
 }
 
-/// What of the grid is stored, and why the rest is not, as `plan` has it.
+/// Describes what of the grid is cached, and why the rest is not, like `plan`.
 fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    let (state, reasons) = (StoreState::read(&plan, store), Reasons::new(store, &plan));
+    let state = StoreState::read(&plan, store);
+    let reasons = Reasons::new(store, &plan);
     let counts = plan::counts(&answer::plan::artifacts(&plan, &state, &reasons, store));
     Ok(counts.trim_end().to_owned())
 }

@@ -21,7 +21,7 @@ use crate::files::atomic::write_atomically;
 use crate::files::output::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 use crate::grid::{Grid, HubSource};
 use crate::model::Config;
-use crate::quantity::MOST;
+use crate::quantity::MAX;
 use crate::results::{ModelScore, ModelScores};
 use crate::tasks::{Bos, DocumentLimit};
 use crate::{artifact, exec};
@@ -42,17 +42,17 @@ pub(super) struct Arguments {
     /// Where the rows of definitions are: a folder with a file for each split. By default the hub's data sets that they name.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::AnyPath)]
     rows: Option<PathBuf>,
-    /// Of definitions: examples before a question. Without it each has its own number, mostly none.
+    /// For definitions: number of examples before a question. The default is each definition's own, usually 0.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
     shots: Option<u32>,
-    /// Of definitions: put questions in the model's own chat template.
+    /// For definitions: format questions with the model's chat template.
     #[arg(long)]
     chat: bool,
-    /// Of definitions: a text before all, the system's message of a chat.
+    /// For definitions: a text before all others, the system message of a chat.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Of definitions: write what was asked and answered, document by document, as lm-evaluation-harness does with
-    /// `--log_samples`: a file `samples_TASK.jsonl` each.
+    /// For definitions: write requests and answers by document, as lm-evaluation-harness does with `--log_samples`: one
+    /// file `samples_TASK.jsonl` each.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     samples: Option<PathBuf>,
     /// Texts by name (`wikitext2`, `c4`, `ptb`, any file in `corpora/`) or text files, with the tokens of a window where
@@ -60,21 +60,21 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',', add = candidates::texts())]
     perplexity: Vec<String>,
     /// Tokens of a window; 2048 by default, or the model's context where that is less.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MOST as i64))]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: Option<u32>,
     /// How the rows of text files are joined and their windows drawn.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
-    /// Only the first documents of each task: so many, or below 1 that part of them. (--windows does it for texts.)
+    /// Only the first documents of each task: a number, or a fraction below 1. (For texts use --windows.)
     #[arg(long = "documents", visible_alias = "limit", value_name = "N")]
     limit: Option<DocumentLimit>,
     /// Only the first windows of each text.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
     windows: Option<u32>,
     /// Whether contexts begin with the tokenizer's special tokens: as it does by itself, never or always.
     #[arg(long, default_value_t, value_parser = str::parse::<Bos>)]
     bos: Bos,
-    /// Bring what is missing from the hub first.
+    /// Download missing inputs from the hub first.
     #[arg(long)]
     fetch: bool,
     /// The profile whose texts and tasks are meant by their names: `profiles/NAME.yaml` here or among the experiments. By
@@ -97,9 +97,9 @@ pub(super) struct Arguments {
     place: StoreArgs,
 }
 
-/// How messages call the grid. It stands in no file; names are looked for as in one of the current folder.
+/// Name of the grid in messages. It has no file; names are resolved as for a grid in the current folder.
 const FILE: &str = "score";
-/// Tokens of a window where nobody says otherwise: the reference code's.
+/// Default number of tokens per window, as in the reference code.
 const LENGTH: usize = 2048;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -113,9 +113,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let mut grid = grid(arguments)?;
     artifact::hold(&mut grid, &work::hash(&store)).map_err(|error| {
-        if error.advice().is_some() { error.hint("the same command with --fetch brings it anew") } else { error }
+        if error.advice().is_some() { error.hint("the same command with --fetch fetches it again") } else { error }
     })?;
-    let (inputs, force) = (|| home::inputs(&grid, &store), arguments.force);
+    let inputs = || home::inputs(&grid, &store);
+    let force = arguments.force;
     let output = arguments.output.as_ref().map(|path| OutputFile { path, inputs: inputs(), force, is_ours: is_sealed });
     output.as_ref().map_or(Ok(()), OutputFile::check)?;
     let settings = arguments.limits.settings(arguments.engine.request());
@@ -126,7 +127,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         write_samples(folder, &exec::harness_samples(&grid, settings, &store, &outcome)?)?;
     }
     if let Some(output) = output {
-        // By its own hash it is known for what was written here.
+        // Its own hash marks it as written by this command.
         file[SEAL] = json!(UNSEALED);
         let text = serde_json::to_string_pretty(&file)
             .map_err(|error| Error::job("the results have no JSON form").found(error.to_string()))?;
@@ -156,7 +157,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// What of a grid is of the hub, or stands in for it.
+/// Returns the inputs of a grid that are from the hub, or replace it.
 fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, of)| (name, &of.hub));
     let corpora = grid.corpora.iter().map(|(name, of)| (name, &of.hub));
@@ -164,7 +165,9 @@ fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
     let defined = grid.definitions.iter().map(|(name, of)| (name, &of.hub));
     let input = |(name, hub): (&String, &Option<HubSource>)| {
         let HubSource { repository, commit, pinned, .. } = hub.as_ref()?;
-        let (name, repository, commit) = (name.clone(), repository.clone(), commit.as_ref().map(ToString::to_string));
+        let name = name.clone();
+        let repository = repository.clone();
+        let commit = commit.as_ref().map(ToString::to_string);
         Some(HubInput { name, repository, commit, pinned: *pinned })
     };
     backbones.chain(corpora).chain(tasks).chain(defined).filter_map(input).collect()
@@ -175,7 +178,7 @@ fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
     format!("{name}: {repository}, {commit}, {}", if *pinned { "pinned" } else { "not pinned" })
 }
 
-/// The grid, with windows that fit the model's context.
+/// Builds the grid, with windows that fit the model's context.
 fn grid(arguments: &Arguments) -> Result<Grid> {
     let load =
         |length| Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options);
@@ -187,7 +190,7 @@ fn grid(arguments: &Arguments) -> Result<Grid> {
     }
 }
 
-/// A line of the grid, which stands in no file, is none of the user's.
+/// Removes the location of the generated grid, which is not the user's file.
 fn in_options(error: Error) -> Error {
     let line = format!("{FILE}:");
     let Some(place) = error.parts().place.clone().filter(|place| place.contains(&line)) else { return error };
@@ -195,7 +198,7 @@ fn in_options(error: Error) -> Error {
     error.placed(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
 }
 
-/// The grid as a file would have it. (JSON is YAML.)
+/// Writes the grid as JSON, which is YAML.
 fn text(arguments: &Arguments, length: usize) -> Result<String> {
     if arguments.tasks.is_empty() && arguments.perplexity.is_empty() {
         return Err(Error::bad_input("nothing to score")
@@ -205,7 +208,9 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     }
     let (name, backbone) = backbone(&arguments.model)?;
     let shared = SharedEntries::of(&arguments.model, arguments.profile.as_ref())?;
-    let (mut tasks, mut used, mut defined) = (Map::new(), Vec::new(), false);
+    let mut tasks = Map::new();
+    let mut used = Vec::new();
+    let mut defined = false;
     for given in &arguments.tasks {
         if let Some(entry) = definition(arguments, given)? {
             used.push(entry);
@@ -243,7 +248,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     Ok(grid.to_string())
 }
 
-/// The entry of a task that is given by a definition; none of one that is not.
+/// Returns the entry of a task given by a definition, if it is one.
 fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
     let is_yaml = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
@@ -273,7 +278,7 @@ fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     Ok(Some(entry))
 }
 
-/// A file for each task, as lm-evaluation-harness names them but for the time.
+/// Writes a file per task, named as by lm-evaluation-harness without the time.
 fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     for (task, lines) in samples {
@@ -287,7 +292,7 @@ fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> 
     Ok(())
 }
 
-/// A line for each score.
+/// Formats one line per score.
 fn table(scores: &[ModelScore]) -> String {
     let number = |score: &ModelScore, value: f64| format!("{value:.0$}", if score.percent { 2 } else { 4 });
     let mut rows = vec![["scored on", "metric", "value", "±", "bits per byte", "items"].map(str::to_owned).to_vec()];

@@ -33,10 +33,10 @@ pub(super) struct Arguments {
     /// Write the winner as a Hugging Face folder, with the evidence in its model card.
     #[arg(long, value_name = "FOLDER")]
     export: Option<PathBuf>,
-    /// Bring what is missing from the hub first.
+    /// Download missing inputs from the hub first.
     #[arg(long)]
     fetch: bool,
-    /// Of a grid file: change a value, for example `--set search.seed=1`.
+    /// For a grid file: change a value, for example `--set search.seed=1`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Where the report's folder is made; `results` of the checkout by default.
@@ -52,7 +52,7 @@ pub(super) struct Arguments {
     place: StoreArgs,
 }
 
-/// What its files are called.
+/// Base name of its files.
 const NAME: &str = "search";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -142,7 +142,7 @@ fn is_grid(model: &str) -> bool {
     Path::new(model).extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
-/// Of a grid file everything stands in it.
+/// Loads a search from a grid file, which contains everything.
 fn of_file(arguments: &Arguments) -> Result<Grid> {
     let SearchArgs { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.asked;
     let lists = [budget, tasks, texts, calibration, criteria, recoveries];
@@ -150,13 +150,13 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
     if let Some((name, _)) = names.into_iter().zip(lists).find(|(_, list)| !list.is_empty()) {
         return Err(Error::bad_input("a grid file says what is searched")
             .at(name)
-            .expected("no axes and no budget beside it")
+            .expected("no other axes and no budget")
             .hint("change a value of it with --set, for example `--set search.budget.layers=6`"));
     }
     Grid::load(Path::new(&arguments.asked.model), arguments.asked.profile.as_deref(), &arguments.overrides)
 }
 
-/// `results/NAME/search+BUDGET`: another budget has another folder.
+/// Returns `results/NAME/search+BUDGET`; each budget has its own folder.
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
     let results = home::below(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
@@ -173,7 +173,7 @@ fn exported(grid: &Grid, found: &Found, folder: &Path, exporter: &Exporter<'_>) 
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
 }
 
-/// The command line that was given, with an export.
+/// Returns the given command line with an export.
 fn export_command() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     format!("ghostlab {} --export FOLDER", cluster::line(words))
@@ -189,7 +189,7 @@ fn say(answer: &Searched) {
         found.lines().iter().for_each(|line| println!("{line}"));
         let spent = &found.spent;
         if spent.layers > 0.0 && answer.searches.len() == 1 {
-            // What was stored before took no time: then there is nothing to compare.
+            // Stored results took no time, so there is nothing to compare.
             let all = answer.seconds * spent.all_layers / (spent.layers + spent.judged_layers);
             println!("This took {}; all candidates on all items about {}.", seconds(answer.seconds), seconds(all));
         }
@@ -205,19 +205,19 @@ fn say(answer: &Searched) {
     }
 }
 
-/// What is raced, and where it goes.
+/// A search, and the folder of its results.
 pub(super) struct Race<'a> {
     pub(super) artifact: &'a Artifact,
     pub(super) races: &'a RacesEntry,
     pub(super) grid: Grid,
     /// The folder of the races.
     pub(super) target: &'a ResultsFolder,
-    /// That of all artifacts.
+    /// Results folder of all artifacts.
     pub(super) results: &'a Path,
     pub(super) quiet: bool,
 }
 
-/// Races, writes what came of it, and says it beside the other artifact's best rows.
+/// Searches, writes the results, and reports them next to the other artifact's best rows.
 pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;
     let started = SystemTime::now();
@@ -230,7 +230,7 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
         let outcome = runner.run(grid, target.path())?;
         match outcome.cells.iter().find(|of| runner.stored && of.missing.is_some() && of.failure.is_none()) {
             None => Ok(outcome),
-            Some(of) => Err(Error::missing("a search is not made yet, or not wholly")
+            Some(of) => Err(Error::missing("a search is not complete")
                 .at(of.cell.to_string())
                 .hint("without --stored it is made")),
         }

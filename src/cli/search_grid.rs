@@ -15,20 +15,20 @@ use crate::error::{Error, Result};
 use crate::grid::{Budget, Grid, InputList, Latency, Search};
 use crate::model::{Config, EngineRequest};
 use crate::options::Options;
-use crate::quantity::MOST;
+use crate::quantity::MAX;
 use crate::recovery;
 use crate::search::shallowest;
 use crate::tasks::Bos;
 
-/// What is searched.
+/// The models and settings of a search.
 #[derive(Args)]
 pub(super) struct SearchArgs {
     /// A folder with config.json, tokenizer.json and *.safetensors; `org/name[@revision]` of the hub's cache; the name of a
     /// file in `backbones/`; or a grid file that says `search` instead of `evaluate`.
     #[arg(add = candidates::models())]
     pub(super) model: String,
-    /// What every candidate has to meet: `layers=8` (so many are removed), `speedup=1.3`, `latency=25ms`, `memory=12GB`;
-    /// several are met together.
+    /// Requirements on every candidate: `layers=8` (number of removed layers), `speedup=1.3`, `latency=25ms`,
+    /// `memory=12GB`; several must hold together.
     #[arg(long, value_name = "BOUND", num_args = 1.., value_delimiter = ',')]
     pub(super) budget: Vec<String>,
     /// Tasks by name, or their files, as `score` has them: the objective is their mean accuracy.
@@ -50,16 +50,16 @@ pub(super) struct SearchArgs {
     pub(super) recoveries: Vec<String>,
     /// Most documents of all tasks together, and most windows of all texts together; all by default. A fifth of them is kept
     /// for the judgement.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
     items: Option<u32>,
     /// The chance of any false exit from the race.
     #[arg(long, default_value_t = 0.05, value_parser = alpha)]
     alpha: f64,
-    /// Of the order in which items come.
+    /// Seed for the order of items.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Tokens of a window, and of a calibration sequence; 2048 by default, or the model's context where that is less.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MOST as i64))]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: Option<u32>,
     /// The prompt that speed is counted and measured over: tokens, sequences that are read together, and new tokens of each that
     /// are decoded behind it.
@@ -73,19 +73,19 @@ pub(super) struct SearchArgs {
     pub(super) profile: Option<String>,
 }
 
-/// How messages call the grid of a command line. It stands in no file.
+/// Name in messages of a grid from the command line. It has no file.
 const FILE: &str = "command line";
-/// Tokens of a window and of a calibration sequence where nobody says otherwise.
+/// Default number of tokens per window and per calibration sequence.
 const LENGTH: usize = 2048;
-/// Sequences of a calibration where nobody says otherwise: the paper's.
+/// Default number of calibration sequences: the paper's.
 const SEQUENCES: usize = 128;
-/// The calibration where nobody says otherwise.
+/// Default calibration corpus.
 const CALIBRATION: &str = "c4-train";
 
 fn prompt(text: &str) -> Result<Latency, String> {
     let (read, new) = text.split_once('+').map_or((text, None), |(read, new)| (read, Some(new)));
     let (length, batch) = read.split_once('x').unwrap_or((read, "1"));
-    let count = |text: &str| text.parse::<usize>().ok().filter(|count| (1..=MOST).contains(count));
+    let count = |text: &str| text.parse::<usize>().ok().filter(|count| (1..=MAX).contains(count));
     match (count(length), count(batch), new.map(count)) {
         (_, _, Some(None)) | (None, ..) | (_, None, _) => {
             Err("tokens, tokens x sequences, and new tokens behind them: 512, 512x4, 512x1+64".to_owned())
@@ -103,7 +103,7 @@ fn alpha(text: &str) -> Result<f64, String> {
 pub(super) type TimeOfDense<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
 
 impl SearchArgs {
-    /// What the grid needs; nothing of it need be there.
+    /// Returns the grid's inputs, which may be missing.
     ///
     /// # Errors
     /// Exit code 2: the command line says what cannot be meant.
@@ -111,7 +111,7 @@ impl SearchArgs {
         Grid::needs_of_text(&self.text(&self.bounds()?, &[1], LENGTH)?, Path::new(FILE))
     }
 
-    /// The grid: what is named is looked for, and depths are worked out from the budget.
+    /// Builds the grid: resolves names, and derives depths from the budget.
     ///
     /// # Errors
     /// Exit code 2: the command line says what cannot be meant, or a budget that nothing meets. Exit code 3: something is not
@@ -128,7 +128,7 @@ impl SearchArgs {
         let budget = self
             .budget_of(&bounds, &entry, &name)
             .map_err(|error| error.at(format!("--budget {}", self.budget.join(","))))?;
-        // What is not there is told before anything is measured.
+        // Missing inputs are reported before anything is measured.
         Grid::of_text(&self.text(&bounds, &[1], 2)?, Path::new(FILE)).map_err(fetchable)?;
         let depths = match budget.layers.as_slice() {
             [] => {
@@ -155,7 +155,7 @@ impl SearchArgs {
         Grid::of_text(&self.text(&bounds, &depths, length)?, Path::new(FILE)).map_err(fetchable)
     }
 
-    /// The bounds of `--budget` as a grid has them.
+    /// Converts the bounds of `--budget` to a grid's.
     fn bounds(&self) -> Result<Map<String, Value>> {
         let forms = "`layers=8`, `speedup=1.3`, `latency=25ms` or `memory=12GB`";
         if self.tasks.is_empty() && self.texts.is_empty() {
@@ -190,7 +190,7 @@ impl SearchArgs {
         Ok(budget)
     }
 
-    /// The bounds, read and checked as a grid's are.
+    /// Parses and checks the bounds like a grid's.
     fn budget_of(&self, bounds: &Map<String, Value>, entry: &Value, name: &str) -> Result<Budget> {
         let any = json!({
             "name": "search", "backbones": entry, "backbone": [name], "criterion": "llm-streamline", "depth": 1, "recovery": "none",
@@ -204,7 +204,7 @@ impl SearchArgs {
         }
     }
 
-    /// The grid as a file would have it. (JSON is YAML.)
+    /// Writes the grid as JSON, which is YAML.
     fn text(&self, bounds: &Map<String, Value>, depths: &[usize], length: usize) -> Result<String> {
         let (name, entry) = backbone(&self.model)?;
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
@@ -266,14 +266,14 @@ fn named(given: &[String], all: impl FnOnce() -> Vec<String>) -> Vec<String> {
     if given.is_empty() { all() } else { given.to_vec() }
 }
 
-/// The paper's criteria that need no trials and no options.
+/// Returns the paper's criteria that need no trials and no options.
 fn one_pass() -> Vec<String> {
     let any = PruneSpec { backbone: "", layers: 8, depth: 2 };
     let fits = |name: &str| criterion::build(name, &Options::new()).is_ok_and(|rule| rule.trials(&any).is_empty());
     criterion::described().into_iter().filter(|of| !of.beyond && fits(&of.name)).map(|of| of.name).collect()
 }
 
-/// `TEXT:SEQUENCESxTOKENS@SEED` as the text and its numbers.
+/// Parses `TEXT:SEQUENCESxTOKENS@SEED`.
 fn sized(given: &str, length: usize) -> Result<(String, [usize; 3])> {
     let usual = [SEQUENCES, length, 0];
     let Some((text, size)) = given.rsplit_once(':').filter(|_| !Path::new(given).exists()) else {

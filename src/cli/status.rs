@@ -1,5 +1,5 @@
-//! `ghostlab status`: runs and workers, how far they are, what failed; what the scheduler tells, beside it. `ghostlab cancel` ends what
-//! `submit` submitted with this store, and nothing else.
+//! `ghostlab status`: runs and workers with progress and failures, and the scheduler's state. `ghostlab cancel` ends
+//! jobs that `submit` submitted with this store, and no others.
 
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
@@ -23,7 +23,7 @@ use crate::quantity::counted;
 pub(super) struct Arguments {
     #[command(flatten)]
     place: StoreArgs,
-    /// Show all runs, not only those that go on and the newest of each grid; of shared grids every job and worker.
+    /// Show all runs, not only active ones and the newest of each grid; for shared grids every job and worker.
     #[arg(long)]
     all: bool,
 }
@@ -51,7 +51,7 @@ fn text(answer: &StatusAnswer, all: bool) {
             print!("{}", described(run));
         }
     }
-    // A run by itself tells of its own failures.
+    // A run reports its own failures.
     let own = |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|of| of.cell == failure.what);
     failures.iter().filter(|failure| !own(failure)).for_each(|failure| println!("{}", failed(failure)));
     submissions.iter().for_each(|submission| println!("{}", submitted(submission)));
@@ -60,7 +60,7 @@ fn text(answer: &StatusAnswer, all: bool) {
     }
 }
 
-/// A plan that workers share.
+/// Formats a plan that workers share.
 fn shared(plan: &PlanView, all: bool) -> String {
     let OutlineProgress { complete, cells, jobs } = &plan.progress;
     let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
@@ -112,7 +112,7 @@ fn failed(failure: &FailureView) -> String {
     format!("{what} {how}, last on {host} at {}: {reason}", at(*time))
 }
 
-/// A time in seconds since 1970.
+/// Formats a time in seconds since 1970.
 fn at(seconds: u64) -> String {
     utc(UNIX_EPOCH + Duration::from_secs(seconds))
 }
@@ -120,7 +120,8 @@ fn at(seconds: u64) -> String {
 fn submitted(submission: &SubmissionView) -> String {
     let ended = submission.ends.iter().map(|end| {
         let JobEnd { job, exit_code, host, reason, log, time } = end;
-        let (at, log) = (at(*time), log.display());
+        let at = at(*time);
+        let log = log.display();
         format!("\n  job {job} ended with exit code {exit_code} on {host} at {at}: {reason}\n    its log: {log}")
     });
     queued(submission) + &ended.collect::<String>()
@@ -143,11 +144,11 @@ fn queued(submission: &SubmissionView) -> String {
 
 fn described(record: &RunView) -> String {
     let stage = match record.stage {
-        RunState::Running if record.died => "died: the same command goes on where it was",
+        RunState::Running if record.died => "died: run the same command to resume",
         RunState::Running => "running",
         RunState::Complete => "complete",
         RunState::Failed => "failed",
-        RunState::Interrupted => "interrupted: the same command goes on where it was",
+        RunState::Interrupted => "interrupted: run the same command to resume",
     };
     let scored = match record.scores {
         0 => String::new(),
@@ -191,7 +192,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
                 .at(store.root().display().to_string())
                 .expected(if known.is_empty() { "a submission".to_owned() } else { known.join(", ") })
                 .found(format!("`{name}`"))
-                .hint("`ghostlab status` lists what was submitted"));
+                .hint("`ghostlab status` lists the submissions"));
         }
     }
     let all = arguments.which.is_empty();
@@ -204,7 +205,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
     let mut ended = Vec::new();
     for submission in &chosen {
         for job in queue.of(&submission.comment()) {
-            // Of an array the whole: `45_1` and `45_[2-3]` are 45.
+            // The array's id: `45_1` and `45_[2-3]` are 45.
             let number = job.id.split('_').next().unwrap_or_default().to_owned();
             if !ended.iter().any(|of: &EndedJob| of.job == number) {
                 ended.push(EndedJob { submission: submission.id.clone(), job: number });

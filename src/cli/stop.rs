@@ -11,13 +11,13 @@ use crate::exec::{Event, Reporter};
 /// The exit code of a worker that was asked to end before all was done: the `EX_TEMPFAIL` of sysexits.h, try again later.
 pub(super) const AGAIN: u8 = 75;
 
-/// Of a run.
+/// Shown for a run.
 pub(super) const AFTER_BATCH: &str = "stopping after this batch";
 
 /// A process has one handler, however many commands it calls.
 static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
-/// The first Ctrl-C, TERM or HUP stops where nothing is lost; the second stops at once. `words` are said at the first.
+/// Handles Ctrl-C, TERM or HUP: the first stops safely and prints `words`, the second stops at once.
 pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
     let mut known = STOP.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(stop) = known.as_ref() {
@@ -29,28 +29,29 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
         if flag.swap(true, Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("{words}; once more stops at once");
+        eprintln!("{words}; repeat to stop at once");
     })
     .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error.to_string()))?;
     *known = Some(Arc::clone(&stop));
     Ok(stop)
 }
 
-/// For so long after USR1 a worker goes on that has stored nothing yet: half of the two minutes that schedulers are asked for.
+/// Time after USR1 for which a worker continues that has stored nothing yet: half of the two minutes requested from
+/// schedulers.
 #[cfg(unix)]
 const FIRST_BATCH: Duration = Duration::from_secs(60);
 
 /// The signals that end a worker.
 pub(super) struct Signals {
-    /// It is to stop.
+    /// Whether to stop.
     pub(super) any: Arc<AtomicBool>,
     usr1: Arc<AtomicBool>,
     kept: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// USR1, TERM, Ctrl-C or HUP stop where nothing is lost; the same one again stops at once. USR1 says that time is nearly
-    /// up, and comes at the very beginning where a job has hardly any: who has stored nothing yet stores one batch first.
+    /// Handles USR1, TERM, Ctrl-C or HUP: the first stops safely, a repetition stops at once. USR1 means that time is
+    /// nearly up; a worker that has stored nothing first stores one batch.
     #[cfg(unix)]
     pub(super) fn watch() -> Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -89,12 +90,12 @@ impl Signals {
         Ok(Self { any: on_ctrl_c(AFTER_BATCH)?, usr1: Arc::default(), kept: Arc::default() })
     }
 
-    /// Whether the scheduler said that time is nearly up.
+    /// Returns whether the scheduler announced the time limit.
     pub(super) fn usr1(&self) -> bool {
         self.usr1.load(Relaxed)
     }
 
-    /// Whether anything was stored.
+    /// Returns whether anything was stored.
     pub(super) fn kept(&self) -> bool {
         self.kept.load(Relaxed)
     }

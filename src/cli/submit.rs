@@ -46,7 +46,7 @@ pub(super) struct Arguments {
     /// How many of them at a time; all by default.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     at_a_time: Option<u16>,
-    /// What the cluster wants to be asked for: partition, account, time, types of GPUs, … (docs/cluster.md).
+    /// Requirements of the cluster: partition, account, time, types of GPUs, … (docs/cluster.md).
     #[arg(long, value_name = "FILE")]
     profile_file: Option<PathBuf>,
     /// Print the job script and the commands, and submit nothing.
@@ -55,7 +55,7 @@ pub(super) struct Arguments {
     /// Submit although workers for the same plan are queued: these come in addition.
     #[arg(long)]
     again: bool,
-    /// Of an artifact: prune and repair even where the dense backbone misses the paper's dense numbers.
+    /// For an artifact: prune and repair even if the dense backbone misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
     /// Where the report writes; `results` of the checkout by default.
@@ -71,7 +71,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
     arguments.asked.threads.start()?;
-    // Of a dry run nothing is left: what it makes, it makes elsewhere.
+    // A dry run leaves nothing behind: its objects go to a temporary folder.
     let store = if arguments.dry_run { arguments.asked.look()? } else { arguments.asked.store()? };
     let shadow = if arguments.dry_run { Some(Shadow::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, Shadow::store);
@@ -90,7 +90,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
     let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
     let cpus = arguments.asked.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
-    // Jobs beside the weights, and what the program itself and cached files take.
+    // Memory of jobs besides the weights, and of the program and cached files.
     let memory = arguments.limits.memory.map_or(answer.memory_bytes, Gigabytes::bytes);
     let folder =
         std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
@@ -163,15 +163,17 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Tells what was submitted, to people as what was `said`.
+/// Reports the submission; people read the text `said`.
 fn told(answer: Submitted, said: &str) -> Result<ExitCode> {
     answer::show(answer, Answer::SubmitSlurm, |_| println!("{said}"))
 }
 
-/// Checks and tokenises everything, as a run would before its first job: what is submitted, what is told where nothing is, its memory
-/// being that of a worker with all weights of the largest backbone, and the same memory on another device.
+/// Checks and tokenises everything, as a run would before its first job. Returns the submission, the answer if nothing
+/// is submitted (with the memory of a worker that holds all weights of the largest backbone), and the same memory on
+/// another device.
 fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
-    let (reporter, stop) = (progress::reporter(false), AtomicBool::new(false));
+    let reporter = progress::reporter(false);
+    let stop = AtomicBool::new(false);
     let (mut inputs, mut gate_plan): (Vec<Inputs>, Option<Plan<'_>>) = (Vec::new(), None);
     if let Some(gate) = work.gate() {
         let plan = Plan::new(gate, store, settings.engine, settings.batch_tokens)?;
@@ -199,7 +201,8 @@ fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(S
     let id = (outline.keep(store), plan.engines());
     inputs.push(plan.inputs);
     let inputs: Vec<&Inputs> = inputs.iter().collect();
-    let (grids, binary) = ((&work.grid, work.gate()), Binary::this(store)?);
+    let grids = (&work.grid, work.gate());
+    let binary = Binary::this(store)?;
     let submission = Submission::freeze(&name, artifact, &work.overrides, grids, &inputs, id, binary)?;
     let Estimate { cost: Cost { left, disk, .. }, memory, .. } = estimate;
     let answer = Submitted {
@@ -217,19 +220,20 @@ fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(S
     Ok((submission, answer, device_memory))
 }
 
-/// What workers for the same plan are queued, a line each; none where none are. With an array of this very submission that no
-/// report is noted for: its submit ended in between.
+/// Returns the queued workers of the same plan, one per line. Includes an array whose report is missing because its submit
+/// was interrupted.
 fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.plan == submission.plan).collect();
     if !before.iter().any(|of| of.jobs(store).any()) {
         return Ok(None);
     }
     let queue = Queue::ask().map_err(|reason| {
-        Error::missing("this plan was submitted before, and the scheduler does not tell what is left of that")
+        Error::missing("this plan was submitted before, and the scheduler does not report its remaining jobs")
             .found(reason)
-            .hint("ask again later; --again submits all the same")
+            .hint("try again later; --again submits anyway")
     })?;
-    let (mut said, mut without_report) = (Vec::new(), None);
+    let mut said = Vec::new();
+    let mut without_report = None;
     for of in &before {
         let mut array = None;
         for job in queue.of(&of.comment()) {
@@ -251,7 +255,7 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>,
     Ok(Some((said, without_report)))
 }
 
-/// The engine with everything said: what `auto` means here, it has to mean where the workers are.
+/// Resolves `auto`, because it must mean the same on the workers.
 fn settled(asked: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
     let Some(backbone) = grid.backbones.values().next() else { return Ok(asked) };
     let choice = asked.choose(&backbone.path)?;
@@ -278,7 +282,7 @@ fn words(engine: EngineRequest) -> Vec<String> {
     [device, dtype, name, kernels].into_iter().flatten().flatten().collect()
 }
 
-/// The GPU to ask for; none on the CPU.
+/// Returns the GPU to request. `None` on the CPU.
 fn gres(engine: EngineRequest, bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
     let on_cpu = engine.device.is_none_or(|device| device.to_string() == CPU.device);
     if on_cpu {
@@ -302,7 +306,7 @@ fn asked_of_slurm(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String])
     named.chain(profile.options()).chain(sbatch.iter().cloned()).collect()
 }
 
-/// What jobs run: a copy of this program, where programs run from the store's disk.
+/// Returns the program for jobs: a copy of this one, if the store's disk allows execution.
 fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     if dry_run {
         return Ok(binary.frozen_at(store));
@@ -314,7 +318,7 @@ fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     }
     let why = runs.map_or_else(|error| error.to_string(), |status| status.to_string());
     eprintln!(
-        "warning: programs do not run from the store's disk ({why}): jobs run {} itself, and refuse to where it is built anew",
+        "warning: programs do not run from the store's disk ({why}): jobs run {} itself, and refuse to start if it is rebuilt",
         binary.path.display()
     );
     Ok(binary.path.clone())

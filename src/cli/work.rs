@@ -1,5 +1,5 @@
-//! What a worker is given to do: a grid, an artifact, or what was frozen of either when it was submitted; what that needs from outside,
-//! and the hashes of what is there.
+//! Input of a worker: a grid or an artifact, or the frozen copy of either from its submission, with the needed files
+//! and their hashes.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,12 +21,12 @@ pub(super) struct GivenWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
     pub(super) gated: Gated,
-    /// What was set from outside.
+    /// Values set on the command line.
     pub(super) overrides: Vec<String>,
 }
 
 impl GivenWork {
-    /// What is asked for: a grid file, an artifact's file or name, or a submission's file.
+    /// Loads a grid file, an artifact's file or name, or a submission's file.
     ///
     /// # Errors
     /// A mistake in the grid; a submission of another program or of other inputs.
@@ -35,14 +35,15 @@ impl GivenWork {
             return Self::frozen(&submission, store);
         }
         let Some(artifact) = Artifact::read(asked.file())?.filter(|of| of.description.list.is_none()) else {
-            let (mut grid, overrides) = (asked.grid()?, asked.overrides.clone());
+            let mut grid = asked.grid()?;
+            let overrides = asked.overrides.clone();
             artifact::hold(&mut grid, &hash(store))?;
             return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
         };
         Self::of_artifact(artifact, asked.profile.as_deref(), &asked.overrides, no_gate, store)
     }
 
-    /// An artifact's grid, and what the gate asks before it.
+    /// Loads an artifact's grid, and the gate's.
     ///
     /// # Errors
     /// A mistake in the grid, or another model under the name of one of the paper's.
@@ -67,7 +68,7 @@ impl GivenWork {
         Ok(Self { artifact: Some(artifact), grid, gated, overrides: overrides.to_vec() })
     }
 
-    /// What was frozen.
+    /// Loads a frozen submission.
     ///
     /// # Errors
     /// A submission of another program or of other inputs.
@@ -82,7 +83,7 @@ impl GivenWork {
         Ok(Self { artifact: Artifact::read(&call.file)?, grid, gated, overrides })
     }
 
-    /// The grid that the gate asks first.
+    /// Returns the gate's grid.
     pub(super) fn gate(&self) -> Option<&Grid> {
         match &self.gated {
             Gated::Yes(gate) => gate.as_deref(),
@@ -104,7 +105,7 @@ pub(super) fn check(asked: &GridArgs, grids: &mut [Grid], of_artifact: bool, sto
     grids.iter_mut().filter(|_| of_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
 }
 
-/// Where `run` writes the results of a grid: of a file, or of what was frozen of one.
+/// Returns the results folder of `run` for a file or a frozen grid.
 ///
 /// # Errors
 /// A file that is no grid, or an engine that cannot run here.
@@ -122,7 +123,7 @@ pub(super) fn run_folder(
     Ok(ResultsFolder::new(&results, description))
 }
 
-/// Where `reproduce` writes an artifact.
+/// Returns the results folder of `reproduce` for an artifact.
 ///
 /// # Errors
 /// An engine that cannot run here.
@@ -139,7 +140,7 @@ pub(super) fn artifact_folder(
     Ok(ResultsFolder::new(results, description))
 }
 
-/// What a run differs in from the artifact as it is described.
+/// Lists how a run differs from the artifact's description.
 pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
     if target.as_described() { Vec::new() } else { target.description().parts() }
 }
@@ -167,12 +168,12 @@ pub(super) fn not_over_a_later_one(
         .expected("nothing, results from before the submission, or results with its settings")
         .found(format!("other {}", differs.join(", ")))
         .hint(format!(
-            "the report's command, which stands in {}, writes elsewhere with another `--results` folder",
+            "the report's command, in {}, writes elsewhere with another `--results` folder",
             file.with_file_name(Submission::SCRIPT).display()
         )))
 }
 
-/// The settings from outside, unless the file without them says the same.
+/// Returns the overrides that change the file's meaning.
 ///
 /// # Errors
 /// Never for a loaded grid, unless a path is not UTF-8.
@@ -199,7 +200,7 @@ pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> R
     result.map(ExitCode::from)
 }
 
-/// What a grid's file needs, or artifacts by their name, which are described in `experiments`.
+/// Returns the inputs of a grid file, or of artifacts by name.
 ///
 /// # Errors
 /// A mistake in a grid, or an unknown name.
@@ -223,7 +224,7 @@ pub(super) fn of_target(
     Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Hashes files, as far as a store does not remember their hashes.
+/// Hashes files, using hashes that a store remembers.
 pub(super) fn hash<'s>(store: impl Into<Option<&'s Store>>) -> impl Fn(&Path) -> Result<String> {
     let store: Option<&Store> = store.into();
     move |path: &Path| match store {

@@ -1,4 +1,4 @@
-//! `ghostlab worker GRID`: a part of a grid, beside other workers on one store.
+//! `ghostlab worker GRID`: does part of a grid, alongside other workers on one store.
 
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use crate::cluster;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, Worked, WorkerLimits};
 use crate::grid::Grid;
-use crate::quantity::MOST_SECONDS;
+use crate::quantity::MAX_SECONDS;
 use crate::search::{Laboratory, parts, search};
 use ghostlab_store::Store;
 
@@ -27,11 +27,11 @@ pub(super) struct Arguments {
     asked: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Leave when there was nothing to do for so many seconds, though others are still at work. Without it a worker stays
-    /// until all is done, and takes over what others leave.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=MOST_SECONDS))]
+    /// Exit after this many seconds without work, although others are still working. Without it, a worker stays until
+    /// all is done and takes over abandoned work.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=MAX_SECONDS))]
     idle_exit: Option<u64>,
-    /// Of an artifact: prune and repair even where the dense backbone misses the paper's dense numbers.
+    /// For an artifact: prune and repair even if the dense backbone misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
     /// Slurm runs it: at USR1 it asks `scontrol` to queue its job again before it ends.
@@ -49,7 +49,7 @@ struct WorkedGrid<'a> {
     terms: WorkerLimits,
     reporter: &'a dyn Reporter,
     stop: &'a stop::Signals,
-    /// It has left, because nothing was left for it.
+    /// Whether it has exited for lack of work.
     left: Cell<bool>,
 }
 
@@ -115,7 +115,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     }
 }
 
-/// Works, and says what came of it. The store is closed after: its claims are given back.
+/// Works and reports the result. The store is closed afterwards, which releases its claims.
 fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
     let store = arguments.asked.store()?;
     let work = GivenWork::of(&arguments.asked, arguments.no_gate, &store)?;
@@ -160,14 +160,18 @@ fn raced(part: &WorkedGrid<'_>, grid: &Grid) -> Result<Worked> {
     Ok(Worked::Done { cells, complete: cells, failed: 0 })
 }
 
-/// What came of it, in words.
+/// Describes the outcome in words.
 fn said(worked: Worked) -> String {
     match worked {
-        Worked::Left => "others are at what is left; this worker left".to_owned(),
+        Worked::Left => "others work on the rest; this worker exited".to_owned(),
         Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
         // Latencies, or what another worker has failed at.
         Worked::Done { cells: all, failed: 0, complete } => {
-            format!("{} of {} lack what no worker makes; `ghostlab status` tells what", all - complete, cells(all))
+            format!(
+                "{} of {} need objects that no worker makes; `ghostlab status` lists them",
+                all - complete,
+                cells(all)
+            )
         }
         Worked::Done { cells: all, failed, .. } => {
             format!("{failed} of {} have no result; `ghostlab status` tells why; ended", cells(all))

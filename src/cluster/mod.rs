@@ -1,5 +1,5 @@
-//! Floor 3: a grid handed to a scheduler, which starts many workers on it. The scheduler is asked to start, to stop and to
-//! tell what waits; how far the work is, the store alone says.
+//! Layer 3: a grid handed to a scheduler, which starts many workers on it. The scheduler starts, stops and lists jobs;
+//! progress comes from the store alone.
 //!
 //! Here stand the programs that jobs run, copies below a store, and which of them may go: a copy is kept as long as a job may run it.
 
@@ -28,12 +28,12 @@ use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use ghostlab_store::{Shared, Store};
 
-/// For so long a job that is out of the queue may be queued again, and who freezes a program may take to submit it.
+/// Time for which a finished job may be queued again, and between freezing a program and submitting it.
 const QUIET: Duration = Duration::from_secs(24 * 3600);
 
-/// The programs of a store that no job runs or may run any more: of all submissions that name one, nothing is queued or running, nothing
-/// stirred for a day, and the scheduler says so. Where anything of that is not known they stay: a scheduler that does not
-/// answer, another user's submission, one that this program cannot read.
+/// Returns the program copies that no job can run any more: all their submissions have nothing queued or running, were
+/// quiet for a day, and belong to this user. Copies stay if any of that is unknown: an unresponsive scheduler, another
+/// user's submission, or an unreadable one.
 pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
     let mut quiet: Vec<FrozenProgram> = FrozenProgram::all(store).into_iter().filter(|of| of.age() >= QUIET).collect();
     if quiet.is_empty() {
@@ -56,14 +56,14 @@ pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
     quiet
 }
 
-/// How long ago anything of a submission was written: its notes, its logs, how its jobs ended.
+/// Returns the time since anything of a submission was written: its notes, logs and job ends.
 fn stirred(folder: &Path) -> Duration {
     let below = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|of| of.path());
     let all = below(folder).flat_map(|path| below(&path).collect::<Vec<_>>().into_iter().chain([path]));
     all.map(|path| since(&path)).min().unwrap_or_default()
 }
 
-/// Whether it is this user's: the scheduler tells nobody of another user's jobs.
+/// Returns whether a path belongs to this user. The scheduler does not show other users' jobs.
 #[cfg(unix)]
 fn is_mine(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -78,7 +78,7 @@ fn is_mine(_: &Path) -> bool {
 
 /// The copy's name in its folder.
 const NAME: &str = "ghostlab";
-/// A program as it was when something was submitted.
+/// A program frozen at the time of a submission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrozenProgram {
     pub sha256: String,
@@ -87,7 +87,7 @@ pub struct FrozenProgram {
 }
 
 impl FrozenProgram {
-    /// All of a store.
+    /// Lists all program copies of a store.
     pub fn all(store: &Store) -> Vec<Self> {
         let folders = fs::read_dir(store.programs()).into_iter().flatten().flatten();
         let mut all: Vec<Self> = folders
@@ -103,7 +103,7 @@ impl FrozenProgram {
         all
     }
 
-    /// How long ago it was made, or used for a submission.
+    /// Returns the time since it was made, or used for a submission.
     pub fn age(&self) -> Duration {
         since(&self.path).min(self.path.parent().map_or(Duration::ZERO, since))
     }
@@ -123,7 +123,7 @@ impl FrozenProgram {
     }
 }
 
-/// How long ago a path was written; no time at all where that is not known.
+/// Returns the time since a path was written, or zero if unknown.
 fn since(path: &Path) -> Duration {
     let written = path.symlink_metadata().and_then(|data| data.modified());
     written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
@@ -138,7 +138,7 @@ pub struct Binary {
 }
 
 impl Binary {
-    /// This program.
+    /// Describes this program.
     ///
     /// # Errors
     /// It cannot be read.
@@ -149,20 +149,20 @@ impl Binary {
         Ok(Self { path, sha256 })
     }
 
-    /// Where its copy lies below a store, or would.
+    /// Returns the path of its copy below a store.
     pub fn frozen_at(&self, store: &Store) -> PathBuf {
         store.programs().join(&self.sha256).join(NAME)
     }
 
-    /// Makes that copy, which jobs run: a program that is built anew meanwhile ends none of them.
+    /// Makes the copy that jobs run: rebuilding the program meanwhile does not affect them.
     ///
     /// # Errors
     /// The store cannot be written to, or the program has just changed.
     pub fn frozen(&self, store: &Store) -> Result<PathBuf> {
         let place = self.frozen_at(store);
         let folder = place.parent().unwrap_or(&place);
-        // It is used again, so that nobody throws it away before its submission is written. Another user's folder stays as old as it
-        // is: then the submission is there a moment later.
+        // Renewed so that nobody removes it before its submission is written. Another user's folder cannot be renewed;
+        // its submission follows shortly.
         File::open(folder).and_then(|folder| folder.set_modified(SystemTime::now())).ok();
         if sha256::of_file(&place).is_ok_and(|(found, _)| found == self.sha256) {
             return Ok(place);
@@ -186,7 +186,7 @@ impl Binary {
     }
 }
 
-/// Whoever may read it may run it.
+/// Makes a file executable for everyone who may read it.
 #[cfg(unix)]
 fn executable(file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;

@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-const APART: &str = "workers and report are told apart by it";
-const LOGS: &str = "each job's log lies beside its submission; `ghostlab status` names it";
+const APART: &str = "it distinguishes workers and report";
+const LOGS: &str = "each job's log is next to its submission; `ghostlab status` names it";
 const AGAIN: &str = "a worker is queued again, two minutes before its time is up, because of it";
 const ONE: &str = "a worker is one process on one machine";
 
-/// By long name and letter, with what to do instead, or what they are needed for.
+/// By long name and letter, with an alternative, or the reason why it is reserved.
 const OWN: [(&str, Option<char>, &str); 20] = [
     ("array", Some('a'), "--workers and --at-a-time say how many"),
     ("comment", None, "jobs are known for one's own by it"),
     ("cpus-per-task", Some('c'), "the profile file's key `cpus`, or --threads"),
     ("dependency", Some('d'), APART),
     ("error", Some('e'), LOGS),
-    ("export", None, "names of variables for jobs stand in the profile file, key `export`"),
-    ("export-file", None, "names of variables for jobs stand in the profile file, key `export`"),
+    ("export", None, "names of variables for jobs belong in the profile file, key `export`"),
+    ("export-file", None, "names of variables for jobs belong in the profile file, key `export`"),
     ("input", Some('i'), ONE),
     ("job-name", Some('J'), APART),
     ("no-requeue", None, AGAIN),
     ("nodes", Some('N'), ONE),
     ("ntasks", Some('n'), ONE),
-    ("open-mode", None, "a job that is queued again goes on in its log"),
+    ("open-mode", None, "a job that is queued again appends to its log"),
     ("output", Some('o'), LOGS),
     ("parsable", None, "the job's number is read by it"),
     ("requeue", None, AGAIN),
@@ -70,7 +70,7 @@ pub fn check_options(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The words of one entry of a profile file: `--exclude=node7`, `-p gpu`.
+/// Splits an entry of a profile file into words: `--exclude=node7`, `-p gpu`.
 ///
 /// # Errors
 /// It is no option, or one of this program's own.
@@ -87,11 +87,11 @@ pub(super) fn words(entry: &str) -> Result<Vec<String>> {
     check_options(&words).map(|()| words)
 }
 
-/// Before its time is up by so much a worker is told (`--signal=B:USR1@120`), and what it needs beside that to do something:
-/// to load a backbone and to compute a few batches.
+/// Shortest job time: the warning before the time limit (`--signal=B:USR1@120`), plus the time to load a backbone and
+/// to compute a few batches.
 pub const SHORTEST: Duration = Duration::from_secs(300);
 
-/// The limit among sbatch's options, of which the last one counts; none where they set none, or one without an end.
+/// Returns the time limit of sbatch's options, of which the last one counts. `None` without a limit.
 pub fn time_limit(options: &[String]) -> Option<Duration> {
     let mut found = None;
     let mut words = options.iter();
@@ -103,7 +103,8 @@ pub fn time_limit(options: &[String]) -> Option<Duration> {
     duration(&found?).filter(|limit| !limit.is_zero())
 }
 
-/// `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes`, `days-hours:minutes:seconds`.
+/// Parses `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` and
+/// `days-hours:minutes:seconds`.
 fn duration(text: &str) -> Option<Duration> {
     let (days, rest) = text.split_once('-').map_or((None, text), |(days, rest)| (Some(days), rest));
     let number = |text: &str| text.parse::<u64>().ok();
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_here_is_refused_however_it_is_written_and_all_else_is_taken() {
+    fn options_set_here_are_refused_in_any_spelling() {
         for entry in [
             "--comment=mine",
             "--comm=mine",

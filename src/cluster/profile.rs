@@ -1,4 +1,4 @@
-//! What a cluster wants to be asked for: `slurm.yaml`.
+//! Requirements of a cluster: `slurm.yaml`.
 
 use std::path::Path;
 
@@ -8,9 +8,9 @@ use serde_saphyr::Spanned;
 use super::options;
 use crate::error::{Error, Result};
 use crate::files::regular;
-use crate::quantity::{Gigabytes, MOST_RETRIES, MOST_SECONDS};
+use crate::quantity::{Gigabytes, MAX_RETRIES, MAX_SECONDS};
 
-/// What jobs ask of a cluster, beside what the plan needs.
+/// Options of jobs, besides those from the plan.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlurmProfile {
@@ -61,8 +61,8 @@ impl SlurmProfile {
         let numbers = [
             ("cpus", 1, profile.cpus.map(|count| count as u64), u64::from(u16::MAX)),
             ("workers", 1, profile.workers.map(|count| count as u64), u64::from(u16::MAX)),
-            ("idle_exit", 0, profile.idle_exit, MOST_SECONDS),
-            ("retries", 0, profile.retries.map(u64::from), u64::from(MOST_RETRIES)),
+            ("idle_exit", 0, profile.idle_exit, MAX_SECONDS),
+            ("retries", 0, profile.retries.map(u64::from), u64::from(MAX_RETRIES)),
         ];
         for (key, least, found, most) in numbers {
             if let Some(found) = found.filter(|found| !(least..=most).contains(found)) {
@@ -82,13 +82,13 @@ impl SlurmProfile {
         Ok(profile)
     }
 
-    /// Further options of sbatch, word by word.
+    /// Returns further options of sbatch as words.
     pub fn options(&self) -> Vec<String> {
-        // What is refused was refused when the file was read.
+        // Invalid values were refused when the file was read.
         self.options.iter().flat_map(|entry| options::words(&entry.value).unwrap_or_default()).collect()
     }
 
-    /// The smallest type of GPU that has so many bytes; none where no types are named.
+    /// Returns the smallest GPU type with enough memory. `None` if no types are configured.
     ///
     /// # Errors
     /// None of them has.
@@ -108,7 +108,7 @@ impl SlurmProfile {
     }
 }
 
-/// Refuses to hand a variable to jobs whose name says that it is a secret, or that has its value beside it.
+/// Refuses to pass a variable to jobs if its name suggests a secret, or if its value is included.
 ///
 /// # Errors
 /// Says why.

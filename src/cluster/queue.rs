@@ -1,6 +1,6 @@
-//! Slurm's own commands: what is queued, and how to end it. Each may be absent, slow or broken; none is asked how far the
-//! work is. And how jobs of a submission ended that did not do what they were started for: what `status` tells of a worker that refused
-//! to begin, and of which the store knows nothing else.
+//! Slurm's commands: listing and cancelling jobs. Each may be absent, slow or broken; none is asked for progress. Also
+//! how a submission's jobs ended that could not start, so that `status` can report a worker of which the store knows
+//! nothing.
 
 use std::fs;
 use std::io::Read;
@@ -18,9 +18,9 @@ use crate::files::{owner, regular};
 use crate::machine;
 use ghostlab_store::Shared;
 
-/// For so long a scheduler may think about a question.
+/// Timeout of a query.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same where something has to be done.
+/// Timeout of an action.
 const WORKING: Duration = Duration::from_secs(60);
 
 /// A job as the scheduler shows it.
@@ -38,7 +38,7 @@ pub struct QueuedJob {
     pub comment: String,
 }
 
-/// What the scheduler tells of this user's jobs.
+/// The scheduler's list of this user's jobs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Queue {
     /// Which command told it.
@@ -49,7 +49,7 @@ pub struct Queue {
 const FORMAT: &str = "%i|%j|%T|%r|%k";
 
 impl Queue {
-    /// What squeue tells within two seconds, or else sacct.
+    /// Queries squeue within two seconds, or else sacct.
     ///
     /// # Errors
     /// Why neither does.
@@ -67,7 +67,8 @@ impl Queue {
         }
     }
 
-    /// The jobs of a submission, by its comment ([`Submission::comment`](super::Submission::comment)), so that a number that was used again is not taken for its own.
+    /// Returns the jobs of a submission by its comment ([`Submission::comment`](super::Submission::comment)), because job
+    /// numbers are reused.
     pub fn of(&self, comment: &str) -> impl Iterator<Item = &QueuedJob> {
         self.jobs.iter().filter(move |job| job.comment == comment)
     }
@@ -81,7 +82,10 @@ fn ended(state: &str) -> bool {
 fn parsed(line: &str) -> Option<QueuedJob> {
     let mut fields = line.trim().splitn(5, '|').map(str::to_owned);
     let mut next = || fields.next();
-    let (id, name, state, reason) = (next()?, next()?, next()?, next()?);
+    let id = next()?;
+    let name = next()?;
+    let state = next()?;
+    let reason = next()?;
     let reason = if reason == "None" { String::new() } else { reason };
     Some(QueuedJob { id, name, state, reason, comment: next()? })
 }
@@ -89,7 +93,7 @@ fn parsed(line: &str) -> Option<QueuedJob> {
 /// A job that sbatch did not take, as far as it says.
 pub struct NotTaken {
     pub error: Error,
-    /// There is no sbatch: it is certain that nothing is queued.
+    /// Whether there is no sbatch: then nothing is queued.
     pub absent: bool,
 }
 
@@ -125,7 +129,7 @@ pub fn cancel(numbers: &[String]) -> Result<()> {
     let arguments: Vec<&str> = numbers.iter().map(String::as_str).collect();
     answer("scancel", &arguments, WORKING)
         .map(drop)
-        .map_err(|reason| Error::missing("scancel failed").found(reason).hint("`squeue --me` shows what is left"))
+        .map_err(|reason| Error::missing("scancel failed").found(reason).hint("`squeue --me` shows the remaining jobs"))
 }
 
 /// Asks for the job that this process is to be queued again, and ended: of an array, this task and no other.
@@ -140,11 +144,11 @@ pub fn scontrol_requeue() -> Result<(), String> {
 /// Why a command said nothing of use.
 struct SilentCommand {
     reason: String,
-    /// It cannot be started.
+    /// Whether it cannot be started.
     absent: bool,
 }
 
-/// What a command says on standard output within a time.
+/// Runs a command and returns its standard output, within a time.
 fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
     told(program, arguments, within).map_err(|silent| silent.reason)
 }
@@ -158,9 +162,10 @@ fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, S
         .stderr(Stdio::piped())
         .spawn();
     let mut child = spawned.map_err(|error| SilentCommand { reason: format!("{program}: {error}"), absent: true })?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let out = child.stdout.take();
+    let err = child.stderr.take();
     let (sender, receiver) = mpsc::channel();
-    // Of its own, so that a command that hangs with its pipes open keeps nobody.
+    // On its own thread, so that a command that hangs with open pipes blocks nothing.
     std::thread::spawn(move || {
         fn read(pipe: Option<impl Read>) -> String {
             let mut text = Vec::new();
@@ -190,7 +195,7 @@ pub struct JobEnd {
     pub exit_code: u8,
     /// Why.
     pub reason: String,
-    /// What it said.
+    /// Its output.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub log: PathBuf,
@@ -201,13 +206,13 @@ pub struct JobEnd {
 }
 
 impl JobEnd {
-    /// The folder of the jobs' logs, beside the submission's file.
+    /// Folder of the jobs' logs, next to the submission's file.
     pub const LOGS: &str = "logs";
-    /// That of their ends.
+    /// Folder of the jobs' end notes.
     pub(super) const FOLDER: &str = "ends";
 
-    /// Notes how the job that this process is ended, beside the submission's file; a better end takes the note of a worse
-    /// one away. Without a scheduler nothing is noted: whoever started it sees it.
+    /// Notes how the job of this process ended, next to the submission's file; a better end replaces a worse one.
+    /// Without a scheduler nothing is noted.
     pub fn note(submission: &Path, bad: Option<(u8, String)>) {
         let (Some(job), Some(folder)) = (machine::scheduler_job(), submission.parent()) else { return };
         let path = folder.join(Self::FOLDER).join(format!("{job}.json"));
@@ -234,7 +239,7 @@ impl JobEnd {
         Ok(())
     }
 
-    /// What is noted in a submission's folder, the oldest first.
+    /// Reads the notes in a submission's folder, oldest first.
     pub fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder.join(Self::FOLDER)).into_iter().flatten().flatten();
         let whole = files.filter(|file| !is_temporary(&file.file_name().to_string_lossy()));

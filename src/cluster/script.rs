@@ -25,7 +25,7 @@ const EXPORTED: [&str; 12] = [
     "GHOSTLAB_EXPERIMENTS",
 ];
 
-/// What makes a job script.
+/// Contents of a job script.
 #[derive(Debug, Clone)]
 pub struct JobScript<'a> {
     pub submission: &'a Submission,
@@ -40,7 +40,7 @@ pub struct JobScript<'a> {
     /// The folder of the logs.
     pub logs: PathBuf,
     pub setup: Vec<String>,
-    /// Names of variables beside those that every job has.
+    /// Names of variables besides those of every job.
     pub export: Vec<String>,
     /// The commands, word by word.
     pub worker: Vec<String>,
@@ -48,7 +48,7 @@ pub struct JobScript<'a> {
 }
 
 impl JobScript<'_> {
-    /// The script's text; `folder` is where the submission lies.
+    /// Renders the script for a submission's `folder`.
     ///
     /// # Errors
     /// A path that cannot be handed to a scheduler; a template that does not fit, which is a fault of the program.
@@ -57,7 +57,8 @@ impl JobScript<'_> {
         let path = plain(&folder.join(Submission::SCRIPT))?;
         let by_hand =
             |options: Vec<String>| line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()]));
-        let (array, report) = (by_hand(self.array_options()?), by_hand(self.report_options("ARRAY")?));
+        let array = by_hand(self.array_options()?);
+        let report = by_hand(self.report_options("ARRAY")?);
         // A comment, of one line.
         let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let values = context! {
@@ -88,8 +89,7 @@ impl JobScript<'_> {
         set.chain(own).collect::<Vec<_>>().join(",")
     }
 
-    /// What sbatch is told of the workers: here and not in the script, so that nothing is cut at a space, and the
-    /// environment's own wishes count less.
+    /// Returns sbatch's options for the workers. As arguments they need no quoting, and override the environment's.
     ///
     /// # Errors
     /// A folder of logs that cannot be named to a scheduler.
@@ -98,7 +98,7 @@ impl JobScript<'_> {
         Ok([vec![array, self.output("%A_%a.log")?], self.common()].concat())
     }
 
-    /// The same of the report, after the array of this number.
+    /// Returns sbatch's options for the report, which runs after the array.
     ///
     /// # Errors
     /// As [`Self::array_options`].
@@ -112,7 +112,7 @@ impl JobScript<'_> {
         [export].into_iter().chain(self.options.iter().cloned()).collect()
     }
 
-    /// Where a job writes; `name` is Slurm's pattern, and nothing of the folder's own name is.
+    /// Returns a job's log path; `name` is Slurm's pattern, and the folder's name is escaped.
     fn output(&self, name: &str) -> Result<String> {
         let folder = plain(&self.logs)?;
         if folder.contains('\\') {
@@ -122,7 +122,7 @@ impl JobScript<'_> {
     }
 }
 
-/// A path as a word of a scheduler's job.
+/// Converts a path to a word of a scheduler's job.
 ///
 /// # Errors
 /// It is no text, or more than one line.
@@ -137,7 +137,7 @@ fn unnamed(path: &Path) -> Error {
         .hint("--store and --results name other folders")
 }
 
-/// Words as a shell reads them.
+/// Quotes words for a shell.
 pub fn line(words: impl Iterator<Item = String>) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,%@+".contains(c);
     let quoted = |word: String| match !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! What is handed to a scheduler, as it was when it was submitted: grid, lock, inputs and program, frozen below the store.
+//! A submission as frozen: grid, lock, inputs and program, below the store.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,23 +24,23 @@ pub struct Submission {
     pub id: String,
     /// The outline of what there is to do, in the store.
     pub plan: String,
-    /// What the grid, or the artifact, is called.
+    /// Name of the grid or artifact.
     pub name: String,
     pub cells: usize,
-    /// Of an artifact: how it was asked for.
+    /// For an artifact: the options of its request.
     pub artifact: Option<ArtifactCall>,
-    /// What was set from outside.
+    /// Values set on the command line.
     pub overrides: Vec<String>,
     /// The grid as it runs.
     grid: Value,
     /// The dense backbones that the gate asks first.
     gate: Option<Value>,
-    /// `hub.lock` as it was.
+    /// `hub.lock` at that time.
     lock: Option<String>,
     /// SHA-256 of every file that is read, by path.
     inputs: BTreeMap<String, String>,
     pub binary: Binary,
-    /// What computes, in words.
+    /// The engine, as text.
     #[serde(default)]
     pub engine: String,
 }
@@ -55,23 +55,23 @@ pub struct ArtifactCall {
     pub gated: bool,
 }
 
-/// The scheduler's numbers of what was submitted.
+/// The scheduler's job ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmittedJobs {
     /// `array` or `report`, and the number; the oldest first.
     pub jobs: Vec<(String, String)>,
-    /// What was being handed over: whether the scheduler has it, the scheduler knows.
+    /// A job being handed over: only the scheduler knows whether it has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handing: Option<String>,
 }
 
 impl SubmittedJobs {
-    /// What an array of workers is called.
+    /// Name of the array of workers.
     pub const ARRAY: &str = "array";
-    /// What the job after it is called.
+    /// Name of the job after it.
     pub const REPORT: &str = "report";
 
-    /// Whether the scheduler may know of any.
+    /// Returns whether the scheduler may know of any job.
     pub fn any(&self) -> bool {
         self.handing.is_some() || !self.jobs.is_empty()
     }
@@ -93,7 +93,7 @@ fn pretty(what: &impl Serialize) -> Result<String> {
 const FORMAT: u64 = 1;
 
 impl Submission {
-    /// The file's name; a command that is given it as its grid works on what was frozen.
+    /// Name of the file; a command that gets it as its grid uses the frozen copy.
     pub const FILE: &str = "submission.json";
     pub const SCRIPT: &str = "job.sh";
     const JOBS: &str = "jobs.json";
@@ -139,13 +139,13 @@ impl Submission {
         store.submissions().join(&self.id)
     }
 
-    /// What the scheduler calls its jobs.
+    /// Returns the scheduler's name for its jobs.
     pub fn job_name(&self) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
         format!("ghostlab-{}-{}", self.name.chars().take(24).map(plain).collect::<String>(), &self.plan)
     }
 
-    /// By what its jobs are known for its own.
+    /// Returns the comment that identifies its jobs.
     pub fn comment(&self) -> String {
         format!("ghostlab:{}:{}", self.plan, self.id)
     }
@@ -163,7 +163,7 @@ impl Submission {
         Ok(folder)
     }
 
-    /// Writes the job script beside it.
+    /// Writes the job script next to it.
     ///
     /// # Errors
     /// The store cannot be written to.
@@ -173,14 +173,14 @@ impl Submission {
         Ok(path)
     }
 
-    /// All submissions of a store; what cannot be read is passed over.
+    /// Reads all submissions of a store, skipping unreadable ones.
     pub fn all(store: &Store) -> Vec<Self> {
         let mut all: Vec<Self> = Self::each(store).filter_map(Result::ok).collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
     }
 
-    /// The same where every one can be read; else none.
+    /// Reads all submissions, or returns `None` if one is unreadable.
     pub(super) fn every(store: &Store) -> Option<Vec<Self>> {
         Self::each(store).map(Result::ok).collect()
     }
@@ -190,7 +190,7 @@ impl Submission {
         folders.map(|of| Self::read(&of.path().join(Self::FILE)))
     }
 
-    /// SHA-256 of every file that it reads, by path.
+    /// Returns the SHA-256 of every input by path.
     pub fn inputs(&self) -> &BTreeMap<String, String> {
         &self.inputs
     }
@@ -208,12 +208,12 @@ impl Submission {
         serde_json::from_value(value).map_err(|error| bad(error.to_string()))
     }
 
-    /// Whether a path is that of a submission's file.
+    /// Returns whether a path is a submission's file.
     pub fn is_one(path: &Path) -> bool {
         path.file_name().is_some_and(|name| name == Self::FILE)
     }
 
-    /// The grid, and what the gate asks before it.
+    /// Returns the grid, and the gate's.
     ///
     /// # Errors
     /// A form that this program does not know.
@@ -222,8 +222,8 @@ impl Submission {
         Ok((thawed(&self.grid)?, self.gate.as_ref().map(thawed).transpose()?))
     }
 
-    /// Refuses to work on it with another program, or with other inputs, than it was submitted with: results of two
-    /// programs would stand in one table.
+    /// Refuses to work on it with another program or other inputs than those at submission: one table would mix results
+    /// of two programs.
     ///
     /// # Errors
     /// What differs.
@@ -234,7 +234,7 @@ impl Submission {
                 .at(this.path.display().to_string())
                 .expected(format!("SHA-256 {}", self.binary.sha256))
                 .found(this.sha256)
-                .hint("its jobs run the copy below the store's `programs`; or submit the grid anew"));
+                .hint("its jobs run the copy below the store's `programs`; or submit the grid again"));
         }
         for (path, hash) in &self.inputs {
             let found = store.input(Path::new(path))?;
@@ -243,13 +243,13 @@ impl Submission {
                     .at(path.clone())
                     .expected(format!("SHA-256 {hash}"))
                     .found(found.sha256().to_owned())
-                    .hint("submit the grid anew"));
+                    .hint("submit the grid again"));
             }
         }
         Ok(())
     }
 
-    /// The scheduler's numbers.
+    /// Returns the scheduler's job numbers.
     pub fn jobs(&self, store: &Store) -> SubmittedJobs {
         let text = store.file(&self.folder(store).join(Self::JOBS)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
@@ -282,7 +282,7 @@ impl Submission {
         self.note(store, &jobs).map(|()| number)
     }
 
-    /// Takes in what the scheduler shows of it and nobody noted.
+    /// Adds jobs that the scheduler lists and nobody noted.
     ///
     /// # Errors
     /// The store cannot be written to.

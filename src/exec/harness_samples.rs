@@ -1,4 +1,4 @@
-//! What was asked and answered document by document, in the layout of lm-evaluation-harness' `samples_TASK_….jsonl`.
+//! Requests and answers by document, in the layout of lm-evaluation-harness' `samples_TASK_….jsonl`.
 
 use ghostlab_definitions::aggregate::Item;
 use ghostlab_definitions::results::judged;
@@ -15,7 +15,7 @@ use crate::work::inputs::Given;
 use crate::work::settings::RunSettings;
 use ghostlab_store::Store;
 
-/// The samples of each task by a definition of the first cell, under the task as the grid writes it.
+/// Returns the samples of each defined task of the first cell, by the grid's task name.
 ///
 /// # Errors
 /// Inputs that changed since they were scored.
@@ -97,7 +97,7 @@ fn texts(request: &Request) -> [&str; 2] {
     }
 }
 
-/// All that was answered to one request.
+/// Returns all answers to one request.
 fn responses(answer: &Answer) -> Value {
     match answer {
         Answer::Texts(texts) => json!(texts),
@@ -105,7 +105,7 @@ fn responses(answer: &Answer) -> Value {
     }
 }
 
-/// As texts: the harness prints numbers so that all tables have one type.
+/// Formats an answer as text, because the harness prints numbers as text to give tables one type.
 fn said(answer: &Answer) -> Value {
     let number = |number: f64| ghostlab_definitions::Value::Float(number).text();
     match answer {
@@ -117,7 +117,7 @@ fn said(answer: &Answer) -> Value {
     }
 }
 
-/// What a metric noted of a document.
+/// Converts a metric's item of a document.
 fn item(item: &Item) -> Value {
     match item {
         Item::Number(number) => json!(number),

@@ -1,6 +1,6 @@
-//! Floor 3: running a grid. Order, preflight, limits, events, interruption; what a job computes is the science's business.
+//! Layer 3: running a grid. Order, preflight, limits, events and interruption; the layer below computes the jobs.
 //!
-//! A run makes the artifacts that its plan names and the store lacks, and reads its outcome from the store.
+//! A run makes the objects that its plan names and the store lacks, and reads its results from the store.
 
 mod harness_samples;
 mod overview;

@@ -16,9 +16,9 @@ use ghostlab_store::{Attempt, Store};
 pub struct Overview {
     /// Runs that are no workers, the newest first.
     pub runs: Vec<RunView>,
-    /// What workers share, that of the newest worker first.
+    /// Grids shared by workers, that of the newest worker first.
     pub plans: Vec<PlanView>,
-    /// What was tried in vain and is not done, of no plan above.
+    /// Unresolved failures that belong to no plan above.
     pub failures: Vec<FailureView>,
 }
 
@@ -43,7 +43,7 @@ pub struct RunView {
     pub host: String,
     /// How it stands, by its own word.
     pub stage: RunState,
-    /// It says that it runs, and its process is gone.
+    /// Whether its process is gone although its record says that it runs.
     pub died: bool,
     /// When it began, in seconds since 1970 (UTC).
     pub started: u64,
@@ -57,19 +57,19 @@ pub struct RunView {
     pub scores: usize,
     /// Scores that are stored.
     pub scored: usize,
-    /// What failed.
+    /// Cells that failed.
     pub failures: Vec<FailedCell>,
-    /// What is under way.
+    /// Active jobs.
     pub jobs: Vec<JobView>,
-    /// What there was to do, by the cost model, in floating-point operations.
+    /// Total work by the cost model, in floating-point operations.
     pub flop: f64,
-    /// What of it is done, in floating-point operations.
+    /// Completed work, in floating-point operations.
     pub done_flop: f64,
     /// How long it ran, in seconds.
     pub seconds: f64,
     /// Seconds until all is done at the speed so far; null where it does not run or nothing tells.
     pub seconds_left: Option<f64>,
-    /// What computes; null in records from before that was kept.
+    /// The engine; null in older records.
     pub engine: Option<String>,
 }
 
@@ -85,7 +85,7 @@ pub struct FailedCell {
 /// A job that is under way.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct JobView {
-    /// What it does.
+    /// Description of the job.
     pub label: String,
     /// Tokens of text that it has read.
     pub tokens_done: usize,
@@ -141,7 +141,7 @@ pub struct PlanView {
     pub file: PathBuf,
     /// The profile that is laid upon it.
     pub profile: Option<String>,
-    /// What computes, with its float type; null in records from before that was kept.
+    /// The engine, with its float type; null in older records.
     pub engine: Option<String>,
     pub progress: OutlineProgress,
     /// The living ones.
@@ -152,13 +152,13 @@ pub struct PlanView {
     pub interrupted: usize,
     /// Workers whose process is gone without a word.
     pub died: usize,
-    /// What is left, by the cost model, in floating-point operations.
+    /// Remaining work by the cost model, in floating-point operations.
     pub left_flop: f64,
     /// Floating-point operations a second of all living workers.
     pub flop_per_second: f64,
     /// Seconds until all is done at that rate; null where nothing tells.
     pub seconds_left: Option<f64>,
-    /// What was tried in vain.
+    /// Failed attempts.
     pub failures: Vec<FailureView>,
 }
 
@@ -175,20 +175,20 @@ pub struct WorkerView {
     pub started: u64,
     /// When it was last heard of, in seconds since 1970 (UTC).
     pub updated: u64,
-    /// What it is at.
+    /// Its current jobs.
     pub jobs: Vec<JobView>,
     /// Floating-point operations a second since it began; null before it did any.
     pub flop_per_second: Option<f64>,
 }
 
-/// Work that was tried in vain.
+/// Failed work.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FailureView {
     /// The work, in words.
     pub what: String,
     /// How often it failed.
     pub failed: usize,
-    /// How often processes died at it.
+    /// Number of processes that died during it.
     pub died: usize,
     /// The last reason.
     pub reason: String,
@@ -200,10 +200,11 @@ pub struct FailureView {
 
 impl Overview {
     pub fn of(store: &Store) -> Self {
-        let (records, living) = (RunRecord::all(store), store.living());
+        let records = RunRecord::all(store);
+        let living = store.living();
         let living: BTreeSet<&str> = living.iter().map(String::as_str).collect();
         let mut attempts = store.all_attempts();
-        // What was made all the same.
+        // Failures of objects that exist by now.
         attempts.retain(|name, _| !stage::KINDS.iter().any(|&kind| store.has_hash(kind, name)));
         let (workers, runs): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(|of| of.worker);
         let mut ids: Vec<String> = Vec::new();

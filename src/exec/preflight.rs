@@ -1,6 +1,6 @@
-//! What a run needs before its first job, room on the disk and in memory with it: what cannot fit is refused before it begins,
-//! and not killed by the system in the middle. `run`, `worker`, `plan` and `submit` ask here, and so refuse the same in the same
-//! words.
+//! Requirements of a run before its first job, including disk space and memory: a plan that cannot fit is refused
+//! before it starts instead of being killed midway. `run`, `worker`, `plan` and `submit` use this check, so all give
+//! the same message.
 
 use std::sync::atomic::AtomicBool;
 
@@ -28,7 +28,7 @@ pub enum Where {
     Elsewhere,
 }
 
-/// A plan that can run: how it stands in the store, and what is to come.
+/// A plan that can run, with its state in the store and its expected sizes.
 pub struct Preflight {
     pub state: StoreState,
     pub estimate: Estimate,
@@ -69,7 +69,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, place: Where, store: &Store)
     };
     let estimate = Estimate::of(plan, &state, settings.spool_bytes, memory)?;
     let coming = estimate.coming();
-    // What the store's limit throws away makes room.
+    // Space freed under the store's limit.
     let goes = settings.store_limit.map(|limit| -> Result<u64> {
         let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);
         Ok(quota.going.iter().map(InventoryItem::bytes).sum())
@@ -179,7 +179,7 @@ fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
 fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(most) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
-        // They are drawn side by side; of each the ids, once more as they are written, and where the sequences begin.
+        // They are drawn together; each needs its ids twice while written, and the starts of its sequences.
         let lacking = backbone.calibrations.iter().filter(|of| !store.has(&of.tokens));
         let bytes = |of: &CalibrationPlan| 8 * of.load().tokens as u64 + 32 * of.calibration.sequences as u64;
         let wanted = lacking.clone().map(bytes).fold(0, u64::saturating_add);
@@ -209,14 +209,14 @@ fn for_jobs(
     let jobs = backbone.jobs().map(|job| (job, state.lacking(backbone, job))).filter(|(_, own)| !own.is_empty());
     let bytes = jobs.map(|(job, own)| (job.group.bytes)(backbone, &own)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
-    // Of the weights no more than the largest part has to be there, and of what is generated one prompt's keys and values.
+    // At least the largest part of the weights must be in memory, and for generation the keys and values of one prompt.
     let beside = batch_bytes(plan, backbone, state, 0) + largest;
     let weights = backbone.engine.held_bytes(&backbone.config, 0);
     in_memory(&MemoryNeed { backbone: &backbone.name, weights, beside }, limit, free)
 }
 
-/// Removes from the store what nobody needs, as far as it exceeds its limit with the bytes that will come; says what went,
-/// and where that is not enough.
+/// Removes unneeded objects from the store while it would exceed its limit with the expected bytes; reports what was
+/// removed, and whether that is not enough.
 pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> Result<()> {
     let Conditions { settings, store, reporter, stop, .. } = *given;
     let Some(limit) = settings.store_limit else { return Ok(()) };
@@ -228,15 +228,18 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> 
         // A run that has begun since has noted what it needs.
         quota = look()?;
         for some in quota.going.chunks(64) {
-            // Halted for long in the middle, it would take from runs that have begun since: what is left goes another time.
+            // If this process was stopped for long, it would remove objects of newer runs: the rest is removed another
+            // time.
             if !clearing.holds() {
                 break;
             }
             store.remove_all(some)?;
         }
-        let (count, bytes) = (quota.going.len(), quota.going.iter().map(InventoryItem::bytes).sum::<u64>());
+        let count = quota.going.len();
+        let bytes = quota.going.iter().map(InventoryItem::bytes).sum::<u64>();
         let seconds: f64 = quota.going.iter().map(InventoryItem::seconds).sum();
-        let (limit, bytes) = (gigabytes(limit), gigabytes(bytes));
+        let limit = gigabytes(limit);
+        let bytes = gigabytes(bytes);
         note(format!(
             "the store's limit of {limit}: {count} artifacts of {bytes} went that took {seconds:.0} s to make"
         ));
@@ -251,7 +254,7 @@ fn gigabytes(bytes: u64) -> String {
     format!("{:.2} GB", bytes as f64 / 1e9)
 }
 
-/// What the largest job of a backbone takes when it runs alone, in bytes.
+/// Memory of a backbone's largest job running alone, in bytes.
 #[derive(Debug)]
 struct MemoryNeed<'a> {
     backbone: &'a str,
@@ -277,7 +280,7 @@ fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> R
             gigabytes(needs.beside)
         ))
         .found([(limit, "by --memory"), (free, "free")].map(told).into_iter().flatten().collect::<Vec<_>>().join("; "));
-    // As much as it takes, and not rounded below it.
+    // Rounded up, never below the requirement.
     let asked = (wanted as f64 / 1e7).ceil() / 100.0;
     Err(match free {
         Some(free) if wanted <= free => error.hint(format!("--memory {asked} lets it run")),
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_is_needed_what_there_is_and_which_switch_helps() {
+    fn refusal_names_need_supply_and_the_option_that_helps() {
         let error = in_memory(&NEEDS, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
         assert_eq!(error.exit_code(), 3);
         let text = error.to_string();

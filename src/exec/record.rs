@@ -30,11 +30,11 @@ pub enum RunState {
     Complete,
     /// Some cells have failed, or the whole run has.
     Failed,
-    /// Somebody stopped it.
+    /// Interrupted by the user.
     Interrupted,
 }
 
-/// What is known of a run.
+/// Record of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     /// The process in the store's terms.
@@ -58,17 +58,16 @@ pub struct RunRecord {
     pub scored: usize,
     /// Why cells, or the run, have failed.
     pub failures: BTreeMap<String, String>,
-    /// What is under way: label, tokens done, tokens in all.
+    /// Active jobs: label, tokens done, total tokens.
     pub jobs: BTreeMap<usize, (String, usize, usize)>,
-    /// By the cost model, in floating-point operations: what there was to do, what is done, and the seconds since the
-    /// run began.
+    /// Estimated by the cost model, in floating-point operations: total work, completed work, and the seconds since the start.
     pub flops: f64,
     pub flops_done: f64,
     pub seconds: f64,
-    /// What it still takes, by the rates of this run; none as long as it has done nothing.
+    /// Estimated remaining time at this run's rates; `None` before any work is done.
     #[serde(default)]
     pub seconds_left: Option<f64>,
-    /// What computed, and on which machine: rates of others say nothing. None in records from before they were kept.
+    /// Engine and machine: rates of others do not apply. `None` in older records.
     #[serde(default)]
     pub engine: Option<String>,
     #[serde(default)]
@@ -87,7 +86,7 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
-    /// All records of a store, the newest first; what cannot be read is passed over.
+    /// Reads all records of a store, newest first, skipping unreadable ones.
     pub fn all(store: &Store) -> Vec<Self> {
         let files = store.records(&store.runs());
         let mut records: Vec<Self> = files.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect();
@@ -95,8 +94,8 @@ impl RunRecord {
         records
     }
 
-    /// Floating-point operations a second of the newest run that did some with this engine on this machine, as
-    /// [`Plan::engines`](crate::plan::Plan::engines) and [`Plan::machine`](crate::plan::Plan::machine) say them.
+    /// Returns the operations per second of the newest run with this engine on this machine, as named by
+    /// [`Plan::engines`](crate::plan::Plan::engines) and [`Plan::machine`](crate::plan::Plan::machine).
     pub fn rate(store: &Store, engine: &str, machine: &str) -> Option<f64> {
         let worked = |record: &Self| {
             record.flops_done > 0.0
@@ -111,7 +110,7 @@ impl RunRecord {
     }
 }
 
-/// Writes a run's record while it goes on, and passes every event on.
+/// Writes a run's record during the run, and forwards every event.
 pub struct Recorder<'a> {
     inner: &'a dyn Reporter,
     store: &'a Store,
@@ -130,7 +129,7 @@ struct RecorderState {
 
 /// Between two writings while nothing but progress happens.
 const EVERY: Duration = Duration::from_secs(1);
-/// The same of a worker, whatever happens: there may be hundreds of them on one file server.
+/// Minimum interval between a worker's writes: there may be hundreds of workers on one file server.
 const WORKER_EVERY: Duration = Duration::from_secs(10);
 
 impl<'a> Recorder<'a> {
@@ -140,7 +139,7 @@ impl<'a> Recorder<'a> {
         Self::begin(grid, Some(results), store, inner)
     }
 
-    /// The same of a worker.
+    /// Creates the record of a worker.
     ///
     /// # Errors
     /// The store cannot be written to.

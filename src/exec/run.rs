@@ -1,4 +1,4 @@
-//! The run of a grid: preflight, plan, jobs for what is not stored, and the outcome from the store.
+//! The run of a grid: preflight, plan, jobs for missing objects, and results from the store.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -22,11 +22,11 @@ use crate::work::progress::{self, Progressed, caught, lock};
 use crate::work::settings::{RunSettings, WorkerLimits};
 use ghostlab_store::{Attempt, Store};
 
-/// Runs what is not stored of a grid. A cell that fails is in the outcome with its reason; the others go on.
+/// Computes the missing results of a grid. The outcome has the reason for each failed cell; the others continue.
 ///
 /// # Errors
-/// What preflight finds, a backbone that cannot be loaded, no room in the store, or that `stop` was set. What was done
-/// until then is stored.
+/// Fails on preflight errors, a backbone that cannot be loaded, a full store, or when `stop` was set. Results so far
+/// are stored.
 pub fn run(
     grid: &Grid,
     settings: RunSettings,
@@ -36,22 +36,23 @@ pub fn run(
 ) -> Result<GridOutcome> {
     run_all(grid, Conditions { settings, store, reporter, stop, terms: None }, |plan, context| {
         let outcome = GridOutcome::read(plan, store, &context.failures())?;
-        let (failed, unmade) = (outcome.failed(), outcome.unmade());
+        let failed = outcome.failed();
+        let unmade = outcome.unmade();
         Ok((outcome.cells.len() - failed - unmade, failed, outcome))
     })
 }
 
-/// What came of a worker's part. It reads no results: hundreds of workers would each read all of them.
+/// Result of a worker. It reads no scores: hundreds of workers would each read all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worked {
-    /// All that can be done is done: so many cells are complete, and so many failed.
+    /// All possible work is done: number of complete and failed cells.
     Done { cells: usize, complete: usize, failed: usize },
-    /// Others are at what is left, and this worker's patience has ended.
+    /// Others work on the rest, and this worker's waiting time has passed.
     Left,
 }
 
-/// Does a part of a grid, beside others that do: job after job, until nothing is left that this process may do. Latencies
-/// are left out: they are measured where they are asked for, on a machine of their own.
+/// Does part of a grid alongside other workers: job after job, until no work is left that this process may do. Latencies
+/// are left out: they are measured when requested, on a machine of their own.
 ///
 /// # Errors
 /// As [`run`].
@@ -66,7 +67,8 @@ pub fn work(
     // All workers count attempts, not each by itself.
     let settings = RunSettings { retries: 0, ..settings };
     run_all(grid, Conditions { settings, store, reporter, stop, terms: Some(terms) }, |_, context| {
-        let (complete, failed) = (context.complete(), context.failures().len());
+        let complete = context.complete();
+        let failed = context.failures().len();
         if context.left() {
             return Ok((complete, 0, Worked::Left));
         }
@@ -74,7 +76,7 @@ pub fn work(
     })
 }
 
-/// What is stored of a grid, and of what is not why, as far as somebody tried. Nothing is computed.
+/// Reads the stored results of a grid, and why the rest is missing, as far as attempts are recorded. Computes nothing.
 ///
 /// # Errors
 /// An input that cannot be read, or damage.
@@ -84,13 +86,13 @@ pub fn stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn 
     state.damages().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
     let failures = told_failures(&plan, &state, &store.all_attempts());
     let outcome = GridOutcome::read(&plan, store, &failures)?;
-    let (failed, unmade) = (outcome.failed(), outcome.unmade());
+    let failed = outcome.failed();
+    let unmade = outcome.unmade();
     reporter.event(Event::Ended { complete: outcome.cells.len() - failed - unmade, failed, interrupted: false });
     Ok(outcome)
 }
 
-/// Why cells that lack something do, as far as attempts tell: at an artifact of their own, at the calibration that makes
-/// it, or at a chunk of a text.
+/// Explains missing cells by failed attempts: at an object, at the calibration that makes it, or at a chunk.
 pub(super) fn told_failures(
     plan: &Plan<'_>,
     state: &StoreState,
@@ -115,7 +117,7 @@ pub(super) fn told_failures(
     failures
 }
 
-/// Does what is not done, and ends with what `end` makes of it: how many cells are complete, how many failed, and more.
+/// Does the missing work and ends with the result of `end`, which gets the number of complete and failed cells.
 fn run_all<T>(
     grid: &Grid,
     conditions: Conditions<'_>,
@@ -173,31 +175,32 @@ fn run_all<T>(
     ended.map(|(_, _, ended)| ended)
 }
 
-/// The pieces of a plan that are left to do.
+/// Returns the remaining work of a plan.
 fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
     let left = job_costs(plan, state)?.into_iter().filter(|of| of.cost.left > 0.0);
     let piece = |JobCost { backbone, job, cost }: JobCost| {
         let backbone = &plan.backbones[backbone];
-        let (work, kind) = (job.claim(backbone), job.group.kind);
+        let work = job.claim(backbone);
+        let kind = job.group.kind;
         Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
     };
     Ok(left.map(piece).collect())
 }
 
-/// Notes what the run will use before it looks what is there, and waits for whoever clears up right now: between them,
-/// nothing that a run has seen goes away.
+/// Notes the objects that the run will use before looking them up, and waits for a concurrent clean-up: objects seen by
+/// a run cannot be removed in between.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     store.reserve(plan.keys().map(|key| key.hash()))?;
     progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
 }
 
-/// What the jobs of a plan share.
+/// Builds the state shared by a plan's jobs.
 pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, conditions: Conditions<'a>) -> Context<'a> {
     let hashes = |damaged| state.hashes(damaged).map(str::to_owned).collect();
     Context::new(plan.given(), KnownObjects::new(hashes(false), hashes(true)), conditions)
 }
 
-/// Makes what is missing.
+/// Makes the missing objects.
 fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
     let memory = context.settings.memory_bytes();
     let backbones = || plan.backbones.iter();
@@ -213,7 +216,7 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     let programs = &Programs::default();
     let tools = Tools { run: context, models, programs };
     let head = GridHead { plan, tools, spread: context.terms.map(|_| Spread::default()) };
-    // What runs alone begins when nothing else runs any more, and of that no two at a time.
+    // Jobs that must run alone start when no other runs, one at a time.
     for alone in [false, true] {
         let tasks = tasks(plan, tools, state, alone);
         if let (Some(_), Some((_, Order::Alone(reason)))) =
@@ -229,7 +232,7 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     Ok(())
 }
 
-/// The jobs that lack something, those that run alone or the others.
+/// Returns the incomplete jobs: those that run alone, or the others.
 fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone: bool) -> Vec<(Scheduled<'a>, Order)> {
     let mut tasks: Vec<(Scheduled<'_>, Order)> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
@@ -250,18 +253,19 @@ fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone:
             }
             let going = Mutex::new(None);
             let run = move || attempt(plan, &tools, backbone, job, &own, &mut lock(&going));
-            let (claim, whole) = (job.claim(backbone), job.group.order == Order::First);
+            let claim = job.claim(backbone);
+            let whole = job.group.order == Order::First;
             tasks.push((Scheduled { after, model, bytes, claim, whole, run: Box::new(run) }, job.group.order));
         }
     }
     tasks
 }
 
-/// What the order of a grid's jobs is asked about.
+/// Values for ordering a grid's jobs.
 struct GridHead<'a> {
     plan: &'a Plan<'a>,
     tools: Tools<'a>,
-    /// Of a worker.
+    /// For a worker.
     spread: Option<Spread>,
 }
 
@@ -295,7 +299,7 @@ impl TaskHooks for GridHead<'_> {
     }
 }
 
-/// Does a job as far as it goes now, and tells what came of it.
+/// Runs a job as far as possible now, and reports the result.
 pub(super) fn attempt(
     plan: &Plan<'_>,
     tools: &Tools<'_>,
@@ -304,7 +308,8 @@ pub(super) fn attempt(
     own: &[&Variant],
     going: &mut Going,
 ) -> Result<Progressed> {
-    let (context, place) = (tools.run, job.place);
+    let context = tools.run;
+    let place = job.place;
     let step = tried(context, own, || (job.group.make)(tools, backbone, place, own, going))?;
     if step == Progressed::Busy {
         return Ok(step);
@@ -321,7 +326,8 @@ pub(super) fn attempt(
     Ok(Progressed::Done)
 }
 
-/// Runs a job as often as it may be tried. A job that fails for good fails its cells, and the others go on.
+/// Runs a job up to the permitted number of attempts. A job that fails for good fails its cells, and the others
+/// continue.
 fn tried(context: &Context<'_>, own: &[&Variant], mut job: impl FnMut() -> Result<Progressed>) -> Result<Progressed> {
     context.check_stop()?;
     let fail = |reason: String| {
@@ -341,7 +347,7 @@ fn tried(context: &Context<'_>, own: &[&Variant], mut job: impl FnMut() -> Resul
         }
         match error.kind() {
             ErrorKind::Missing => return Err(error),
-            // It is noted, and whoever comes to it next sees whether it may be tried again.
+            // The failure is recorded; the next process decides whether to try again.
             ErrorKind::Job if context.terms.is_some() => {
                 context.note(error.one_line());
                 return Ok(Progressed::Busy);

@@ -1,5 +1,5 @@
-//! A part of a grid's numbers, computed afresh: some chunks of each evaluation, with the selections and operators of its
-//! cells. Nothing of it is read from scores that are stored.
+//! Part of a grid's numbers, recomputed: some chunks of each evaluation, with the selections and operators of its
+//! cells. Stored scores are not read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -41,15 +41,15 @@ pub struct SampledCell {
     pub selection: Option<Selection>,
     pub boundaries: Vec<BoundaryResult>,
     pub scores: Vec<SampledScores>,
-    /// Why the rest lacks.
+    /// Why the rest is missing.
     pub failure: Option<String>,
 }
 
-/// What a variant scored in one evaluation, as far as it was drawn.
+/// The sampled scores of a variant in one evaluation.
 #[derive(Debug, Clone)]
 pub struct SampledScores {
     pub measure: Arc<MeasureId>,
-    /// As the grid writes it.
+    /// The value as written in the grid.
     pub label: String,
     pub items: SampledItems,
     /// Drawn chunks, and all.
@@ -64,20 +64,20 @@ pub enum SampledItems {
     /// Nats per token.
     Windows(Vec<(usize, f64)>),
     Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
-    /// Of a definition's metrics (`acc,none`) those that are of documents one by one.
+    /// The metrics of a definition (`acc,none`) that are computed per document.
     Defined(BTreeMap<String, DefinedItems>),
 }
 
-/// What documents come to by one metric of a definition.
+/// Values of documents under one metric of a definition.
 #[derive(Debug, Clone)]
 pub enum DefinedItems {
     /// Whether each is answered rightly.
     Right(Vec<(usize, bool)>),
-    /// What a perplexity is made of.
+    /// Contributions to a perplexity.
     Losses {
         items: Vec<DocumentLoss>,
         aggregation: Aggregation,
-        /// What the sum of all documents is shared by.
+        /// Divisor of the sum over all documents.
         units: f64,
     },
 }
@@ -88,29 +88,29 @@ pub struct DocumentLoss {
     /// Its place among all.
     pub place: usize,
     pub nats: f64,
-    /// Those that are scored of it.
+    /// Number of scored tokens.
     pub tokens: usize,
 }
 
-/// Which chunks of an evaluation are drawn, of so many.
+/// Selects chunks of an evaluation, given their number.
 pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
 
-/// What chunks scored, by the scores' key and the chunk: several samples of one caller compute each once.
+/// Scores of chunks, by the scores' key and the chunk: samples of one caller compute each only once.
 #[derive(Debug, Default)]
 pub struct Computed(HashMap<(String, usize), Vec<f64>>);
 
-/// What a sample is going to compute.
+/// Work that a sample will do.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SampleCost {
     /// Calibrations, each a pass over its text.
     pub calibrations: usize,
     /// Batches of windows or documents.
     pub chunks: usize,
-    /// By the cost model.
+    /// Estimated by the cost model.
     pub flops: f64,
 }
 
-/// The same as [`sample`] would, without computing anything but tokens, which stay in the store.
+/// Estimates [`sample`] without computing anything but tokens, which stay in the store.
 ///
 /// # Errors
 /// As of [`sample`].
@@ -137,7 +137,8 @@ pub fn sample_cost(
                 let evaluation = &backbone.evaluations[job.place];
                 let text = tokens::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
                 text.with_eval_set(backbone, |eval_set| {
-                    let (drawn, chunks) = (draw(backbone, evaluation, eval_set.chunks()), eval_set.chunks());
+                    let drawn = draw(backbone, evaluation, eval_set.chunks());
+                    let chunks = eval_set.chunks();
                     let part = drawn.len() as f64 / chunks.max(1) as f64;
                     all.chunks += drawn.len();
                     all.flops += cost.shared * part;
@@ -149,8 +150,8 @@ pub fn sample_cost(
     Ok(all)
 }
 
-/// Computes the selections and operators of a grid's cells, and what they score in the chunks that are drawn. What is stored
-/// of selections and operators is taken: `store` is one of the caller's own.
+/// Computes the selections and operators of a grid's cells and their scores in the drawn chunks. Stored selections and
+/// operators in `store`, the caller's own, are reused.
 ///
 /// # Errors
 /// What stops a whole run. What one cell suffers from is its failure.
@@ -279,8 +280,8 @@ fn scores(
     Ok(all)
 }
 
-/// The items of the chunks that have values, by their places, and how many there are in all. `scored` has the tokens of each of a
-/// task's texts.
+/// Returns the items of the chunks with values by index, and their total. `scored` has the tokens of each of a task's
+/// texts.
 fn items(
     context: &Context<'_>,
     evaluation: &Evaluation,
@@ -310,7 +311,9 @@ fn items(
         (Subject::Task(_), Some(key)) => {
             let each = values.len() / key.requests().max(1);
             let (answers, _) = answered(&values, key)?;
-            let (mut at, mut own, mut count) = (0, Vec::new(), 0);
+            let mut at = 0;
+            let mut own = Vec::new();
+            let mut count = 0;
             for document in answers.documents() {
                 let end = at + each * document.choices.len();
                 if drawn[at..end].iter().all(|&drawn| drawn) && end > at {
@@ -337,7 +340,7 @@ fn items(
             let whole: Vec<bool> =
                 documents.spans().map(|span| drawn[2 * span.start..2 * span.end].iter().all(|of| *of)).collect();
             let task = documents.task(definition)?;
-            // How much text a perplexity is of is asked of all documents; what was not generated can be filtered by nothing.
+            // The length of text of a perplexity comes from all documents; filters apply only to generated ones.
             let noted_of = |at: &usize| generations.is_none() || whole[*at];
             let places: Vec<usize> = (0..documents.len()).filter(noted_of).collect();
             let own = places.iter().map(|&at| (at, answers[at].as_slice()));
@@ -357,8 +360,8 @@ fn items(
     }
 }
 
-/// What some documents come to by one metric; none of one that is not of documents one by one. `drawn` says where each stands
-/// among all, if it was drawn, and `tokens` how many are scored of it there.
+/// Computes one metric of some documents. `None` for metrics that are not per document. `drawn` gives each one's index
+/// among all, if sampled, and `tokens` the number scored there.
 fn defined_items(
     of: Aggregation,
     items: &[Item],

@@ -1,4 +1,4 @@
-//! Jobs in the order of what they wait for, several at a time within limits.
+//! Runs jobs in dependency order, several at a time within limits.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex};
@@ -12,16 +12,16 @@ pub(super) struct Scheduled<'a> {
     pub(super) after: Vec<usize>,
     /// Which model it runs.
     pub(super) model: usize,
-    /// Memory beside the model, in bytes.
+    /// Memory besides the model, in bytes.
     pub(super) bytes: u64,
-    /// What the names of its claims begin with.
+    /// Prefix of its claims.
     pub(super) claim: String,
     /// Whether that is its one claim: who has it, does all of it.
     pub(super) whole: bool,
     pub(super) run: Box<dyn Fn() -> Result<Progressed> + Send + Sync + 'a>,
 }
 
-/// How much may go on at a time.
+/// Limits on parallel work.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) tasks: usize,
@@ -29,22 +29,22 @@ pub(super) struct Limits {
     pub(super) memory: u64,
 }
 
-/// What the order of tasks is asked about and told.
+/// Queries and callbacks of the task order.
 pub(super) trait TaskHooks: Sync {
-    /// No task needs a model for now.
+    /// Is called when no task needs a model for now.
     fn forget(&self, model: usize);
 
-    /// Which of some models to go on with.
+    /// Chooses the model to continue with.
     fn choose(&self, models: &[usize]) -> usize {
         models.first().copied().unwrap_or_default()
     }
 
-    /// Whether others are at all of a task that may begin, as far as one can tell without beginning it.
+    /// Returns whether a task's remaining work is leased by others, without starting it.
     fn others_at(&self, _: &Scheduled<'_>) -> bool {
         false
     }
 
-    /// Waits: other processes are at all that is left.
+    /// Waits while other processes work on everything that is left.
     ///
     /// # Errors
     /// There is no more waiting.
@@ -55,12 +55,12 @@ pub(super) trait TaskHooks: Sync {
 struct TaskQueue {
     waiting: BTreeSet<usize>,
     running: BTreeSet<usize>,
-    /// Those of the waiting that others were at.
+    /// Waiting tasks that other processes were working on.
     busy: BTreeSet<usize>,
     /// The model that was chosen last, and those that may be in memory.
     chosen: Option<usize>,
     loaded: BTreeSet<usize>,
-    /// Somebody waits for the busy ones.
+    /// Whether a thread waits for the busy ones.
     idling: bool,
     error: Option<Error>,
 }
@@ -68,7 +68,7 @@ struct TaskQueue {
 /// Runs all tasks; `models` are the models' sizes in bytes.
 ///
 /// # Errors
-/// The first error of a task: those that run go on to their end, no other begins.
+/// The first error of a task: running tasks finish, no other starts.
 pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
     let state = Mutex::new(TaskQueue { waiting: (0..tasks.len()).collect(), ..TaskQueue::default() });
     let changed = Condvar::new();
@@ -125,8 +125,7 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
 }
 
-/// The waiting task that begins next: the first of the model that was chosen, or else of one that is chosen now. Models
-/// that wait in memory for others to end with them make room.
+/// Returns the next waiting task of the chosen model. Models in memory that only wait for other workers make room.
 fn next(
     tasks: &[Scheduled<'_>],
     models: &[u64],
@@ -215,8 +214,10 @@ mod tests {
     }
 
     #[test]
-    fn what_others_are_at_comes_later_and_nobody_waits_while_there_is_work() {
-        let (order, head, looks) = (Mutex::new(Vec::new()), Noting::default(), AtomicUsize::new(0));
+    fn contended_jobs_come_later_and_nobody_idles() {
+        let order = Mutex::new(Vec::new());
+        let head = Noting::default();
+        let looks = AtomicUsize::new(0);
         let note = |name: &'static str| {
             let order = &order;
             move || {
@@ -238,12 +239,13 @@ mod tests {
         run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
         let order = order.lock().unwrap().clone();
         assert_eq!(order, ["other model", "asked", "same model", "asked", "asked", "after it"]);
-        assert_eq!(head.idled.load(SeqCst), 2, "only when others are at all that is left");
+        assert_eq!(head.idled.load(SeqCst), 2, "only while others work on the rest");
     }
 
     #[test]
     fn a_model_that_waits_for_others_makes_room_for_the_next() {
-        let (head, looks) = (Noting::default(), AtomicUsize::new(0));
+        let head = Noting::default();
+        let looks = AtomicUsize::new(0);
         let busy = || Ok(if looks.fetch_add(1, SeqCst) == 0 { Progressed::Busy } else { Progressed::Done });
         let tasks = [task(&[], 0, || Ok(())), waiting(&[], 1, busy)];
         run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
@@ -280,7 +282,8 @@ mod tests {
     #[test]
     fn memory_decides_how_many_models_are_there_at_a_time() {
         for (memory, most) in [(100, 1), (220, 2)] {
-            let (now, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let now = AtomicUsize::new(0);
+            let peak = AtomicUsize::new(0);
             let busy = || {
                 peak.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
                 std::thread::sleep(Duration::from_millis(100));

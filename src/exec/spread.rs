@@ -1,4 +1,4 @@
-//! How workers that share a grid keep out of each other's way: each takes a backbone, and looks at what others are at only when
+//! How workers that share a grid avoid each other: each takes a backbone, and looks again at others' work only when
 //! something changes there.
 
 use std::collections::{BTreeSet, HashMap};
@@ -50,11 +50,11 @@ impl SeatClaim {
     }
 }
 
-/// What the names of seats begin with.
+/// Prefix of claims on a backbone.
 const SEAT: &str = "at-";
 
-/// What a worker saw of others at jobs, by their claims. As long as these stay the same nothing is left there that was not
-/// before: whether it changes, one listing tells of all jobs.
+/// A worker's last view of others' claims on jobs. While these claims are unchanged, nothing new is available there;
+/// one listing shows changes of all jobs.
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<Sighted>);
 
@@ -67,17 +67,18 @@ struct Sighted {
 }
 
 impl Sightings {
-    /// After so long a job is looked at all the same: those that are at it may be dead.
+    /// Time after which a job is checked anyway: its workers may be dead.
     const PROBE: Duration = Duration::from_secs(10);
-    /// So many of them in a round: hundreds of workers wait for hundreds of jobs.
+    /// Maximum number of such checks per round: hundreds of workers wait for hundreds of jobs.
     const PROBES: usize = 2;
 
-    /// Whether others are at all of a job, as far as one can tell.
+    /// Returns whether a job's remaining work is leased by others.
     pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {
         let of = |claims: &BTreeSet<String>| -> Vec<String> {
             claims.range(task.claim.clone()..).take_while(|name| name.starts_with(&task.claim)).cloned().collect()
         };
-        let (claims, now) = (store.with_claims(of).unwrap_or_default(), store.now());
+        let claims = store.with_claims(of).unwrap_or_default();
+        let now = store.now();
         let Sighted { jobs, probes } = &mut *lock(&self.0);
         if claims.is_empty() {
             jobs.remove(&task.claim);
@@ -97,7 +98,7 @@ impl Sightings {
         same
     }
 
-    /// A new round of looks begins.
+    /// Starts a new round of polling.
     pub(super) fn next_round(&self) {
         lock(&self.0).probes = 0;
     }
@@ -109,7 +110,7 @@ mod tests {
     use crate::work::progress::Progressed;
 
     #[test]
-    fn a_job_that_others_are_at_is_looked_at_again_when_something_changes_there() {
+    fn contended_job_is_rechecked_when_its_lease_changes() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), crate::stage::WORDS).unwrap();
         let sightings = Sightings::default();
@@ -121,7 +122,8 @@ mod tests {
             whole,
             run: Box::new(|| Ok(Progressed::Done)),
         };
-        let (calibration, text) = (job("calibrate", true), job("text", false));
+        let calibration = job("calibrate", true);
+        let text = job("text", false);
         let others_at = |task: &Scheduled<'_>| {
             // A listing serves for a while.
             std::thread::sleep(Duration::from_millis(250));

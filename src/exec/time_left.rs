@@ -1,10 +1,10 @@
-//! How long a run still takes: what is left of each piece of its plan, at the rate at which this run did others like it.
+//! Estimate of a run's remaining time: the rest of each piece of its plan, at this run's rate for similar pieces.
 
 use std::collections::BTreeMap;
 
 use crate::work::event::{Event, Work, WorkKind};
 
-/// Pieces that run alike: of one backbone, of one kind.
+/// Pieces with the same rate: of one backbone and one kind.
 type RateGroup = (String, WorkKind);
 
 /// Follows the events of one run. Floating-point operations are the cost model's, seconds are of whatever clock.
@@ -13,7 +13,7 @@ pub struct TimeLeft {
     pieces: BTreeMap<String, PlanPiece>,
     rates: BTreeMap<RateGroup, MeasuredRate>,
     jobs: BTreeMap<usize, RunningJob>,
-    /// When the last event came, and what has been going on since.
+    /// Time of the last event, and what has been running since.
     last: Option<(f64, Option<RateGroup>)>,
 }
 
@@ -21,13 +21,13 @@ pub struct TimeLeft {
 struct PlanPiece {
     group: RateGroup,
     planned: f64,
-    /// What jobs of it have begun, and what is done of that.
+    /// Work of the started jobs, and its completed part.
     begun: f64,
     done: f64,
     over: bool,
 }
 
-/// What this process did, and how long it was at it.
+/// Work done by this process, and its duration.
 #[derive(Debug, Clone, Copy, Default)]
 struct MeasuredRate {
     flops: f64,
@@ -95,8 +95,8 @@ impl TimeLeft {
             Event::WorkDone { work } => {
                 if let Some(piece) = self.pieces.get_mut(work).filter(|piece| !piece.over) {
                     piece.over = true;
-                    // Solving tells of no progress of its own. Of a calibration that an earlier run began it is not known
-                    // how much was left.
+                    // Solving reports no progress. For a calibration started by an earlier run, the remaining part is
+                    // unknown.
                     if piece.begun > piece.planned / 2.0 {
                         let rest = (piece.planned - piece.done).max(0.0);
                         self.rates.entry(piece.group.clone()).or_default().flops += rest;
@@ -109,12 +109,12 @@ impl TimeLeft {
         self.last = Some((now, at));
     }
 
-    /// What this process did.
+    /// Returns the operations of this process.
     pub fn flops_done(&self) -> f64 {
         self.rates.values().map(|rate| rate.flops).sum()
     }
 
-    /// How much of the plan is done, by whomever: 0 to 1.
+    /// Returns the completed share of the plan by all processes, 0 to 1.
     pub fn share(&self) -> f64 {
         let planned: f64 = self.pieces.values().map(|piece| piece.planned).sum();
         let left: f64 = self.pieces.values().map(PlanPiece::left).sum();
@@ -136,10 +136,11 @@ impl TimeLeft {
         Some(left.map(of).sum::<f64>().max(1.0))
     }
 
-    /// Operations a second over some groups, where any of them was at work.
+    /// Returns the operations per second of some groups, if any was active.
     fn rate(&self, of: impl Fn(&RateGroup) -> bool) -> Option<f64> {
         let own = || self.rates.iter().filter(|(group, _)| of(group)).map(|(_, rate)| rate);
-        let (flops, seconds) = (own().map(|of| of.flops).sum::<f64>(), own().map(|of| of.seconds).sum::<f64>());
+        let flops = own().map(|of| of.flops).sum::<f64>();
+        let seconds = own().map(|of| of.seconds).sum::<f64>();
         (flops > 0.0 && seconds > 0.0).then(|| flops / seconds)
     }
 }
@@ -160,8 +161,8 @@ mod tests {
     use super::*;
     use crate::exec::JobStarted;
 
-    /// A run as its events tell it: pieces with what the plan takes them for, what their jobs really cost, how long that
-    /// takes, and how long what tells of no progress takes behind it.
+    /// A simulated run: pieces with their planned cost, their real cost, their duration, and the duration of a
+    /// following part without progress.
     struct Played {
         work: &'static str,
         kind: WorkKind,
@@ -184,14 +185,18 @@ mod tests {
     fn planned(pieces: &[Played]) -> Event {
         let work: Vec<Work> = pieces.iter().map(Played::piece).collect();
         let flops = work.iter().map(|of| of.flops).sum();
-        let (engine, machine, plan) = (String::new(), String::new(), String::new());
+        let engine = String::new();
+        let machine = String::new();
+        let plan = String::new();
         Event::Planned { cells: 1, complete: 0, scores: 1, scored: 0, flops, work, engine, machine, plan }
     }
 
-    /// The time at each event, the share of the whole that has gone by, and the seconds that were said to be left.
+    /// Returns for each event the time, the elapsed share, and the predicted remaining seconds.
     fn told(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
         let whole: f64 = pieces.iter().map(|of| of.seconds + of.silent).sum();
-        let (mut left, mut now, mut told) = (TimeLeft::default(), 0.0, Vec::new());
+        let mut left = TimeLeft::default();
+        let mut now = 0.0;
+        let mut told = Vec::new();
         let mut see = |left: &mut TimeLeft, event: &Event, now: f64| {
             left.see(event, now);
             told.push((now, now / whole, left.seconds()));
@@ -212,15 +217,19 @@ mod tests {
         told
     }
 
-    /// Two backbones of unlike sizes; scoring runs at another rate than calibrating, which takes a while for what tells of no
-    /// progress, and cuts lie where a third more is to do than the plan guessed.
+    /// Simulates two backbones of different sizes, with different rates for scoring and calibrating, silent stretches, and
+    /// a third more work than planned.
     fn grid() -> Vec<Played> {
         let calibrate = |work, by: f64| {
-            let (planned, flops, seconds) = (20.0 * by, 18.0 * by, 16.0 * by);
+            let planned = 20.0 * by;
+            let flops = 18.0 * by;
+            let seconds = 16.0 * by;
             Played { work, kind: WorkKind::Calibrate, planned, flops, seconds, silent: 2.0 * by }
         };
         let score = |work, by: f64| {
-            let (planned, flops, seconds) = (30.0 * by, 40.0 * by, 30.0 * by);
+            let planned = 30.0 * by;
+            let flops = 40.0 * by;
+            let seconds = 30.0 * by;
             Played { work, kind: WorkKind::Score, planned, flops, seconds, silent: 0.5 }
         };
         vec![
@@ -234,16 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn from_a_tenth_of_the_way_on_what_is_left_is_told_within_a_factor_of_one_and_a_half() {
+    fn time_left_is_within_half_after_a_tenth_of_the_run() {
         let pieces = grid();
         let whole: f64 = pieces.iter().map(|of| of.seconds + of.silent).sum();
         for (now, share, left) in told(&pieces).into_iter().filter(|(_, share, _)| (0.1..0.97).contains(share)) {
-            let (left, really) = (left.unwrap(), whole - now);
+            let left = left.unwrap();
+            let really = whole - now;
             assert!(left < 1.5 * really && really < 1.5 * left, "at {share:.2}: {left:.1} s for {really:.1} s");
         }
     }
 
-    /// A run as it was recorded by `just record-events`: the time of each event, in seconds of its day, and the event.
+    /// Reads a run recorded by `just record-events`: the time of each event in seconds of its day, and the event.
     fn recorded() -> Vec<(f64, Event)> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/events/run.jsonl");
         let line = |line: &str| {
@@ -256,16 +266,18 @@ mod tests {
     }
 
     #[test]
-    fn of_a_recorded_run_what_is_left_is_told_within_a_factor_of_one_and_a_half() {
+    fn time_left_of_a_recorded_run_is_within_a_factor() {
         let events = recorded();
         let planned = events.iter().find(|(_, event)| matches!(event, Event::Planned { .. })).unwrap().0;
         let (end, last) = events.last().unwrap();
         assert!(matches!(last, Event::Ended { failed: 0, interrupted: false, .. }), "{last:?}");
-        let (mut left, mut told) = (TimeLeft::default(), 0);
+        let mut left = TimeLeft::default();
+        let mut told = 0;
         for (at, event) in &events {
             left.see(event, at - planned);
-            let (share, really) = ((at - planned) / (end - planned), end - at);
-            // Of the last seconds none is known better than to a second.
+            let share = (at - planned) / (end - planned);
+            let really = end - at;
+            // Estimates below a second are not checked.
             if (0.1..0.97).contains(&share) {
                 let said = left.seconds().unwrap();
                 assert!(said < 1.5 * really && really < 1.5 * said, "at {share:.2}: {said:.1} s for {really:.1} s");
@@ -279,7 +291,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_to_be_left_only_when_all_is_done() {
-        // The plan took the text for a tenth of what it is.
+        // The plan underestimated the text's length by a factor of ten.
         let text =
             Played { work: "small text", kind: WorkKind::Score, planned: 1.0, flops: 10.0, seconds: 60.0, silent: 5.0 };
         let all = told(&[text]);

@@ -1,4 +1,4 @@
-//! The model card: what was done to the backbone, on which data, with which numbers, and how to load it.
+//! The model card: the method applied to the backbone, its data, the scores, and how to load the model.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use ghostlab_store::About;
 
 const TEMPLATE: &str = include_str!("card.md");
 
-/// What the template knows.
+/// Values for the template.
 #[derive(Serialize)]
 struct CardValues {
     cell: String,
@@ -49,7 +49,7 @@ struct CardValues {
     window: Option<usize>,
     /// A sentence for each thing that weights took in.
     folded: Vec<String>,
-    /// A sentence for each operator beside them.
+    /// A sentence for each attached operator.
     attached: Vec<String>,
     notes: Vec<String>,
     numbers: Option<String>,
@@ -69,8 +69,7 @@ struct CalibrationText {
     seed: u64,
 }
 
-/// The card, in Markdown with the front matter that the hub reads; `numbers` are the table of the cell's numbers, none where it
-/// was not scored.
+/// Renders the model card in Markdown with front matter; `numbers` is the table of the cell's numbers, if it was scored.
 ///
 /// # Errors
 /// None that a caller could mend.
@@ -155,7 +154,8 @@ fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
 
 fn attached(layout: &Layout) -> Vec<String> {
     let told = |of: &Attached| {
-        let (layer, form) = (of.layer, if of.operator.is_diagonal() { "diagonal" } else { "full" });
+        let layer = of.layer;
+        let form = if of.operator.is_diagonal() { "diagonal" } else { "full" };
         let form = if of.operator.has_bias() { format!("{form} map with a bias") } else { format!("{form} map") };
         match of.place {
             BranchPlace::Before => format!("a {form} on the stream that enters layer {layer}"),

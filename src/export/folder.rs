@@ -1,4 +1,4 @@
-//! The folder of an exported cell: written beside its place, and put there whole.
+//! The folder of an exported cell: written next to its place, then moved there.
 
 use std::fs;
 use std::io::Write;
@@ -24,7 +24,7 @@ use ghostlab_store::fault;
 
 /// The record of what a folder was made from.
 pub const MARK: &str = "ghostlab.json";
-/// What is taken over as it is, where the backbone has it.
+/// Files copied unchanged, if the backbone has them.
 const BESIDES: [&str; 12] = [
     "tokenizer.json",
     "tokenizer.model",
@@ -51,14 +51,14 @@ pub struct Form {
     pub shard: u64,
 }
 
-/// What was written.
+/// Result of an export.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Exported {
     /// Where it was written: a folder, or a GGUF file.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub folder: PathBuf,
-    /// Of its weights.
+    /// Bytes of its weights.
     pub bytes: u64,
     /// Numbers that its weights hold.
     pub parameters: u64,
@@ -66,13 +66,13 @@ pub struct Exported {
     pub needs_code: bool,
 }
 
-/// What the folder is for.
+/// Purpose of the folder.
 const KIND: &str = "a model";
 
-/// The folder, where nothing stands in its place but what was exported before.
+/// Checks that the folder is absent or a former export.
 ///
 /// # Errors
-/// Exit code 2, naming what stands there, or the files in it that are not to be replaced.
+/// Exit code 2: the message names the existing content, or the files that must not be replaced.
 pub fn check(folder: &Path) -> Result<OutputFolder> {
     let occupied = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_some() && Manifest::read(folder).kind().is_none(),
@@ -80,7 +80,7 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
     };
     if occupied {
         let found = if folder.is_dir() { "a folder that nothing was exported to" } else { "no folder" };
-        let error = Error::bad_input("something else stands in the folder's place").at(folder.display().to_string());
+        let error = Error::bad_input("the folder's place is taken").at(folder.display().to_string());
         let error = error.expected("nothing, or a folder that was exported before").found(found);
         let earlier = folder.join(MARK).is_file();
         return Err(match earlier {
@@ -115,7 +115,8 @@ pub(super) fn write(
     fill(draft.path(), made, card, form, stop)?;
     fault::here("place");
     draft.publish()?;
-    let (parameters, needs_code) = (made.layout.parameters(), !made.layout.attached.is_empty());
+    let parameters = made.layout.parameters();
+    let needs_code = !made.layout.attached.is_empty();
     Ok(Exported { folder: output.path().to_owned(), bytes, parameters, needs_code })
 }
 
@@ -131,7 +132,8 @@ pub(super) fn enough_room(folder: &Path, wanted: u64) -> Result<()> {
 
 fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &AtomicBool) -> Result<()> {
     let MadeCell { layout, backbone, result, .. } = made;
-    let (config, source) = (&backbone.config, &backbone.folder);
+    let config = &backbone.config;
+    let source = &backbone.folder;
     let files = layout.write(draft, form.shard, &mut |_| goes_on(stop, "folder"))?;
     if let Some(index) = &files.index {
         put(draft, INDEX, pretty(index)?.as_bytes())?;
@@ -157,9 +159,10 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
         put(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
     }
     put(draft, "README.md", card.as_bytes())?;
-    // Whose machine made it, and by which command, is nobody else's business.
+    // Machine and command line are private and left out.
     let keys = result.made_from.iter().map(|of| json!({"kind": of.kind, "key": of.key}));
-    let (program, keys) = (machine::program(), keys.collect::<Vec<_>>());
+    let program = machine::program();
+    let keys = keys.collect::<Vec<_>>();
     let record = json!({
         "cell": result.cell.to_string(), "removed": result.removed, "layers": result.layers, "kept": layout.kept,
         "identity": result.identity.as_deref(), "ghostlab": program, "made_from": keys, "dtype": form.dtype.map(FloatType::name),
@@ -167,7 +170,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     put(draft, MARK, pretty(&record)?.as_bytes())
 }
 
-/// The backbone's own settings of generation, or what its config says of special tokens.
+/// Returns the backbone's generation settings, or those that its config implies.
 fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
     let name = "generation_config.json";
     let folder = parts::beside(source, name).parent().map(Path::to_path_buf).unwrap_or_default();
@@ -179,10 +182,12 @@ fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, 
     Ok([("_from_model_config".to_owned(), true.into())].into_iter().chain(ids.iter().filter_map(known)).collect())
 }
 
-/// The tokenizer's settings. A model type of our own tells transformers nothing of the tokenizer's class; code that a
-/// tokenizer's settings name does not come with the folder, and nobody is asked to run it: `tokenizer.json` says all.
+/// Writes the tokenizer's settings. A custom model type tells transformers nothing of the tokenizer class, and code named
+/// by the settings is not exported: `tokenizer.json` is complete.
 fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
-    let (name, class, code) = ("tokenizer_config.json", "tokenizer_class", "auto_map");
+    let name = "tokenizer_config.json";
+    let class = "tokenizer_class";
+    let code = "auto_map";
     let file = source::find(source, name)?;
     let mut settings = file.as_deref().map_or_else(|| Ok(Map::new()), object)?;
     let named = settings.remove(code).is_some();
@@ -194,7 +199,7 @@ fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
     if settings.is_empty() { Ok(()) } else { put(draft, name, pretty(&Value::Object(settings))?.as_bytes()) }
 }
 
-/// What a backbone's config says.
+/// Reads a backbone's config.
 pub(super) fn config_of(source: &Path) -> Result<Map<String, Value>> {
     let file = parts::config(source);
     if !is_gguf(&file) {

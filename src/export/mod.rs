@@ -1,4 +1,4 @@
-//! Floor 4: a cell as a folder that transformers, lm-evaluation-harness and other programs load (design §16).
+//! Layer 4: exports a cell as a folder that transformers, lm-evaluation-harness and other programs load (design §16).
 //!
 //! | file | noun |
 //! | --- | --- |
@@ -83,7 +83,7 @@ impl Exporter<'_> {
         then(MadeCell { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
     }
 
-    /// The cell's numbers beside its dense backbone's, as far as they are stored; none where the cell was not scored.
+    /// Formats the cell's stored numbers next to its dense backbone's. `None` if it was not scored.
     fn numbers(&self, grid: &Grid, cell: &Cell) -> Result<Option<String>> {
         let mut scored = grid.clone();
         scored.cells.retain(|of| of == cell || (of.is_dense() && of.backbone == cell.backbone));
@@ -100,7 +100,7 @@ impl Exporter<'_> {
     }
 }
 
-/// What a cell is written from.
+/// Inputs of an export.
 struct MadeCell<'a> {
     layout: &'a Layout,
     backbone: &'a BackbonePlan,
@@ -109,7 +109,7 @@ struct MadeCell<'a> {
     inputs: &'a Inputs,
 }
 
-/// A grid of one cell that scores nothing: what it needs is what its checkpoint is made of.
+/// Builds a grid of one cell without scores, which needs only what its checkpoint is made of.
 fn made_of(grid: &Grid, cell: &Cell) -> Grid {
     let mut own = grid.clone();
     own.cells = vec![cell.clone()];
@@ -125,13 +125,13 @@ fn narrow(grid: &mut Grid, cell: &Cell) {
     grid.backbones.retain(|name, _| *name == cell.backbone);
 }
 
-/// The entry that says which cell a file is: what has it was written here, and may be replaced.
+/// The entry with the cell of a file: files that have it were written here and may be replaced.
 const CELL: &str = "ghostlab.cell";
 
-/// The place of a file, where nothing stands but what was exported before.
+/// Checks that the file is absent or a former export.
 ///
 /// # Errors
-/// Exit code 2: something else stands there, or a name that does not end in `.gguf`.
+/// Exit code 2: another file exists there, or the name does not end in `.gguf`.
 pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
     if !is_gguf(path) {
         return Err(Error::bad_input("a GGUF file has a name that ends in .gguf")
@@ -162,7 +162,8 @@ impl Exporter<'_> {
             entries.push((CELL.to_owned(), Entry::String(result.cell.to_string())));
             entries.push(("ghostlab.version".to_owned(), Entry::String(machine::program())));
             let text = GgufText { name: result.cell.to_string(), entries };
-            let (bytes, parameters) = (layout.gguf_bytes(numbers), layout.parameters());
+            let bytes = layout.gguf_bytes(numbers);
+            let parameters = layout.parameters();
             enough_room(path.parent().unwrap_or(Path::new(".")), bytes)?;
             let write = || {
                 write_atomically(path, |file| {
@@ -178,7 +179,7 @@ impl Exporter<'_> {
     }
 }
 
-/// What is asked whenever something was written of a `file` or `folder`.
+/// Stops between writes if asked to.
 fn goes_on(stop: &AtomicBool, what: &str) -> Result<()> {
     fault::here("export");
     match stop.load(Relaxed) {
@@ -190,7 +191,7 @@ fn goes_on(stop: &AtomicBool, what: &str) -> Result<()> {
 /// Entries of a header, and notes on what llama.cpp does otherwise.
 type Texts = (Vec<(String, Entry)>, Vec<String>);
 
-/// The entries of a backbone's tokenizer and chat template, and what llama.cpp does otherwise.
+/// Returns the GGUF entries of a backbone's tokenizer and chat template, and how llama.cpp differs.
 ///
 /// # Errors
 /// As [`to_gguf`]; files that cannot be read.

@@ -44,7 +44,7 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
         .hint("copy the file into the folder if it belongs to the model"))
 }
 
-/// Returns the repository around a snapshot of the hub's cache, whose files are links to `blobs` beside `snapshots`.
+/// Returns the repository around a snapshot of the hub's cache, whose files are links to `blobs` next to `snapshots`.
 fn repository(folder: &Path) -> Option<&Path> {
     let snapshots = folder.ancestors().find(|above| above.file_name().is_some_and(|name| name == "snapshots"))?;
     let repository = snapshots.parent()?;

@@ -1,4 +1,4 @@
-//! What a table or figure of the paper shows of a grid: the key `artifact` of an artifact's file.
+//! How a grid becomes a table or figure of the paper: the key `artifact` of an artifact's file.
 //!
 //! A description, not code: rows, columns, grouping and metrics. The cells come from the grid in the same file.
 
@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// One line that says what it is.
+    /// Title in one line.
     pub title: String,
-    /// As in the paper, shortened.
+    /// The paper's caption, shortened.
     pub caption: Option<String>,
     /// Where the paper says the same under another name: `tableA3` is `table4`.
     pub also: Option<String>,
@@ -28,7 +28,7 @@ pub struct Description {
     pub figure: Option<FigureEntry>,
     /// A table of what the program knows by name, without a grid.
     pub list: Option<ListEntry>,
-    /// Races of the grid's cells (its key `search`), held beside another artifact's best rows.
+    /// Searches over the grid's cells (its key `search`), compared with another artifact's best rows.
     pub races: Option<RacesEntry>,
     /// The rows of such a list that the paper's table has, by name and in its order: they alone are in the LaTeX form.
     #[serde(default)]
@@ -38,13 +38,13 @@ pub struct Description {
     pub tolerance: Tolerance,
 }
 
-/// What races are held beside.
+/// Comparison of a search.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RacesEntry {
     /// The artifact that scores the same cells on all items.
     pub beside: String,
-    /// What is raced on, as that artifact calls it.
+    /// Metrics of the search, by that artifact's names.
     pub metrics: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ pub struct TableEntry {
     pub print: PrintEntry,
 }
 
-/// How a table is printed beside the paper's. What is left out is as in the table's other forms.
+/// Layout of a table printed next to the paper's. Omitted settings are as in the table's other forms.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PrintEntry {
@@ -95,7 +95,7 @@ pub struct PrintEntry {
     pub arrows: Option<Vec<String>>,
     /// The rows that are shaded.
     pub shade: Shade,
-    /// Shades the rows whose operators are computed from so many sequences, and no others.
+    /// Shades only rows whose operators are computed from this many sequences.
     pub shade_sequences: Option<usize>,
     /// Turned round: a row for each prompt, a column for each variant.
     pub prompts_as_rows: bool,
@@ -114,7 +114,7 @@ fn two() -> usize {
     2
 }
 
-/// What a table may be over.
+/// Dimension over which a table averages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Over {
@@ -155,10 +155,10 @@ pub struct RowEntry {
 #[serde(deny_unknown_fields)]
 pub struct FigureEntry {
     pub kind: FigureKind,
-    /// What is drawn; the kind `layers` draws the selection and needs none. Several are bars beside each other.
+    /// Metrics to draw; the kind `layers` draws the selection and needs none. Several are drawn as bars side by side.
     #[serde(default)]
     pub metrics: Vec<String>,
-    /// What the axis of values says, with its unit.
+    /// Label of the value axis, with unit.
     #[serde(default)]
     pub axis: String,
     /// Whether the axis of values is logarithmic.
@@ -212,10 +212,10 @@ impl Default for Tolerance {
 }
 
 impl Description {
-    /// The description in an artifact's file, and whether the file holds a grid too. None where it has no key `artifact`.
+    /// Reads the description of an artifact's file, and whether it contains a grid. `None` without the key `artifact`.
     ///
     /// # Errors
-    /// Names file, line and column, what was expected and what was found.
+    /// The error names file, line and column, and what was expected and found.
     pub fn read(path: &Path) -> Result<Option<(Self, bool)>> {
         let shape =
             FileShape { what: "the artifact", expected: "`artifact: …` and a grid", hint: "docs/grid.md shows one" };
@@ -230,7 +230,7 @@ impl Description {
         Ok(Some((artifact, has_grid)))
     }
 
-    /// The metrics that it shows.
+    /// Returns the metrics that it shows.
     pub fn metrics(&self) -> &[String] {
         match (&self.table, &self.figure, &self.races) {
             (Some(table), ..) => &table.metrics,
@@ -240,7 +240,7 @@ impl Description {
         }
     }
 
-    /// What the types cannot say.
+    /// Checks what the types cannot express.
     fn check(&self, has_grid: bool) -> Result<()> {
         let wrong = |what: &str, expected: &str| Err(Error::bad_input(what).expected(expected));
         let parts = [self.table.is_some(), self.figure.is_some(), self.list.is_some(), self.races.is_some()];
@@ -249,7 +249,7 @@ impl Description {
             return wrong("an artifact is not one thing", "one of the keys `table`, `figure`, `list` and `races`");
         }
         if self.list.is_none() && !has_grid {
-            return wrong("an artifact has no cells", "the keys of a grid beside `artifact`");
+            return wrong("an artifact has no cells", "the keys of a grid next to `artifact`");
         }
         if self.table.as_ref().is_some_and(|table| table.metrics.is_empty() || table.rows.is_empty()) {
             return wrong("a table is empty", "`rows` and `metrics` with an entry each");

@@ -56,25 +56,26 @@ pub struct Cell {
     pub depth: usize,
     pub recovery: Option<Method<dyn Recovery>>,
     pub calibration: Option<Calibration>,
-    /// What it is called in its grid: `llama-3.1-8b.streamline-7.ghosted`. Nothing is read out of it.
+    /// Name in its grid: `llama-3.1-8b.streamline-7.ghosted`. It is never parsed.
     #[serde(default)]
     pub name: String,
 }
 
 impl Cell {
-    /// The whole backbone.
+    /// Creates the dense cell.
     pub(super) fn dense(backbone: &str) -> Self {
-        let (backbone, name) = (backbone.to_owned(), String::new());
+        let backbone = backbone.to_owned();
+        let name = String::new();
         Self { backbone, criterion: None, depth: 0, recovery: None, calibration: None, name }
     }
 
-    /// A whole backbone of any name.
+    /// Creates a dense cell with a custom name.
     #[cfg(test)]
     pub(crate) fn named(backbone: &str, name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::dense(backbone) }
     }
 
-    /// Whether nothing is removed.
+    /// Returns whether nothing is removed.
     pub fn is_dense(&self) -> bool {
         self.criterion.is_none()
     }
@@ -91,7 +92,7 @@ impl fmt::Display for Cell {
 #[derive(Serialize)]
 pub struct Method<M: MethodAxis + ?Sized> {
     pub name: String,
-    /// As the file has them.
+    /// The value as written in the file.
     pub options: Options,
     /// With every default filled in: what the method is.
     #[serde(skip)]
@@ -108,10 +109,10 @@ pub trait MethodAxis: 'static {
     /// Its key in a grid.
     const KEY: &'static str;
 
-    /// The methods that there are, and their options.
+    /// Describes the methods and their options.
     fn described() -> Vec<Described>;
 
-    /// What the registry has under a name, with the options filled in, and how its operator is trained.
+    /// Builds a method from the registry with resolved options, and its training settings.
     ///
     /// # Errors
     /// An unknown name, unknown or wrong options, saying what is wrong; the grid adds the place.
@@ -144,7 +145,7 @@ impl MethodAxis for dyn Recovery {
 }
 
 impl<M: MethodAxis + ?Sized> Method<M> {
-    /// The method of a name, with its options.
+    /// Creates a method with options.
     ///
     /// # Errors
     /// As [`MethodAxis::build`].
@@ -153,12 +154,12 @@ impl<M: MethodAxis + ?Sized> Method<M> {
         Ok(Self { name: name.to_owned(), options: options.clone(), resolved, training, rule: Arc::from(rule) })
     }
 
-    /// What a method is whose options are left out; nothing of one that cannot be without.
+    /// Returns the default options of a method. Empty if it requires options.
     pub fn defaults(name: &str) -> Options {
         Self::new(name, &Options::new()).map(|of| of.resolved).unwrap_or_default()
     }
 
-    /// A method without options.
+    /// Creates a method without options.
     #[cfg(test)]
     pub(crate) fn named(name: &str) -> Self {
         Self::new(name, &Options::new()).unwrap()
@@ -168,7 +169,9 @@ impl<M: MethodAxis + ?Sized> Method<M> {
 impl<M: MethodAxis + ?Sized> Clone for Method<M> {
     fn clone(&self) -> Self {
         let Self { name, options, resolved, training, rule } = self;
-        let (name, options, resolved) = (name.clone(), options.clone(), resolved.clone());
+        let name = name.clone();
+        let options = options.clone();
+        let resolved = resolved.clone();
         Self { name, options, resolved, training: *training, rule: Arc::clone(rule) }
     }
 }
@@ -193,7 +196,7 @@ impl<M: MethodAxis + ?Sized> fmt::Debug for Method<M> {
     }
 }
 
-/// Of a frozen grid: what it has are names and options.
+/// For a frozen grid, which stores names and options.
 impl<'de, M: MethodAxis + ?Sized> Deserialize<'de> for Method<M> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let WrittenMethod { name, options } = WrittenMethod::deserialize(deserializer)?;
@@ -216,7 +219,7 @@ fn label(name: &str, options: &Options) -> String {
         .into_iter()
         .map(|(name, value)| match value {
             Value::String(text) => format!("{name}={text}"),
-            // A map's own values, without the signs of JSON: names of cells stand on command lines.
+            // Without JSON punctuation: names of cells are used on command lines.
             Value::Object(map) => format!("{name}={}", label("", map)),
             other => format!("{name}={other}"),
         })
@@ -237,7 +240,7 @@ impl fmt::Display for WrittenMethod {
     }
 }
 
-/// What the file says. An option may be a list of values, and stands for several methods then.
+/// The value as written in the file. An option with a list of values stands for several methods.
 #[derive(Debug, Clone)]
 pub(super) struct MethodEntry {
     pub(super) name: String,
@@ -279,7 +282,7 @@ impl<'de> Visitor<'de> for MethodVisitor {
     }
 }
 
-/// The methods of an axis of the map that stands at `at`. Of two ways to write one method the first stays.
+/// Builds the methods of an axis in the map at `at`. Of equal methods the first stays.
 pub(super) fn built<M: MethodAxis + ?Sized>(
     at: &At<'_>,
     entries: &[MethodEntry],
@@ -289,7 +292,7 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
     let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
     for Positioned { value: method, place } in &written {
         let value = Method::new(&method.name, &method.options).map_err(|error| {
-            // Of several methods at one place the message has to say which one it means.
+            // With several methods in one place, the message must say which one it means.
             let shared = written.iter().filter(|other| other.place == *place).count() > 1;
             let error = if shared { error.at(method.to_string()) } else { error };
             error.at(place.to_string())
@@ -301,13 +304,15 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
     Ok(methods)
 }
 
-/// Methods as they are written in the map that stands at `at`. An option that takes a single value and is given a list stands
-/// for a method for each value; one that takes a list does where it is given a list of lists.
+/// Expands the methods of the map at `at`. A single-valued option with a list stands for one method per value; a
+/// list-valued option with a list of lists does too.
 pub(super) fn methods<M: MethodAxis + ?Sized>(
     at: &At<'_>,
     entries: &[MethodEntry],
 ) -> Result<Vec<Positioned<WrittenMethod>>> {
-    let (at, known, mut methods) = (at.key(M::KEY), M::described(), Vec::new());
+    let at = at.key(M::KEY);
+    let known = M::described();
+    let mut methods = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let described = known.iter().find(|described| described.name == entry.name);
         methods.extend(method(&at.item(i), entry, described)?);
@@ -339,7 +344,7 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
     Ok(combinations(&lengths).into_iter().map(method).collect())
 }
 
-/// Whether the values of an option are those of an axis. Of an unknown option its method says that it is unknown.
+/// Returns whether an option's values form an axis. Unknown options are reported by their method.
 fn is_axis(described: &Described, option: &str, values: &[Value]) -> bool {
     let of_lists = !values.is_empty() && values.iter().all(Value::is_array);
     described.has(option) && (!described.takes_list(option) || of_lists)

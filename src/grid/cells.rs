@@ -14,11 +14,10 @@ use super::search::{Search, Unselectable};
 use super::weights::Weights;
 use crate::criterion::{Criterion, PruneSpec};
 use crate::error::{Error, Result};
-use crate::quantity::MOST_TOKENS;
+use crate::quantity::MAX_TOKENS;
 use crate::recovery::Recovery;
 
-/// Axes that are checked, each none where its key is not written. Where the four beside `backbone` are none there are dense
-/// cells only.
+/// Checked axes, `None` if the key is missing. If the four besides `backbone` are missing, there are dense cells only.
 #[derive(Debug, Clone)]
 pub(super) struct Axes {
     /// Where the map stands that holds them.
@@ -33,7 +32,7 @@ pub(super) struct Axes {
 }
 
 impl Axes {
-    /// Those of the map that stands at `at`.
+    /// Reads the axes of the map at `at`.
     pub(super) fn read(at: &At<'_>, entries: &IncludeEntry) -> Result<Self> {
         let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entries;
         let calibrations = calibration.written().map(|of| calibrations(&at.key("calibration"), of)).transpose()?;
@@ -49,7 +48,7 @@ impl Axes {
         })
     }
 
-    /// The same, and where an axis is not written that of `grid`.
+    /// Fills in missing axes from `grid`.
     pub(super) fn within(&self, grid: &Self) -> Self {
         let Self { place, backbone, criterion, depth, recovery, calibration, corpora } = self.clone();
         Self {
@@ -63,7 +62,7 @@ impl Axes {
         }
     }
 
-    /// Its backbones each in all these weights, which are backbones of their own; as they are where there are none.
+    /// Multiplies backbones by their weight types, each a backbone of its own. Unchanged without types.
     pub(super) fn round(
         &mut self,
         weights: &[Positioned<Weights>],
@@ -76,7 +75,7 @@ impl Axes {
         Ok(())
     }
 
-    /// The axes of a cut that are written, and those that are not.
+    /// Returns the cut axes that are present, and those that are missing.
     pub(super) fn of_cuts(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let Self { criterion, depth, recovery, calibration, .. } = self;
         let written = [criterion.is_some(), depth.is_some(), recovery.is_some(), calibration.is_some()];
@@ -88,7 +87,7 @@ impl Axes {
     }
 }
 
-/// A backbone with such weights, put among the others; its name.
+/// Adds a backbone with a weight type, and returns its name.
 fn rounded(
     name: &Positioned<String>,
     weights: Weights,
@@ -111,7 +110,8 @@ fn rounded(
 type Calibrations = (Vec<Positioned<Calibration>>, Vec<Positioned<String>>);
 
 fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibrations> {
-    let (mut all, mut corpora) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    let mut corpora = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
         let (calibrations, named) = calibration(&at.item(i), entry)?;
         all.extend(calibrations);
@@ -121,7 +121,7 @@ fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibration
     Ok((all, corpora))
 }
 
-/// The product of an entry's lists.
+/// Multiplies an entry's lists.
 fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     let corpora = limits::values(&at.key("corpus"), &entry.corpus)?;
     let what = "the number of calibration sequences";
@@ -131,7 +131,8 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     let what = "the number of sequences for the operator";
     let operators = |values| limits::counts(&at.key("operator_sequences"), values, 1, what);
     let operators = entry.operator_sequences.written().map(operators).transpose()?;
-    let (seeds, operators) = (optional(at, seeds), optional(at, operators));
+    let seeds = optional(at, seeds);
+    let operators = optional(at, operators);
 
     let sizes = [corpora.len(), sequences.len(), lengths.len(), seeds.len(), operators.len()];
     limits::few_enough(&sizes, &at.place())?;
@@ -149,10 +150,10 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
             seed: seed.value.unwrap_or(0),
             operator_sequences: operator.value.unwrap_or(count.value),
         };
-        if value.sequences.saturating_mul(value.length) > MOST_TOKENS {
+        if value.sequences.saturating_mul(value.length) > MAX_TOKENS {
             return Err(Error::bad_input("a calibration has too many tokens")
                 .at(count.place.to_string())
-                .expected(format!("sequences × length of {MOST_TOKENS} or less"))
+                .expected(format!("sequences × length of {MAX_TOKENS} or less"))
                 .found(format!("{} × {}", value.sequences, value.length)));
         }
         if value.operator_sequences > value.sequences {
@@ -166,7 +167,7 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     Ok((calibrations, corpora))
 }
 
-/// The values of a key, or one that is none where it is not written.
+/// Returns the values of a key, or one `None` if it is missing.
 pub(super) fn optional<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Vec<Positioned<Option<T>>> {
     match values {
         Some(values) => values.into_iter().map(|of| Positioned { value: Some(of.value), place: of.place }).collect(),
@@ -187,14 +188,14 @@ fn too_many_for_the_operator(calibration: &Calibration, place: &YamlPosition, of
         .hint("write the combinations that there are as entries of their own")
 }
 
-/// A pruned cell, its depth as it was written, and where.
+/// A pruned cell, with its depth as written and its position.
 struct PrunedCell {
     cell: Cell,
     depth: Depth,
     place: YamlPosition,
 }
 
-/// All cells: backbone by backbone the dense one, the product without what is excluded, what is included. None twice.
+/// Returns all unique cells: for each backbone the dense one, the product without exclusions, and inclusions.
 ///
 /// # Errors
 /// Too many cells or none, a pattern that means none, or a depth that leaves nothing of a backbone. A cell that is excluded
@@ -222,7 +223,9 @@ pub(super) fn cells(
     let named = dense.iter().filter(|of| stays(&of.value)).map(|of| (&of.value.backbone, &of.place));
     let named = named.chain(kept.iter().map(|candidate| (&candidate.cell.backbone, &candidate.place)));
 
-    let (mut cells, mut backbones_seen, mut seen) = (Vec::new(), HashSet::new(), HashSet::new());
+    let mut cells = Vec::new();
+    let mut backbones_seen = HashSet::new();
+    let mut seen = HashSet::new();
     for (backbone, place) in named.filter(|(backbone, _)| backbones_seen.insert(*backbone)) {
         cells.push(Positioned { value: Cell::dense(backbone), place: place.clone() });
         for candidate in kept.iter().filter(|candidate| candidate.cell.backbone == *backbone) {
@@ -246,15 +249,16 @@ pub(super) struct Impossible {
 }
 
 impl Impossible {
-    /// As an error where it is written.
+    /// Converts to an error with its location.
     pub(super) fn into_error(self) -> Error {
         self.error.at(self.place.to_string())
     }
 }
 
-/// The depths that criteria cannot choose, each once.
+/// Returns the depths that criteria cannot satisfy, each once.
 pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
-    let (mut asked, mut impossible) = (HashSet::new(), Vec::new());
+    let mut asked = HashSet::new();
+    let mut impossible = Vec::new();
     for Positioned { value: cell, place } in cells {
         let Cell { backbone, criterion: Some(criterion), depth, .. } = cell else { continue };
         if asked.insert((backbone, criterion, depth)) {
@@ -326,7 +330,7 @@ impl Axes {
         limits::few_enough(&[size(backbone), size(criterion), size(depth), size(recovery), size(calibration)], place)
     }
 
-    /// For each backbone criterion by criterion, in it depth by depth, then recovery, then calibration.
+    /// Multiplies the axes for each backbone: criterion, depth, recovery, calibration.
     fn product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<PrunedCell> {
         let mut candidates = Vec::new();
         for backbone in self.backbone.iter().flatten().map(|backbone| &backbone.value) {
@@ -352,7 +356,7 @@ impl Axes {
         candidates
     }
 
-    /// The axis counted out; of entries that come to the same count the first one stays.
+    /// Counts the axis for a number of layers; of equal counts the first stays.
     fn depths(&self, layers: usize) -> Vec<(usize, &Positioned<Depth>)> {
         let mut counts: Vec<(usize, &Positioned<Depth>)> = Vec::new();
         for depth in self.depth.iter().flatten() {

@@ -1,4 +1,4 @@
-//! What the types cannot say: complaints point at the line that holds the value.
+//! Checks beyond types: errors point at the line with the value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -38,7 +38,7 @@ pub(super) struct CheckedGrid {
 }
 
 impl CheckedGrid {
-    /// What the grid names: backbones, and those corpora and tasks that are shown.
+    /// Returns the grid's inputs: backbones, and the corpora and tasks that are shown.
     pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<Need> {
         let every = || [&self.axes].into_iter().chain(&self.includes);
         let calibrated: BTreeSet<&str> = every().flat_map(|axes| &axes.corpora).map(|of| of.value.as_str()).collect();
@@ -66,7 +66,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     let (evaluate, used) = match (&schema.evaluate, &schema.search) {
         (None, None) => {
             return Err(root
-                .bad("the grid lacks the key `evaluate`")
+                .bad("the grid has no key `evaluate`")
                 .expected("`evaluate: …`, or `search: …`")
                 .hint("docs/grid.md begins with a complete example"));
         }
@@ -96,14 +96,13 @@ fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()>
         None => Ok(()),
         Some(of) => Err(Error::bad_input("rounded weights are not timed")
             .at(of.place.to_string())
-            .expected("`weights: as-stored` beside `latency`")
+            .expected("`weights: as-stored` together with `latency`")
             .found(format!("`{}`", of.value))
             .hint("they are computed with as floats: time the backbones as they are stored")),
     }
 }
 
-/// By corpus the seeds by which its shards are shuffled: of calibrations, of what operators are trained on, and that of every
-/// evaluation.
+/// Returns the shard seeds by corpus: of calibrations, of training, and of every evaluation.
 fn seeds<'a>(axes: impl Iterator<Item = &'a Axes> + Clone, evaluate: &'a Evaluate) -> BTreeMap<&'a str, BTreeSet<u64>> {
     let recoveries = axes.clone().filter_map(|axes| axes.recovery.as_ref()).flatten();
     let trained: BTreeSet<u64> = recoveries.filter_map(|of| of.value.training).map(|training| training.seed).collect();
@@ -126,7 +125,7 @@ fn name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
     Ok(name)
 }
 
-/// How a grid is raced. Where its file has no depths they are those of the budget.
+/// Reads how a grid is raced. Missing depths follow from the budget.
 fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes) -> Result<Search> {
     let at = root.key("search");
     if schema.evaluate.is_some() {
@@ -141,7 +140,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
         if search.budget.layers.is_empty() {
             return Err(at
                 .bad("the search has no depths")
-                .expected("`depth: [4, 5, 6]` beside the other axes, or `layers` in the budget")
+                .expected("`depth: [4, 5, 6]` with the other axes, or `layers` in the budget")
                 .found("neither")
                 .hint("`ghostlab search MODEL` works them out by itself"));
         }
@@ -151,7 +150,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
     Ok(search)
 }
 
-/// A grid that prunes says how and from what; one that does not has dense cells only.
+/// Checks that a grid has all pruning axes or none.
 fn all_or_none(axes: &Axes) -> Result<()> {
     let (written, absent) = axes.of_cuts();
     if written.is_empty() || absent.is_empty() {
@@ -185,14 +184,14 @@ fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
 fn lacks(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
     let keys: Vec<String> = absent.iter().map(|key| format!("`{key}`")).collect();
     let word = if keys.len() == 1 { "key" } else { "keys" };
-    Error::bad_input(format!("{subject} lacks the {word} {}", keys.join(", "))).at(axes.place.to_string())
+    Error::bad_input(format!("{subject} has no {word} {}", keys.join(", "))).at(axes.place.to_string())
 }
 
 /// The names that evaluations use.
 struct Used {
     corpora: Vec<Positioned<String>>,
     tasks: Vec<Positioned<String>>,
-    /// What definitions mean.
+    /// The resolved definitions.
     meant: Meant,
 }
 
@@ -208,14 +207,15 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
             .expected("one or more of `perplexity: [{corpus: …, length: …}]`, `tasks: [arc_easy, …]` and `latency: {length: …}`")
             .found("an empty map"));
     }
-    let (mut corpora, mut perplexity) = (Vec::new(), Vec::new());
+    let mut corpora = Vec::new();
+    let mut perplexity = Vec::new();
     for (i, entry) in entries.perplexity.iter().enumerate() {
         let at = at.key("perplexity").item(i);
         let texts = limits::values(&at.key("corpus"), &entry.corpus)?;
         let lengths = limits::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
         limits::few_enough(&[texts.len(), lengths.len()], &at.place())?;
         for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
-            // What stands twice is the item of the one list that there is, or the entry.
+            // The duplicate is the item of the only list, or the entry.
             let place = match (texts.len(), lengths.len()) {
                 (1, 2..) => length.place.clone(),
                 (2.., 1) => text.place.clone(),
@@ -228,7 +228,8 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
         }
         corpora.extend(texts);
     }
-    let (mut tasks, mut defined) = (Vec::new(), Vec::new());
+    let mut tasks = Vec::new();
+    let mut defined = Vec::new();
     for (i, entry) in entries.tasks.iter().enumerate() {
         let at = at.key("tasks").item(i);
         match entry {
@@ -256,14 +257,15 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let used = Used { corpora, tasks: tasks.iter().map(name).collect(), meant: Meant::read(&defined)? };
     let tasks = tasks.into_iter().map(|(_, task)| task).collect();
     let Meant { uses, groups, .. } = &used.meant;
-    let (definitions, groups) = (uses.clone(), groups.clone());
+    let definitions = uses.clone();
+    let groups = groups.clone();
     let perplexity = perplexity.into_iter().map(|text| text.value).collect();
     let latency = latencies(&at.key("latency"), &entries.latency)?;
     let metrics = metrics(&at.key("metrics"), &entries.metrics)?;
     Ok((Evaluate { perplexity, tasks, definitions, groups, latency, metrics }, used))
 }
 
-/// The names of metrics that have columns where a grid names them.
+/// Reads the names of additional metrics.
 fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     let names: Vec<String> = entries.iter().cloned().collect();
     if entries.written().is_some() {
@@ -276,7 +278,7 @@ fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     }
 }
 
-/// Each length with each batch and each count of new tokens.
+/// Multiplies lengths, batches and numbers of new tokens.
 fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> {
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {

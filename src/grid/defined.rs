@@ -27,13 +27,13 @@ use crate::tasks::{Bos, DocumentLimit};
 pub struct Asking {
     /// Examples before a question; none leaves it to the definition. One that says 0 keeps it.
     pub shots: Option<usize>,
-    /// Of the draw of examples.
+    /// Seed for drawing examples.
     pub seed: u64,
     /// Whether the model's chat template is used; then whether examples are messages of their own in it.
     pub chat: Option<bool>,
     /// A text before all.
     pub system: Option<String>,
-    /// Only the first documents: so many, or below 1 that part of them.
+    /// Only the first documents: a number, or a fraction below 1.
     pub limit: Option<f64>,
     /// Whether contexts begin with the tokenizer's special tokens.
     pub bos: Bos,
@@ -48,7 +48,7 @@ impl fmt::Display for Asking {
         options.extend(self.shots.map(|shots| format!("shots={shots}")));
         options.extend((self.seed != SEED).then(|| format!("seed={}", self.seed)));
         options.extend(self.chat.map(|multiturn| if multiturn { "chat" } else { "chat=one-turn" }.to_owned()));
-        // Long texts are told apart by their hash.
+        // Long texts are identified by their hash.
         options.extend(self.system.as_ref().map(|text| format!("system={}", &sha256::of_bytes(text)[..8])));
         options.extend((self.bos != Bos::default()).then(|| format!("bos={}", self.bos)));
         options.extend(self.limit.map(|limit| format!("limit={limit}")));
@@ -72,7 +72,7 @@ impl fmt::Display for DefinitionUse {
     }
 }
 
-/// A group of tasks that are asked alike, with scores of its own.
+/// A group of tasks with the same options, and with scores of its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupUse {
     pub group: Group,
@@ -92,7 +92,7 @@ pub struct TaskDefinition {
     pub definition: Definition,
     /// The splits that are read.
     pub rows: FileRows,
-    /// What of the hub they are.
+    /// Source on the hub, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Whether a program made them up.
@@ -100,18 +100,18 @@ pub struct TaskDefinition {
 }
 
 impl TaskDefinition {
-    /// The files of a split.
+    /// Returns the files of a split.
     pub fn files(&self, split: &str) -> &[PathBuf] {
         self.rows.splits.get(split).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The files of the examples that are shown before a question; none where none are, or where they stand in the definition.
+    /// Returns the files of examples. Empty without examples, or if the definition lists them.
     pub fn example_files(&self, how: &Asking) -> &[PathBuf] {
         let split = self.definition.exampled().filter(|_| self.definition.shots(how.shots) > 0);
         split.map(|split| self.files(split)).unwrap_or_default()
     }
 
-    /// All files that are read.
+    /// Iterates over all files that are read.
     pub fn all_files(&self) -> impl Iterator<Item = &PathBuf> {
         self.rows.splits.values().flatten()
     }
@@ -127,13 +127,13 @@ pub struct DefinedColumn {
 }
 
 impl DefinedColumn {
-    /// The metric, whatever is scored.
+    /// Returns the metric, independent of the task.
     pub fn metric(&self) -> Metric {
         Metric::defined(&self.of, self.metric, &self.filter)
     }
 }
 
-/// The columns of a definition's task, or of a group's tasks.
+/// Returns the columns of a task, or of a group's tasks.
 pub fn columns(of: &str, definition: &Definition) -> Vec<DefinedColumn> {
     let each =
         |filter: &str, kind: Kind| DefinedColumn { of: of.to_owned(), metric: kind.name(), filter: filter.to_owned() };
@@ -171,7 +171,7 @@ pub(super) struct DefinitionEntry {
     pub(super) how: Asking,
 }
 
-/// What is to be read of a definition.
+/// A definition with its data.
 #[derive(Debug, Clone)]
 pub(super) struct DefinedTask {
     definition: Definition,
@@ -181,12 +181,12 @@ pub(super) struct DefinedTask {
 
 #[derive(Debug, Clone)]
 enum RowsOrigin {
-    /// By split, and where they are named.
+    /// Files by split, and where they are named.
     OneOrMore(BTreeMap<String, Vec<PathBuf>>, String),
     Folder(Box<Need>),
 }
 
-/// What the entries of a grid mean.
+/// The resolved entries of a grid.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meant {
     pub(super) uses: Vec<DefinitionUse>,
@@ -198,7 +198,7 @@ impl Meant {
     /// Reads the definitions of some entries, each at its place.
     ///
     /// # Errors
-    /// A definition that is not there, or needs what is not offered: with its key, file and line.
+    /// Fails for a missing definition or an unsupported feature, with key, file and line.
     pub(super) fn read(entries: &[(At<'_>, &DefinitionEntry)]) -> Result<Self> {
         let mut meant = Self::default();
         let mut shown: Vec<Positioned<String>> = Vec::new();
@@ -232,7 +232,7 @@ impl Meant {
         Ok(meant)
     }
 
-    /// The repositories and folders that are needed for some tasks.
+    /// Returns the repositories and folders that some tasks need.
     pub(super) fn needs(&self, shown: &dyn Fn(&str) -> bool) -> Vec<Need> {
         let tasks = self.tasks.iter().filter(|(name, _)| shown(name));
         let need = |(name, defined): (&String, &DefinedTask)| match &defined.origin {
@@ -246,7 +246,7 @@ impl Meant {
         tasks.filter_map(need).collect()
     }
 
-    /// The splits that are read of a task: the evaluated one, and that of the examples where some are shown.
+    /// Returns the splits that are read of a task: the evaluated one, and that of its examples.
     fn splits(&self, name: &str) -> Vec<&str> {
         let definition = &self.tasks[name].definition;
         let uses = self.uses.iter().filter(|of| of.name == name);
@@ -273,7 +273,8 @@ impl Meant {
                     (rows, hub)
                 }
             };
-            let (definition, generated) = (definition.clone(), *generated);
+            let definition = definition.clone();
+            let generated = *generated;
             Ok((name.clone(), TaskDefinition { definition, rows, hub, generated }))
         });
         let place = |error: Error| error.at("evaluate.tasks");
@@ -281,7 +282,7 @@ impl Meant {
     }
 }
 
-/// What of a definition cannot be run is refused here.
+/// Rejects definitions that cannot be run.
 fn offered(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
@@ -291,7 +292,7 @@ fn offered(definition: &Definition) -> Result<()> {
     }
 }
 
-/// The tasks and groups that an entry means: a file, all of a folder, or a name in the folder beside it.
+/// Returns the tasks and groups of an entry: a file, everything in a folder, or a name in the adjacent folder.
 fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let named = at.key("definition");
     let path = from_here(Path::new(&entry.definition), &named).value;
@@ -309,9 +310,10 @@ fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     selection.map_err(place)
 }
 
-/// Where an entry's rows are: where it says so, else where the definition does.
+/// Returns where an entry's rows are: its own location, else the definition's.
 fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Result<RowsOrigin> {
-    let (name, at) = (&definition.name, at.key("data"));
+    let name = &definition.name;
+    let at = at.key("data");
     let Data { path, options, .. } = &definition.data;
     match &entry.data {
         Some(DataEntry::Splits(splits)) => {
@@ -332,7 +334,8 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         None => {}
     }
     let beside = Path::new(&*definition.place.file).parent().unwrap_or(Path::new("")).to_owned();
-    // As the loader does, from the current folder; or from the definition's, so that both can be moved together.
+    // Like the loader, relative to the current folder; otherwise relative to the definition, so that both can be moved
+    // together.
     let local =
         |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| beside.join(path));
     if let Some(files) = options.get("data_files").filter(|_| BUILDERS.contains(&path.as_str())) {
@@ -371,7 +374,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
 /// Loaders of local files.
 const BUILDERS: [&str; 2] = ["json", "parquet"];
 
-/// The files of splits in the layouts that data sets of the hub have.
+/// Returns the files of splits in the layouts of hub data sets.
 fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {
     let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|of| format!("{of}/"));
     let folder = folder.unwrap_or_default();
@@ -388,12 +391,12 @@ fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {
     Want { files, ..want }
 }
 
-/// Files that somebody named, of those splits that are read.
+/// Returns the named files of the splits that are read.
 fn given(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], place: &str) -> Result<FileRows> {
     let of_split = |split: &&str| {
         let known = || format!("`{}`", files.keys().map(String::as_str).collect::<Vec<_>>().join("`, `"));
         let own = files.get(*split).filter(|own| !own.is_empty()).ok_or_else(|| {
-            Error::bad_input(format!("nobody says which file the split `{split}` is"))
+            Error::bad_input(format!("no file is given for the split `{split}`"))
                 .at(place.to_owned())
                 .expected(format!("`data: {{{split}: FILE}}`"))
                 .found(known())
@@ -410,7 +413,7 @@ fn given(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], place: &str) -
     Ok(FileRows { splits: splits.iter().map(of_split).collect::<Result<_>>()? })
 }
 
-/// One file stands for the only split that is read.
+/// Returns one file as the only split that is read.
 fn single(file: PathBuf, splits: &[&str], place: &str) -> Result<FileRows> {
     match splits {
         [split] => Ok(FileRows { splits: BTreeMap::from([((*split).to_owned(), vec![file])]) }),

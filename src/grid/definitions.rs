@@ -1,5 +1,4 @@
-//! What the names of a grid stand for, as it is defined; and whether that is there, which is looked for later, and only where
-//! it is used.
+//! Resolves the names of a grid. Whether files exist is checked later, and only where they are used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -42,7 +41,7 @@ pub(super) struct Definers<'a> {
 }
 
 impl Definers<'_> {
-    /// The backbones of these names.
+    /// Reads the named backbones.
     pub(super) fn backbones<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -53,7 +52,7 @@ impl Definers<'_> {
         })
     }
 
-    /// The corpora of these names; `seeds` are those by which a grid shuffles their shards.
+    /// Reads the named corpora; `seeds` shuffle their shards.
     pub(super) fn corpora<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -71,7 +70,7 @@ impl Definers<'_> {
         })
     }
 
-    /// The data of the tasks of these names.
+    /// Reads the data of the named tasks.
     pub(super) fn tasks<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -88,7 +87,7 @@ impl Definers<'_> {
         Ok(data)
     }
 
-    /// `read` refuses what is wrong with an entry, and says where its files are.
+    /// Reads named entries. `read` rejects invalid entries and locates their files.
     fn each<'n, T: Clone>(
         &self,
         kind: EntryKind,
@@ -114,12 +113,12 @@ impl Definers<'_> {
     }
 }
 
-/// The names of the window rules.
+/// Returns the names of the window rules.
 pub fn rules() -> Vec<&'static str> {
     Rule::ALL.into_iter().map(Rule::name).collect()
 }
 
-/// The names of the multiple-choice tasks that can be scored.
+/// Returns the names of the built-in tasks.
 pub fn tasks() -> Vec<&'static str> {
     TASKS.iter().map(|task| task.name).collect()
 }
@@ -140,18 +139,18 @@ pub struct Backbone {
     pub path: PathBuf,
     /// How many decoder layers it has.
     pub layers: usize,
-    /// What of the hub it is, or stands in for.
+    /// Its repository on the hub, or the one that a local copy replaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Why it is not known to be the published one, where that was looked into and is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unidentified: Option<String>,
-    /// What its weights are rounded to, where the axis `weights` made it of another one.
+    /// Type to which its weights are rounded, if the axis `weights` derived it from another backbone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<Rounded>,
 }
 
-/// What a backbone is whose weights are rounded.
+/// A backbone with rounded weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rounded {
     /// The backbone whose weights they are, by its name in the grid.
@@ -167,7 +166,7 @@ pub struct Corpus {
     /// The file, or the folder of the shards of a stream; absolute or relative to the current folder.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
-    /// What of the hub it is, or stands in for.
+    /// Its repository on the hub, or the one that a local copy replaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// How its rows are joined and its windows drawn.
@@ -184,7 +183,7 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// The files that are read of it.
+    /// Returns the files that are read.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.stream {
             None => vec![self.path.clone()],
@@ -192,7 +191,7 @@ impl Corpus {
         }
     }
 
-    /// Those that the stream of a seed reads, in the order in which it opens them.
+    /// Returns the files that the stream of a seed reads, in order.
     ///
     /// # Errors
     /// One that was not among those that the grid's seeds open.
@@ -202,16 +201,16 @@ impl Corpus {
         first.into_iter().map(|shard| self.shard(shard)).collect()
     }
 
-    /// The file of a shard.
+    /// Returns the file of a shard.
     ///
     /// # Errors
-    /// A shard that is not among those that are read: the stream goes on after them.
+    /// Path of a shard beyond those that are read: the stream continues after them.
     pub fn shard(&self, number: usize) -> Result<PathBuf> {
         let stream = self.stream.as_ref();
         let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
         file.ok_or_else(|| {
             let (of, read) = stream.map_or((1, 1), |stream| (stream.of, stream.read));
-            Error::missing("the stream goes on in a shard that is not read")
+            Error::missing("the stream continues in a shard that is not read")
                 .expected(format!("shard {number} of {of}"))
                 .found(format!("`shards_read: {read}`, and those have ended"))
                 .hint(format!("`shards_read: {}` reads more of them; `ghostlab fetch` brings those then", read + 1))
@@ -225,7 +224,7 @@ pub struct TaskData {
     /// A file, or a folder with the task's split in it, absolute or relative to the current folder.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
-    /// What of the hub it is, or stands in for.
+    /// Its repository on the hub, or the one that a local copy replaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Which task it is.
@@ -234,7 +233,7 @@ pub struct TaskData {
     pub generated: bool,
 }
 
-/// The number of decoder layers of the backbone in a folder.
+/// Returns the number of decoder layers of the backbone in a folder.
 fn layers(folder: &Path) -> Result<usize> {
     let config = Config::read_with_attachments(folder)?;
     // Before anything is made of its numbers: of 10^7 layers the cells alone would be too many.
@@ -242,7 +241,7 @@ fn layers(folder: &Path) -> Result<usize> {
     Ok(config.layers)
 }
 
-/// The backbones, each with its number of layers.
+/// Locates the backbones, with their numbers of layers.
 pub(super) fn found_backbones(
     defined: BTreeMap<String, NamedEntry<BackboneEntry>>,
     around: &Around<'_>,
@@ -259,8 +258,7 @@ pub(super) fn found_backbones(
     defined.into_iter().map(found).collect()
 }
 
-/// One error for all that is not there, where that is more than the one that was met first: who fetches or moves files wants
-/// to know of all of them.
+/// Extends an error about a missing input by all other missing inputs, so that they can be fetched or moved at once.
 pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> Error {
     if first.kind() != ErrorKind::Missing {
         return first;
@@ -275,7 +273,8 @@ pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> 
     errors.insert(0, first);
     let line = |error: &Error| {
         let ErrorParts { what, place, expected, .. } = error.parts();
-        let (place, expected) = (place.clone().unwrap_or_default(), expected.clone().unwrap_or_default());
+        let place = place.clone().unwrap_or_default();
+        let expected = expected.clone().unwrap_or_default();
         format!("{what} ({place}): {}", expected.replace('\n', " "))
     };
     let lines: Vec<String> = errors.iter().map(line).collect();
@@ -287,7 +286,7 @@ pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> 
         .hint(hints.join("\n"))
 }
 
-/// The corpora.
+/// Locates the corpora.
 pub(super) fn found_corpora(
     defined: BTreeMap<String, NamedEntry<CorpusEntry>>,
     around: &Around<'_>,
@@ -300,7 +299,7 @@ pub(super) fn found_corpora(
     defined.into_iter().map(found).collect()
 }
 
-/// The data of tasks.
+/// Locates the data of tasks.
 pub(super) fn found_tasks(
     defined: BTreeMap<String, NamedEntry<TaskEntry>>,
     around: &Around<'_>,

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// Most digits after the point of a share: enough for any number of layers, and no sum below overflows.
 const DECIMALS: usize = 6;
 
-/// What the file says; whether a text is a share is told by [`Depth::read`].
+/// The value as written in the file; [`Depth::read`] decides whether a text is a share.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum DepthEntry {
     Count(usize),
@@ -69,7 +69,7 @@ impl Depth {
         Ok(Self::Share { millionths })
     }
 
-    /// The count on a backbone of so many layers: a share is rounded half up, and is at least 1.
+    /// Returns the count for a number of layers. A percentage is rounded half up, at least 1.
     pub(super) fn of(self, layers: usize) -> usize {
         match self {
             Self::Count(count) => count,
@@ -87,7 +87,8 @@ impl fmt::Display for Depth {
         match self {
             Self::Count(count) => write!(f, "{count}"),
             Self::Share { millionths } => {
-                let (whole, rest) = (millionths / 1_000_000, millionths % 1_000_000);
+                let whole = millionths / 1_000_000;
+                let rest = millionths % 1_000_000;
                 let digits = format!("{rest:06}");
                 match digits.trim_end_matches('0') {
                     "" => write!(f, "{whole}%"),
@@ -105,7 +106,7 @@ pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Position
     limits::values(at, &entries.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?)
 }
 
-/// `12.5` in millionths. No sign, no exponent, nothing but digits and one point between them.
+/// Parses `12.5` into millionths: only digits and one decimal point.
 fn millionths(text: &str) -> Option<u64> {
     let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
     let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! What every variant is scored on.
+//! Evaluations of every variant.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::error::Result;
 pub use crate::metric::PromptName as Latency;
 use crate::tasks::Bos;
 
-/// What every variant is scored on.
+/// Evaluations of every variant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluate {
     /// Perplexity, protocol `windows`; one column of the table each.
@@ -38,7 +38,7 @@ pub struct Evaluate {
 }
 
 impl Evaluate {
-    /// Whether anything is scored: a text, a task, a definition.
+    /// Returns whether anything is scored: a text, a task, a definition.
     pub fn scores(&self) -> bool {
         !(self.perplexity.is_empty() && self.tasks.is_empty() && self.definitions.is_empty())
     }
@@ -67,7 +67,7 @@ impl fmt::Display for Perplexity {
 pub struct TaskUse {
     /// A name in [`Grid::tasks`](super::Grid::tasks).
     pub name: String,
-    /// Only the first documents: so many, or below 1 that part of them.
+    /// Only the first documents: a number, or a fraction below 1.
     pub limit: Option<f64>,
     /// Whether contexts begin with the tokenizer's special tokens.
     pub bos: Bos,
@@ -93,7 +93,7 @@ impl fmt::Display for TaskUse {
     }
 }
 
-/// What every variant is scored on: one or more of `perplexity`, `tasks` and `latency`.
+/// Evaluations of every variant: one or more of `perplexity`, `tasks` and `latency`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct EvaluateEntry {
@@ -160,9 +160,9 @@ struct TaskUseMap {
     /// Whether a program made the rows up.
     #[serde(default)]
     generated: bool,
-    /// Of a definition: examples before a question; by default what it says. One that says 0 keeps it.
+    /// For a definition: examples before a question; the default is the definition's. A definition that says 0 keeps 0.
     shots: Option<usize>,
-    /// Of the draw of examples; 1234 by default.
+    /// Seed for drawing examples; 1234 by default.
     seed: Option<u64>,
     /// Whether the model's chat template is used.
     #[serde(default)]
@@ -171,7 +171,7 @@ struct TaskUseMap {
     multiturn: Option<bool>,
     /// A text before all, the system's message of a chat.
     system: Option<String>,
-    /// Only the first documents: so many, or below 1 that part of them.
+    /// Only the first documents: a number, or a fraction below 1.
     limit: Option<f64>,
     /// Whether contexts begin with the tokenizer's special tokens.
     #[serde(default)]
@@ -196,7 +196,8 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
     }
 
     fn visit_str<E>(self, name: &str) -> Result<TaskUseEntry, E> {
-        let (name, bos) = (name.to_string(), Bos::default());
+        let name = name.to_string();
+        let bos = Bos::default();
         Ok(TaskUseEntry::Known(TaskUse { name, limit: None, bos, max_length: None, draw: None }))
     }
 
@@ -229,7 +230,10 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 let chat = of.chat.then(|| of.multiturn.unwrap_or(true));
                 let seed = of.seed.unwrap_or(SEED);
                 let how = Asking { shots: of.shots, seed, chat, system: of.system, limit, bos, max_length };
-                let (folder, data, revision, generated) = (of.folder, of.data, of.revision, of.generated);
+                let folder = of.folder;
+                let data = of.data;
+                let revision = of.revision;
+                let generated = of.generated;
                 let entry = DefinitionEntry { definition, folder, data, revision, generated, how };
                 Ok(TaskUseEntry::Defined(Box::new(entry)))
             }
@@ -261,7 +265,7 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// The drawn ones of so many, in the order of the draw.
+    /// Samples indices below `count`, in the order of the draw.
     ///
     /// # Errors
     /// None that a caller could mend.
@@ -271,7 +275,7 @@ impl Draw {
         Ok(order[self.from.min(to)..to].to_vec())
     }
 
-    /// How many of so many it is.
+    /// Returns the size of the sample out of `count`.
     pub fn count(&self, count: usize) -> usize {
         self.to.min(count).saturating_sub(self.from)
     }

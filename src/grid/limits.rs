@@ -1,5 +1,4 @@
-//! What nobody can mean: counts and products that are too large, names that cannot be shown, lists without a value or with one
-//! twice.
+//! Refuses impossible values: excessive counts and products, names that cannot be shown, empty lists and duplicates.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -7,19 +6,19 @@ use std::hash::Hash;
 
 use super::node::{At, Positioned, YamlPosition};
 use crate::error::{Error, Result};
-use crate::quantity::MOST;
+use crate::quantity::MAX;
 
 /// The most values on an axis, and cells of a grid.
-const MOST_CELLS: usize = 100_000;
+const MAX_CELLS: usize = 100_000;
 /// The most bytes of a name.
-const MOST_NAME: usize = 200;
+const MAX_NAME: usize = 200;
 
 /// Refuses a count of `what` that is below `least`, or larger than anyone can mean.
 pub(super) fn count(least: usize, found: usize, what: &str, place: &YamlPosition) -> Result<()> {
-    if found > MOST {
+    if found > MAX {
         return Err(Error::bad_input(format!("{what} is too large"))
             .at(place.to_string())
-            .expected(format!("{MOST} or less"))
+            .expected(format!("{MAX} or less"))
             .found(found.to_string()));
     }
     if found >= least {
@@ -33,18 +32,18 @@ pub(super) fn count(least: usize, found: usize, what: &str, place: &YamlPosition
 
 /// Refuses lists of these lengths where they multiply out to more than can be planned.
 pub(super) fn few_enough(lengths: &[usize], place: &YamlPosition) -> Result<()> {
-    if lengths.iter().copied().fold(1, usize::saturating_mul) <= MOST_CELLS {
+    if lengths.iter().copied().fold(1, usize::saturating_mul) <= MAX_CELLS {
         return Ok(());
     }
     let product: Vec<String> = lengths.iter().map(ToString::to_string).collect();
     Err(Error::bad_input("the grid's lists multiply out to too many cells")
         .at(place.to_string())
-        .expected(format!("at most {MOST_CELLS}"))
+        .expected(format!("at most {MAX_CELLS}"))
         .found(product.join(" × "))
         .hint("make several grids of it"))
 }
 
-/// Names stand in tables and on the terminal, where a `/` parts them.
+/// Checks a name that tables and the terminal show, where `/` separates names.
 pub(super) fn shown(what: &str, name: &str, place: &YamlPosition) -> Result<()> {
     if is_shown(name) && !name.contains('/') {
         return Ok(());
@@ -52,36 +51,34 @@ pub(super) fn shown(what: &str, name: &str, place: &YamlPosition) -> Result<()> 
     let start: String = name.chars().take(40).collect();
     Err(Error::bad_input(format!("the name of a {what} cannot be shown"))
         .at(place.to_string())
-        .expected(format!("1 to {MOST_NAME} bytes without `/` and control characters"))
+        .expected(format!("1 to {MAX_NAME} bytes without `/` and control characters"))
         .found(format!("{} bytes: `{}`", name.len(), start.escape_debug()))
-        .hint("a name is only what the grid calls it: the model's own stands behind `path` or `hub`"))
+        .hint("a name is only what the grid calls it: the model's own belongs after `path` or `hub`"))
 }
 
-/// The grid's name becomes a folder below the results, and must not lead out of them.
+/// Checks the grid's name, which becomes a folder below the results and must not escape it.
 pub(super) fn plain(name: &str, place: &YamlPosition) -> Result<()> {
     if is_plain(name) {
         return Ok(());
     }
     Err(Error::bad_input("the grid's name cannot name a folder")
         .at(place.to_string())
-        .expected(format!(
-            "a plain name of at most {MOST_NAME} bytes without `/`, `\\` or `:`, not starting with a dot"
-        ))
+        .expected(format!("a plain name of at most {MAX_NAME} bytes without `/`, `\\` or `:`, not starting with a dot"))
         .found(format!("`{name}`"))
         .hint("the results are written to a folder of this name"))
 }
 
-/// Whether a name can be printed in a line.
+/// Returns whether a name can be printed on a line.
 fn is_shown(name: &str) -> bool {
-    !name.trim().is_empty() && name.len() <= MOST_NAME && !name.contains(char::is_control)
+    !name.trim().is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control)
 }
 
-/// Whether a folder can be called so, wherever it is made.
+/// Returns whether a name is valid for a folder.
 pub(super) fn is_plain(name: &str) -> bool {
     is_shown(name) && !name.starts_with('.') && name.trim() == name && !name.contains(['/', '\\', ':'])
 }
 
-/// Values with their places; at least one, and none twice.
+/// Returns values with locations; at least one, without duplicates.
 pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
     let values: Vec<Positioned<T>> =
         values.iter().enumerate().map(|(i, value)| at.item(i).placed(value.clone())).collect();
@@ -89,7 +86,7 @@ pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Ve
     Ok(values)
 }
 
-/// Counts of `what` with their places; none below `least`.
+/// Returns counts of `what` with locations; none below `least`.
 pub(super) fn counts(at: &At<'_>, counts: &[usize], least: usize, what: &str) -> Result<Vec<Positioned<usize>>> {
     let counts = values(at, counts)?;
     counts.iter().try_for_each(|of| count(least, of.value, what, &of.place))?;
@@ -115,7 +112,7 @@ pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()>
         .hint("without a value on each axis there is no cell to run"))
 }
 
-/// Refuses a value that stands twice on an axis. Values that are shown alike are the same.
+/// Refuses a duplicate value on an axis. Values that are shown equally are equal.
 pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Result<()> {
     let mut seen: HashMap<String, &YamlPosition> = HashMap::new();
     for Positioned { value, place } in values {
@@ -132,14 +129,14 @@ pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Re
     Ok(())
 }
 
-/// Every choice of one index below each length, the first changing slowest.
+/// Enumerates index combinations below each length, the first index changing slowest.
 pub(super) fn combinations(lengths: &[usize]) -> Vec<Vec<usize>> {
     lengths.iter().fold(vec![Vec::new()], |all, &length| {
         all.iter().flat_map(|chosen| (0..length).map(move |i| [&chosen[..], &[i]].concat())).collect()
     })
 }
 
-/// Each value once, in the order of first appearance.
+/// Returns each value once, in order of first appearance.
 pub(super) fn distinct<'a, T: Clone + Eq + Hash + 'a>(values: impl Iterator<Item = &'a T>) -> Vec<T> {
     let mut seen = HashSet::new();
     values.filter(|value| seen.insert(*value)).cloned().collect()

@@ -10,25 +10,25 @@ use serde_json::{Map, Value, json};
 
 use super::cell::{CUT_AXES, DEPTH};
 
-/// One value, written alone, or several in a list of at least `LEAST`; none where the key is not written. That nothing is
+/// One value, written alone, or several in a list of at least `MIN`; none where the key is not written. That nothing is
 /// written after it is refused by `typed`, as a list that is not there.
 #[derive(Debug, Clone)]
-pub(super) struct Many<T, const LEAST: usize = 1>(Option<Vec<T>>);
+pub(super) struct Many<T, const MIN: usize = 1>(Option<Vec<T>>);
 
-impl<T, const LEAST: usize> Many<T, LEAST> {
-    /// The values, where the key is written, even with an empty list after it.
+impl<T, const MIN: usize> Many<T, MIN> {
+    /// Returns the values if the key is present, even with an empty list.
     pub(super) fn written(&self) -> Option<&[T]> {
         self.0.as_deref()
     }
 }
 
-impl<T, const LEAST: usize> Default for Many<T, LEAST> {
+impl<T, const MIN: usize> Default for Many<T, MIN> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T, const LEAST: usize> Deref for Many<T, LEAST> {
+impl<T, const MIN: usize> Deref for Many<T, MIN> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -36,14 +36,14 @@ impl<T, const LEAST: usize> Deref for Many<T, LEAST> {
     }
 }
 
-impl<'de, T: Deserialize<'de>, const LEAST: usize> Deserialize<'de> for Many<T, LEAST> {
+impl<'de, T: Deserialize<'de>, const MIN: usize> Deserialize<'de> for Many<T, MIN> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // The grid's deserializer takes a single value for a list of one.
         Vec::deserialize(deserializer).map(|values| Self(Some(values)))
     }
 }
 
-impl<T: JsonSchema, const LEAST: usize> JsonSchema for Many<T, LEAST> {
+impl<T: JsonSchema, const MIN: usize> JsonSchema for Many<T, MIN> {
     fn schema_name() -> Cow<'static, str> {
         format!("{}OrList", T::schema_name()).into()
     }
@@ -53,16 +53,16 @@ impl<T: JsonSchema, const LEAST: usize> JsonSchema for Many<T, LEAST> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        one_or_list(&generator.subschema_for::<T>(), LEAST)
+        one_or_list(&generator.subschema_for::<T>(), MIN)
     }
 }
 
-/// A schema, or a list of it.
+/// Builds a schema, or a list of it.
 pub(super) fn one_or_list(one: &Schema, least: usize) -> Schema {
     json_schema!({"anyOf": [one, {"type": "array", "items": one, "minItems": least}]})
 }
 
-/// Each axis of a cut asks for the other three; where the budget of a search has `layers`, depths may be left out.
+/// Requires all axes of a cut together; depths are optional if a search budget has `layers`.
 pub(super) fn all_or_none() -> Map<String, Value> {
     let layers = json!({"required": ["search"], "properties": {
         "search": {"required": ["budget"], "properties": {"budget": {"required": ["layers"]}}},
@@ -78,7 +78,7 @@ pub(super) fn all_or_none() -> Map<String, Value> {
     CUT_AXES.into_iter().map(|key| (key.to_owned(), others(key))).collect()
 }
 
-/// A definition that `schema_json` adds, by its name there.
+/// Refers to a definition that `schema_json` adds.
 fn to(name: &str) -> Schema {
     json_schema!({"$ref": format!("#/definitions/{name}")})
 }
@@ -91,7 +91,7 @@ pub(super) fn task(_: &mut SchemaGenerator) -> Schema {
     to("Task")
 }
 
-/// A task in use has the name of its definition, which need not be that of the task.
+/// Builds the schema of a task name, which need not be the task's own.
 pub(super) fn task_name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "description": "A name in `tasks`, or of a file `tasks/NAME.yaml`."})
 }
@@ -108,12 +108,12 @@ pub(super) fn profiles(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "additionalProperties": {"$ref": "#/definitions/Profile"}, "minProperties": 1})
 }
 
-/// From 1: sequences.
+/// Builds the schema of numbers of sequences, from 1.
 pub(super) fn counts(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 1}), 1)
 }
 
-/// From 2: one token alone predicts nothing.
+/// Builds the schema of lengths, from 2, because one token predicts nothing.
 pub(super) fn lengths(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 2}), 1)
 }

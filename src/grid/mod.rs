@@ -108,16 +108,15 @@ pub struct Grid {
     /// How its cells are raced, where the file says `search` instead of `evaluate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<Search>,
-    /// All variants, those of a backbone one after the other: the dense one; of the product of the axes what is not
-    /// excluded, criterion by criterion, in it depth by depth, then recovery, then calibration, each in the order of the
-    /// file; what is included besides. No cell stands here twice.
+    /// All variants, grouped by backbone: the dense one; the product of the axes without excluded cells, ordered by
+    /// criterion, depth, recovery, calibration, each in file order; then included cells. No cell occurs twice.
     pub cells: Vec<Cell>,
 }
 
-/// What a grid file holds.
+/// Expected contents of a grid file.
 const SHAPE: yaml::FileShape<'_> = yaml::FileShape {
     what: "the grid",
-    expected: "a map with axes, and what they name",
+    expected: "a map with axes and the named inputs",
     hint: "docs/grid.md begins with a complete example",
 };
 
@@ -128,12 +127,12 @@ impl Grid {
     /// Paths in a file are relative to the file's folder, paths in `overrides` to the current folder.
     ///
     /// # Errors
-    /// Names file, line and column, what was expected and what was found.
+    /// The error names file, line and column, and what was expected and found.
     pub fn load(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
         Self::load_shown(path, profile, overrides, &AxisChoice::ALL)
     }
 
-    /// The same with no more evaluations than are shown. The data of the others need not be there.
+    /// Loads a grid with only the shown evaluations. The data of others need not exist.
     ///
     /// # Errors
     /// As [`Grid::load`].
@@ -146,8 +145,7 @@ impl Grid {
         Self::laid(Layers::read(path, profile, overrides)?, path, shown)
     }
 
-    /// The grid of a text that stands in no file; names are looked for, and paths begin, where they would for a file at
-    /// `path`.
+    /// Loads a grid from a text; names and paths resolve as for a file at `path`.
     ///
     /// # Errors
     /// As [`Grid::load`].
@@ -176,10 +174,11 @@ impl Grid {
             },
         };
 
-        // What is used is known now; the rest need not be there.
+        // The used inputs are known now; others may be missing.
         let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
         name::give(&mut cells);
-        let (mut evaluate, mut meant) = (checked.evaluate, checked.meant);
+        let mut evaluate = checked.evaluate;
+        let mut meant = checked.meant;
         meant.tasks.retain(|name, _| (shown.task)(name));
         evaluate.definitions.retain(|of| (shown.task)(&of.name));
         evaluate.groups.retain(|of| of.group.tasks.iter().all(|task| meant.tasks.contains_key(task)));
@@ -214,8 +213,8 @@ impl Grid {
         })
     }
 
-    /// What the grid names: backbones, and those corpora and tasks that are shown. Nothing of it need be there, and no cell
-    /// is made; so a backbone whose cells are all excluded stands among them.
+    /// Returns what the grid names: backbones, and the shown corpora and tasks. Nothing needs to exist, and no cell is
+    /// made, so backbones without cells are included.
     ///
     /// # Errors
     /// As [`Grid::load`], but for what is only known when everything is there.
@@ -228,7 +227,7 @@ impl Grid {
         Self::needed(Layers::read(path, profile, overrides)?, path, shown)
     }
 
-    /// How the grid of a text is raced, if it is; nothing of it need be there.
+    /// Returns how the grid of a text is raced, if it is. Nothing needs to exist.
     ///
     /// # Errors
     /// As [`Grid::load`], but for what is only known when everything is there.
@@ -237,7 +236,7 @@ impl Grid {
         Ok(check::check(&schema(&root)?, &root, path, &library)?.search)
     }
 
-    /// The same of a text that stands in no file.
+    /// Returns what the grid of a text names.
     ///
     /// # Errors
     /// As [`Grid::needs`].
@@ -255,7 +254,7 @@ impl Grid {
         Ok(InputList { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, scored })
     }
 
-    /// The names of the profiles of the grid file at `path`; none where it has none.
+    /// Returns the profile names of the grid file at `path`.
     ///
     /// # Errors
     /// A file that is no grid.
@@ -263,7 +262,7 @@ impl Grid {
         Ok(profile::names_of(&yaml::read(path, &SHAPE)?))
     }
 
-    /// The grid as it will run, with overrides, defaults and paths filled in, for the record of the run.
+    /// Returns the grid with overrides, defaults and paths filled in, for the record of a run.
     ///
     /// # Errors
     /// Never for a loaded grid: all its parts have a JSON form.
@@ -272,7 +271,7 @@ impl Grid {
             .map_err(|error| Error::bad_input("the grid has no JSON form").found(error.to_string()))
     }
 
-    /// The grid in a form that [`Grid::thawed`] reads from any folder: with absolute paths.
+    /// Returns the grid with absolute paths, for [`Grid::thawed`] in any folder.
     ///
     /// # Errors
     /// A current folder that is gone.
@@ -292,7 +291,7 @@ impl Grid {
         grid.resolved()
     }
 
-    /// A grid that was frozen.
+    /// Loads a frozen grid.
     ///
     /// # Errors
     /// A form that this program did not write, or a method that it does not know.
@@ -302,7 +301,7 @@ impl Grid {
     }
 }
 
-/// What a grid needs from outside.
+/// External inputs of a grid.
 #[derive(Debug)]
 pub struct InputList {
     pub needs: Vec<Need>,
@@ -315,7 +314,7 @@ pub struct InputList {
 }
 
 impl InputList {
-    /// The cache and the lock that they are looked for in.
+    /// Returns the cache and the lock to search.
     pub fn around(&self) -> Around<'_> {
         Around::new(self.lock_file.clone(), &self.grid, self.profile.as_deref())
     }
@@ -345,7 +344,8 @@ impl Layers {
         let library = named::Library::around(path);
         let profile = profile::take(&mut root, profile, &library)?;
 
-        // Which files are needed is known only after profile and overrides; what they change is, once the files are read.
+        // The needed files are known only after profile and overrides, whose effect is known only after the files are
+        // read.
         let mut preview = root.clone();
         if let Some(profile) = &profile {
             preview.merge(profile.changes.clone());

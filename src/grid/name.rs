@@ -1,12 +1,12 @@
 //! The names of cells: `llama-3.1-8b.streamline-7.ghosted`, `llama-3.1-8b.dense`.
 //!
-//! Backbone, criterion (in short) with the depth, recovery. Cells that have all of these alike are neighbours, and a further
-//! part says each setting that it takes to tell them apart: `….ghosted` and `….ghosted.solver-svd`. A setting that has its
-//! default is not said.
+//! A name consists of backbone, short criterion with depth, and recovery. Cells that agree in all three are neighbours;
+//! further parts give the settings that distinguish neighbours: `….ghosted` and `….ghosted.solver-svd`. Default values
+//! are omitted.
 //!
-//! ASCII letters, digits and `._-` alone, not a dot or dash first: no shell, file system or URL has to quote a name. No two of a
-//! grid are alike, not even where a file system takes `A` for `a`. A name depends on its cell, and on what its neighbours have
-//! other than it. No other cell, no order of cells, and no way of writing the same grid changes it.
+//! Names contain only ASCII letters, digits and `._-`, and start with a letter or digit: no shell, file system or URL
+//! needs quoting. Names in a grid are unique even on file systems that ignore case. A name depends on its cell and on
+//! the differences to its neighbours, but not on other cells, the order of cells, or the notation of the grid.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -20,19 +20,19 @@ use crate::recovery::Recovery;
 
 /// Most bytes of a backbone's name, of one further part, and of all: a file's ending, and what a temporary file is called
 /// besides, stay within the 255 that file systems allow.
-const MOST_OF_BACKBONE: usize = 80;
-const MOST_OF_PART: usize = 48;
-const MOST: usize = 180;
+const MAX_BACKBONE_BYTES: usize = 80;
+const MAX_PART_BYTES: usize = 48;
+const MAX_NAME_BYTES: usize = 180;
 /// Digits of a hash where a name is cut short, or written like another one.
 const DIGITS: usize = 8;
 
 /// Where a setting stands: its axis, and its place in the options there.
 type SettingPlace = (usize, Vec<String>);
-/// Settings beside those of every name that are not what they are by default, in the order of the parts of a name. A map
-/// stands for itself as an empty one, before what is in it.
+/// Non-default settings besides those in every name, in the order of a name's parts. A map is represented by an empty
+/// one, before its entries.
 type NameSettings = BTreeMap<SettingPlace, Value>;
 
-/// Names all cells of a grid; what they are called so far does not matter.
+/// Assigns names to all cells of a grid.
 pub fn give(cells: &mut [Cell]) {
     let known = KnownMethods::of(cells);
     let own: Vec<(String, NameSettings)> =
@@ -51,7 +51,7 @@ pub fn give(cells: &mut [Cell]) {
     }
 }
 
-/// What is known of the methods of a grid.
+/// Defaults of the methods in a grid.
 struct KnownMethods {
     /// Criteria by name, in short.
     short: BTreeMap<String, &'static str>,
@@ -73,14 +73,14 @@ impl KnownMethods {
         Self { short: criterion::described().into_iter().map(|of| (of.name, of.short)).collect(), defaults }
     }
 
-    /// What every name begins with.
+    /// Returns the common first part of a name.
     fn begins(&self, cell: &Cell) -> String {
         let name = safe(&cell.backbone, "._-");
         let name = match name.trim_start_matches(['.', '-']) {
             "" => "_",
             name => name,
         };
-        let backbone = short(name, MOST_OF_BACKBONE);
+        let backbone = short(name, MAX_BACKBONE_BYTES);
         match (&cell.criterion, &cell.recovery) {
             (Some(criterion), Some(recovery)) => {
                 let short = self.short.get(&criterion.name).copied().unwrap_or(&criterion.name);
@@ -112,7 +112,7 @@ impl KnownMethods {
     }
 }
 
-/// The methods of a cell, each with the place of its axis: its name and what it is.
+/// Iterates over the methods of a cell with their axis: name and options.
 fn methods(cell: &Cell) -> impl Iterator<Item = (usize, &String, &Options)> {
     let criterion = cell.criterion.iter().map(|of| (0, &of.name, &of.resolved));
     criterion.chain(cell.recovery.iter().map(|of| (1, &of.name, &of.resolved)))
@@ -129,7 +129,7 @@ fn put(at: SettingPlace, value: &Value, into: &mut NameSettings) {
     into.insert(at, Map::new().into());
 }
 
-/// What neighbours do not all have alike; of what stands in a map, those that have the map.
+/// Returns the settings in which neighbours differ; for settings in a map, among those that have the map.
 fn differ(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     let mut all: BTreeMap<&SettingPlace, (&Value, usize, bool)> = BTreeMap::new();
     for (at, value) in neighbours.iter().flat_map(|of| of.iter()) {
@@ -144,8 +144,7 @@ fn differ(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     all.iter().filter(|(at, (_, count, differ))| *differ || *count < above(at)).map(|(at, _)| (*at).clone()).collect()
 }
 
-/// What it takes to tell neighbours apart: of all in which they differ, less what the others tell already. What comes first
-/// in a name stays.
+/// Returns the settings needed to distinguish neighbours: those that differ, minus redundant ones. Earlier settings stay.
 fn telling(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     let mut kept = differ(neighbours);
     let kinds = |of: &BTreeSet<SettingPlace>| {
@@ -162,7 +161,7 @@ fn telling(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     kept
 }
 
-/// A cell's name where no neighbour is written alike. A part is `solver-svd`, `layers-3-4-5`; of a map `finetune`,
+/// Builds a cell's name without collision handling. A part is `solver-svd`, `layers-3-4-5`, or for a map `finetune`,
 /// `finetune-seed-1`.
 fn plain(begins: &str, own: &NameSettings, telling: &BTreeSet<SettingPlace>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();
@@ -174,8 +173,8 @@ fn plain(begins: &str, own: &NameSettings, telling: &BTreeSet<SettingPlace>) -> 
             below.chain([word(value)]).for_each(|text| part.extend(["-", &text]));
         }
     }
-    let parts = parts.values().map(|part| short(part, MOST_OF_PART));
-    short(&[begins.to_owned()].into_iter().chain(parts).collect::<Vec<_>>().join("."), MOST)
+    let parts = parts.values().map(|part| short(part, MAX_PART_BYTES));
+    short(&[begins.to_owned()].into_iter().chain(parts).collect::<Vec<_>>().join("."), MAX_NAME_BYTES)
 }
 
 fn word(value: &Value) -> String {
@@ -188,12 +187,12 @@ fn word(value: &Value) -> String {
     }
 }
 
-/// A text with a dash for whatever is no letter, no digit and none of these.
+/// Replaces every character except letters, digits and `more` by a dash.
 fn safe(text: &str, more: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || more.contains(c) { c } else { '-' }).collect()
 }
 
-/// A safe text, or its beginning and some digits of its hash.
+/// Shortens a safe text to its beginning and digits of its hash.
 fn short(text: &str, most: usize) -> String {
     match text.len() <= most {
         true => text.to_owned(),
@@ -208,7 +207,7 @@ fn hash(cell: &Cell, settings: &NameSettings) -> String {
     sha256::of_bytes(all.collect::<Vec<_>>().join("\n"))
 }
 
-/// The names of neighbours; those that are written alike with digits of their hashes, as many as it takes.
+/// Returns the names of neighbours; equal ones get as many hash digits as needed.
 fn apart(plain: &[String], hashes: &[String]) -> Vec<String> {
     let folded: Vec<String> = plain.iter().map(|name| name.to_ascii_lowercase()).collect();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();

@@ -4,7 +4,7 @@ use super::*;
 use crate::grid::{Calibration, MethodAxis};
 use crate::recovery;
 
-/// A method as a grid has it: `{"name": "ghosted", "solver": "svd"}`.
+/// Builds a method as written in a grid: `{"name": "ghosted", "solver": "svd"}`.
 fn method<M: MethodAxis + ?Sized>(written: &Value) -> Method<M> {
     let mut options = written.as_object().unwrap().clone();
     let name = options.remove("name").unwrap();
@@ -37,14 +37,15 @@ fn names(cells: &[Cell]) -> Vec<String> {
     cells.into_iter().map(|cell| cell.name).collect()
 }
 
-/// Of cells of one backbone, cut and recovery.
+/// Returns the names of cells that differ only in recovery.
 fn of_recoveries(recoveries: &[Value]) -> Vec<String> {
     let streamline = json!({"name": "llm-streamline"});
     names(&recoveries.iter().map(|of| cell("llama-3.1-8b", &streamline, 7, of, &json!({}))).collect::<Vec<_>>())
 }
 
 fn of_calibrations(calibrations: &[Value]) -> Vec<String> {
-    let (sleb, none) = (json!({"name": "sleb"}), json!({"name": "none"}));
+    let sleb = json!({"name": "sleb"});
+    let none = json!({"name": "none"});
     names(&calibrations.iter().map(|of| cell("a", &sleb, 2, &none, of)).collect::<Vec<_>>())
 }
 
@@ -52,7 +53,7 @@ fn of_calibrations(calibrations: &[Value]) -> Vec<String> {
 fn a_name_has_backbone_criterion_depth_and_recovery() {
     assert_eq!(of_recoveries(&[json!({"name": "ghosted"})]), ["llama-3.1-8b.streamline-7.ghosted"]);
     assert_eq!(names(&[Cell::named("llama-3.1-8b", "")]), ["llama-3.1-8b.dense"]);
-    // Nobody is there to be told from, whatever the options.
+    // A cell without neighbours gets no further parts, whatever its options.
     let alone = [json!({"name": "ghosted", "solver": "svd", "finetune": {"sequences": 4, "length": 32}})];
     assert_eq!(of_recoveries(&alone), ["llama-3.1-8b.streamline-7.ghosted"]);
 }
@@ -63,7 +64,8 @@ fn a_further_part_says_what_neighbours_differ_in_and_no_default() {
         of_recoveries(all).iter().map(|name| name.replace("llama-3.1-8b.streamline-7.", "")).collect()
     };
     let tuned = |seed: u64| json!({"name": "ghosted", "finetune": {"sequences": 4, "length": 32, "seed": seed}});
-    let (plain, svd) = (json!({"name": "ghosted"}), json!({"name": "ghosted", "solver": "svd"}));
+    let plain = json!({"name": "ghosted"});
+    let svd = json!({"name": "ghosted", "solver": "svd"});
     assert_eq!(of(&[plain.clone(), svd.clone()]), ["ghosted", "ghosted.solver-svd"]);
     assert_eq!(of(&[json!({"name": "ghosted", "solver": "normal"}), svd]), ["ghosted", "ghosted.solver-svd"]);
     assert_eq!(of(&[plain, tuned(0)]), ["ghosted", "ghosted.finetune"]);
@@ -84,7 +86,7 @@ fn a_further_part_says_what_neighbours_differ_in_and_no_default() {
         of_calibrations(&[json!({}), json!({"seed": 1}), json!({"seed": 2, "operator_sequences": 3})]),
         ["a.sleb-2.none", "a.sleb-2.none.seed-1", "a.sleb-2.none.seed-2"]
     );
-    // Of several settings each of which would do the first is said.
+    // Among several sufficient settings, the first is used.
     let unlike = json!({"corpus": "wiki", "sequences": 16, "length": 32, "seed": 7});
     assert_eq!(of_calibrations(&[json!({}), unlike]), ["a.sleb-2.none.corpus-c4", "a.sleb-2.none.corpus-wiki"]);
     assert_eq!(
@@ -110,7 +112,7 @@ fn names_that_would_be_alike_are_told_apart_by_digits_of_a_hash() {
     assert!(of(&[&long])[0].len() < 100);
 }
 
-/// The same numbers at every run of the tests: xorshift.
+/// Same numbers in every run of the tests: xorshift.
 struct Dice(u64);
 
 impl Dice {
@@ -145,7 +147,7 @@ const WILD: [&str; 14] = [
     "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
 ];
 
-/// So many different cells of a grid.
+/// Generates `count` different cells of a grid.
 fn grid(dice: &mut Dice, backbones: &[&str], count: usize) -> Vec<Cell> {
     let criteria = [
         json!({"name": "llm-streamline"}),
@@ -180,7 +182,8 @@ fn grid(dice: &mut Dice, backbones: &[&str], count: usize) -> Vec<Cell> {
         let drawn = match dice.below(12) {
             0 => Cell::named(backbone, ""),
             _ => {
-                let (criterion, recovery) = (dice.one(&criteria).clone(), dice.one(&recoveries).clone());
+                let criterion = dice.one(&criteria).clone();
+                let recovery = dice.one(&recoveries).clone();
                 cell(backbone, &criterion, 1 + dice.below(2), &recovery, &calibration)
             }
         };
@@ -242,8 +245,8 @@ fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
     }
 }
 
-/// What the argument that no two names are alike rests on: a name can be cut in one way only into what every name has and
-/// further parts, because no such part is what a recovery, or `dense`, is called.
+/// Checks the premise that names are unique: a name splits uniquely into the common part and further parts, because no such
+/// part is a recovery's name or `dense`.
 #[test]
 fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
     let safe = |name: &str| {
@@ -260,7 +263,7 @@ fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
     assert_eq!(last.len(), recoveries.len() + 1);
     assert!(last.iter().all(|of| safe(of)), "{last:?}");
     let options = criteria.iter().chain(&recoveries).flat_map(|of| of.options["properties"].as_object());
-    // A map stands in a name without a value.
+    // A map occurs in a name without a value.
     let options = options.flatten().map(|(name, of)| (name.clone(), of.to_string().contains("\"object\"")));
     let settings = ["corpus", "sequences", "length", "seed", "operator_sequences"].map(|of| (of.to_owned(), false));
     for (option, map) in options.chain(settings) {

@@ -26,8 +26,8 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Lists `backbones/*.yaml`, `corpora/*.yaml` and `tasks/*.yaml` in the grid's folder, in those above it and in
-    /// `experiments`, that beside the installed program last. Of two files of the same name the nearer one counts.
+    /// Lists `backbones/*.yaml`, `corpora/*.yaml` and `tasks/*.yaml` in the grid's folder, in its ancestors and in
+    /// `experiments`, that of the installed program last. Of two files with one name, the nearer one counts.
     pub(super) fn around(grid: &Path) -> Self {
         let nearest = grid.parent().unwrap_or(Path::new("")).to_owned();
         let upwards = std::iter::successors(Some(nearest), |folder| above(folder)).take(1 + LEVELS);
@@ -50,24 +50,25 @@ impl Library {
         Self { folders, files }
     }
 
-    /// The file `profiles/NAME.yaml` in the grid's own folder. Not from afar: it changes a grid that does not name it.
+    /// Returns `profiles/NAME.yaml` in the grid's own folder. Other folders are not searched, because it changes grids that
+    /// do not name it.
     pub(super) fn profile(&self, name: &str) -> Option<PathBuf> {
         let file = self.folders.first()?.join("profiles").join(format!("{name}.yaml"));
         file.is_file().then_some(file)
     }
 
-    /// The names of a kind that have a file.
+    /// Iterates over the names of a kind that have a file.
     pub(super) fn names(&self, kind: EntryKind) -> impl Iterator<Item = &str> {
         self.files.keys().filter(move |(known, _)| *known == kind).map(|(_, name)| name.as_str())
     }
 
-    /// Where a file of this kind is looked for, a line each.
+    /// Lists where a file of this kind is searched, one per line.
     pub(super) fn looked(&self, kind: EntryKind) -> String {
         let lines = self.folders.iter().map(|folder| folder.join(kind.key()).display().to_string());
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// The lock of the hub's files: the nearest one that there is, else one in the grid's folder.
+    /// Returns the nearest lock of hub files, or the path of one in the grid's folder.
     pub(super) fn lock_file(&self) -> PathBuf {
         let files = || self.folders.iter().map(|folder| folder.join(Lock::FILE));
         files().find(|file| file.is_file()).or_else(|| files().next()).unwrap_or_else(|| Lock::FILE.into())
@@ -105,7 +106,7 @@ fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
         EntryKind::Task => "`path: …` or `hub: …`, and `task: …` where the file's name is not the task's",
     };
     let what = format!("the {} `{name}`", kind.word());
-    let hint = format!("the file holds what would stand behind `{name}:` in a grid's `{}`", kind.key());
+    let hint = format!("the file holds the value of `{name}:` in a grid's `{}`", kind.key());
     yaml::read(path, &FileShape { what: &what, expected, hint: &hint })
 }
 
@@ -117,13 +118,13 @@ pub struct BackboneFile {
     pub path: Option<PathBuf>,
     /// Where it can be had.
     pub source: Option<String>,
-    /// What of the hub it is.
+    /// Its source on the hub.
     pub want: Option<Want>,
     /// The profile whose texts and tasks it is scored on.
     pub profile: Option<String>,
 }
 
-/// The backbones of `backbones/*.yaml` in a folder, by name.
+/// Lists the backbones of `backbones/*.yaml` in a folder by name.
 ///
 /// # Errors
 /// A file that does not define a backbone, named with its line.
@@ -153,13 +154,13 @@ pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
     files.into_iter().map(read).collect()
 }
 
-/// The folders in which what a grid names is looked for, whether or not they are there.
+/// Returns the folders in which a grid's names are searched, existing or not.
 pub fn folders_around(grid: &Path) -> Vec<PathBuf> {
     let folders = Library::around(grid).folders;
     folders.iter().flat_map(|folder| EntryKind::ALL.map(|kind| folder.join(kind.key()))).collect()
 }
 
-/// The names of a kind that a grid at `grid` would find a file for.
+/// Returns the names of a kind that a grid at `grid` would find.
 pub fn names_around(grid: &Path, kind: EntryKind) -> Vec<String> {
     Library::around(grid).names(kind).map(str::to_owned).collect()
 }
@@ -175,7 +176,8 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
         // `corpora: 3` is for `typed` to refuse.
         Some(_) => {}
         None => {
-            let (key, place) = (kind.key().to_owned(), root.place.clone());
+            let key = kind.key().to_owned();
+            let place = root.place.clone();
             keys.push(MapEntry {
                 key,
                 key_place: place.clone(),
@@ -185,7 +187,7 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
     }
 }
 
-/// The folder above, by name: messages show a path as it was given, not what it resolves to.
+/// Returns the parent folder by name, so that messages show paths as given.
 fn above(folder: &Path) -> Option<PathBuf> {
     match folder.components().next_back() {
         Some(Component::Normal(_)) => folder.parent().map(Path::to_owned),
@@ -195,7 +197,7 @@ fn above(folder: &Path) -> Option<PathBuf> {
     }
 }
 
-/// A name that neither the grid nor a file defines.
+/// Creates the error for a name that neither the grid nor a file defines.
 pub(super) fn unknown<'a>(
     library: &'a Library,
     kind: EntryKind,

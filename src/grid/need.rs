@@ -1,5 +1,4 @@
-//! What may be given a name in a grid, what of it is needed from outside, and where that may be: a path, or the cache of the
-//! hub.
+//! Named inputs of a grid, with their external files, each either a path or in the hub's cache.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -15,7 +14,7 @@ use crate::files::gguf::is_gguf;
 use crate::files::parts;
 use crate::hub::{Commit, Hub, HubSettings, Lock, PlannedRepo, Repo, RepoKind, Source, Want, Wanted};
 
-/// What can have a name.
+/// Kinds of named inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
     Backbone,
@@ -26,7 +25,7 @@ pub enum EntryKind {
 impl EntryKind {
     pub(super) const ALL: [EntryKind; 3] = [EntryKind::Backbone, EntryKind::Corpus, EntryKind::Task];
 
-    /// The key of a grid that holds entries of this kind, and the folder that holds their files.
+    /// Returns the grid key of this kind, which is also its folder name.
     pub(super) fn key(self) -> &'static str {
         match self {
             EntryKind::Backbone => "backbones",
@@ -43,7 +42,7 @@ impl EntryKind {
         }
     }
 
-    /// The names of this kind that a tree uses. What has another shape than it should is left to `typed`.
+    /// Returns the names of this kind that a tree uses, ignoring malformed values.
     pub(super) fn used(self, root: &YamlNode) -> BTreeSet<String> {
         let below = |node: &YamlNode, key: &str| node.get(key).map(YamlNode::items).unwrap_or_default().to_vec();
         let includes = below(root, "include");
@@ -66,7 +65,7 @@ impl EntryKind {
     }
 }
 
-/// What an entry says of its files.
+/// An entry's files as written.
 pub(super) struct WrittenSource<'a> {
     pub(super) path: Option<&'a Path>,
     pub(super) hub: Option<&'a str>,
@@ -76,7 +75,7 @@ pub(super) struct WrittenSource<'a> {
 }
 
 impl<'a> WrittenSource<'a> {
-    /// One without shards.
+    /// Creates an input without shards.
     pub(super) fn of(
         path: &'a Option<PathBuf>,
         hub: &'a Option<String>,
@@ -92,21 +91,21 @@ impl<'a> WrittenSource<'a> {
 pub struct Need {
     pub kind: EntryKind,
     pub name: String,
-    /// What of the hub it is.
+    /// Its source on the hub.
     pub want: Option<Want>,
     /// Where it is, or may be, from the current folder.
     pub path: Option<PathBuf>,
-    /// What a complaint names.
+    /// Position for error messages.
     place: YamlPosition,
-    /// Whether path and hub stand in one file: then the hub's is as good where the path leads nowhere.
+    /// Whether one file gives path and hub: then the hub's is used if the path does not exist.
     either: bool,
-    /// Of a text in shards.
+    /// For a text in shards.
     shards: Option<WrittenShards>,
     /// Whether all of the repository's folder is meant, whatever files of it there are.
     whole: bool,
 }
 
-/// The repository that an entry means, and what it was taken as.
+/// The repository of an entry, and its kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HubSource {
     /// `org/name@main`
@@ -125,7 +124,7 @@ impl HubSource {
     }
 }
 
-/// As a grid's frozen form has it, which knows the repository but not what of it was wanted.
+/// For a frozen grid, which stores the repository without its file patterns.
 impl<'de> Deserialize<'de> for HubSource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -146,7 +145,7 @@ impl<'de> Deserialize<'de> for HubSource {
 pub struct Found {
     pub path: PathBuf,
     pub hub: Option<HubSource>,
-    /// Of a text in shards: those below the path.
+    /// For a text in shards: those below the path.
     pub stream: Option<Stream>,
 }
 
@@ -164,7 +163,7 @@ impl<'a> Around<'a> {
         Self { hub: OnceCell::new(), lock: OnceCell::new(), lock_file, grid, profile }
     }
 
-    /// The hub as the environment has it.
+    /// Returns the hub configured by the environment.
     ///
     /// # Errors
     /// A variable that makes no sense.
@@ -175,7 +174,7 @@ impl<'a> Around<'a> {
         }
     }
 
-    /// What is pinned; nothing where there is no lock.
+    /// Returns the pins, or an empty lock.
     ///
     /// # Errors
     /// A file that is no lock.
@@ -186,17 +185,17 @@ impl<'a> Around<'a> {
         }
     }
 
-    /// Where the lock is, or would be.
+    /// Returns the path of the lock.
     pub fn lock_file(&self) -> &Path {
         &self.lock_file
     }
 
-    /// The profile of the grid.
+    /// Returns the grid's profile.
     pub fn profile(&self) -> Option<&str> {
         self.profile
     }
 
-    /// What brings everything that the grid needs.
+    /// Returns the command that fetches everything for the grid.
     pub fn command(&self) -> String {
         let profile = self.profile.map_or(String::new(), |profile| format!(" --profile {profile}"));
         format!("ghostlab fetch {}{profile}", self.grid.display())
@@ -219,7 +218,9 @@ impl Need {
                 return Err(at.key(key).bad(format!("`{key}` belongs to `hub`, which is not there")));
             }
             let Positioned { value, place } = from_here(path, &path_at);
-            let (name, path, shards) = (name.to_owned(), Some(value), written.shards);
+            let name = name.to_owned();
+            let path = Some(value);
+            let shards = written.shards;
             return Ok(Self { kind, name, want: None, path, place, either: false, shards, whole: false });
         };
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
@@ -241,22 +242,24 @@ impl Need {
         let path = written.path.map(|path| from_here(path, &path_at));
         let place = path.as_ref().map_or_else(|| hub_at.place(), |path| path.place.clone());
         let either = same_file(&place, &hub_at.place());
-        let (name, path) = (name.to_owned(), path.map(|path| path.value));
+        let name = name.to_owned();
+        let path = path.map(|path| path.value);
         Ok(Self { kind, name, want: Some(want), path, place, either, shards: written.shards, whole: false })
     }
 
-    /// The rows of a definition: at a path, or in a data set of the hub.
+    /// Creates the input of a definition's rows: a path, or a hub data set.
     pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<Want>, place: YamlPosition) -> Self {
-        let (kind, name) = (EntryKind::Task, name.to_owned());
+        let kind = EntryKind::Task;
+        let name = name.to_owned();
         Self { kind, name, want, path, place, either: false, shards: None, whole: true }
     }
 
-    /// The place of the entry, for messages.
+    /// Describes the location of the entry, for messages.
     pub fn place(&self) -> String {
         self.place.to_string()
     }
 
-    /// The want of the hub, unless a path is there, or has to be.
+    /// Returns the hub files to fetch, unless a path exists or is required.
     pub fn to_fetch(&self) -> Option<&Want> {
         let local = self.path.as_ref().is_some_and(|path| !self.either || self.fits(path));
         self.want.as_ref().filter(|_| !local)
@@ -272,7 +275,7 @@ impl Need {
         }
     }
 
-    /// Where it is: at its path, else in the hub's cache.
+    /// Locates the input: its path, else the hub's cache.
     ///
     /// # Errors
     /// It is at neither; with what brings it.
@@ -285,7 +288,7 @@ impl Need {
             EntryKind::Task => ("the task's data", "a file or a folder"),
         };
         if let Some(path) = self.path.as_ref().filter(|path| self.fits(path)) {
-            // A path from elsewhere stands for itself; of a backbone it is asked all the same whether it is the published one.
+            // A path given elsewhere replaces the hub's source; a backbone is still compared with the published one.
             let want = self.want.as_ref().filter(|_| self.either || self.kind == EntryKind::Backbone);
             let hub = want.map(|want| HubSource::of(want, None));
             let shards = self.shards.as_ref().filter(|_| path.is_dir());
@@ -323,7 +326,7 @@ impl Need {
         Ok(Found { path, hub: Some(HubSource::of(want, Some(repo.commit))), stream })
     }
 
-    /// The folder of a backbone's files or of a text's shards, or the one file of anything else.
+    /// Returns the folder of a backbone's files or a text's shards, or a single file.
     fn path_of(&self, repo: &PlannedRepo, around: &Around<'_>) -> Result<PathBuf> {
         if self.kind == EntryKind::Backbone || self.shards.is_some() || self.whole {
             let below = self.shards.as_ref().map_or("", WrittenShards::folder);
@@ -344,7 +347,7 @@ impl Need {
     }
 }
 
-/// A path in a file starts from the file's folder, one on the command line from the current folder.
+/// Resolves a path relative to its file, or to the current directory on the command line.
 pub(super) fn from_here(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
     let place = at.place();
     let value = match &place {

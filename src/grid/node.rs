@@ -16,11 +16,11 @@ use crate::error::Error;
 pub(super) enum YamlPosition {
     /// In the grid's file, or in the file of a named entry; line and column count from 1.
     File { file: Rc<Path>, line: u64, column: u64 },
-    /// In a `--set` argument, kept as it was typed.
+    /// From a `--set` argument, as typed.
     Set(Rc<str>),
 }
 
-/// As messages name it: `grid.yaml:7:3`, or the argument.
+/// Same as in messages: `grid.yaml:7:3`, or the argument.
 impl fmt::Display for YamlPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -59,8 +59,8 @@ pub(super) enum PathStep<'a> {
 }
 
 impl YamlNode {
-    /// The node at the end of `steps`, or the deepest one on the way that exists: a value left to its default is
-    /// complained about where the map that could have held it stands.
+    /// Returns the node at the end of `steps`, or the deepest existing one: a missing value is reported at the map that
+    /// could hold it.
     pub(super) fn deepest(&self, steps: &[PathStep<'_>]) -> &YamlNode {
         let Some((step, rest)) = steps.split_first() else {
             return self;
@@ -75,7 +75,7 @@ impl YamlNode {
         next.map_or(self, |node| node.deepest(rest))
     }
 
-    /// What this value is, in words.
+    /// Describes the value in words.
     pub(super) fn describe(&self) -> String {
         match &self.value {
             Value::Null => "nothing".to_owned(),
@@ -88,17 +88,17 @@ impl YamlNode {
         }
     }
 
-    /// The value of a key, where this is a map that has it.
+    /// Returns the value of a key, if this is a map that has it.
     pub(super) fn get(&self, key: &str) -> Option<&YamlNode> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
-    /// The entries of a map; of anything else, none.
+    /// Returns the entries of a map; empty for other nodes.
     pub(super) fn entries(&self) -> &[MapEntry] {
         if let Value::Map(entries) = &self.value { entries } else { &[] }
     }
 
-    /// The items of a list, or the one value that stands for a list of one. Nothing is no item.
+    /// Returns the items of a list, or a single value as one item. Null has none.
     pub(super) fn items(&self) -> &[YamlNode] {
         match &self.value {
             Value::List(nodes) => nodes,
@@ -147,7 +147,7 @@ impl YamlNode {
         }
     }
 
-    /// The same value as if all of it had been written at `place`.
+    /// Moves the value and everything in it to another location.
     pub(super) fn moved_to(mut self, place: &YamlPosition) -> YamlNode {
         self.relocate(&|_| place.clone());
         self
@@ -173,12 +173,12 @@ impl<'a> At<'a> {
         Self { root, steps: Vec::new() }
     }
 
-    /// The value of a key of the map that stands here.
+    /// Returns the location of a key.
     pub(super) fn key(&self, key: &'a str) -> Self {
         self.then(Key(key))
     }
 
-    /// An item of the list that stands here.
+    /// Returns the location of a list item.
     pub(super) fn item(&self, item: usize) -> Self {
         self.then(Item(item))
     }
@@ -187,7 +187,7 @@ impl<'a> At<'a> {
         Self { root: self.root, steps: [&self.steps[..], &[step]].concat() }
     }
 
-    /// Of a value that is not written, the place of the map that could have held it.
+    /// Returns the position of the value, or of the map that could hold it.
     pub(super) fn place(&self) -> YamlPosition {
         self.root.deepest(&self.steps).place.clone()
     }
@@ -196,12 +196,12 @@ impl<'a> At<'a> {
         Positioned { value, place: self.place() }
     }
 
-    /// A complaint about the value.
+    /// Creates an error about the value.
     pub(super) fn bad(&self, what: impl std::fmt::Display) -> Error {
         Error::bad_input(what).at(self.place().to_string())
     }
 
-    /// `evaluate.perplexity`, `include[0].depth`
+    /// Formats the path: `evaluate.perplexity`, `include[0].depth`.
     pub(super) fn name(&self) -> String {
         let mut name = String::new();
         for step in &self.steps {

@@ -20,7 +20,7 @@ pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Applies those that can be applied: enough to see which names the grid will use. What is wrong is told by [`apply`].
+/// Applies valid overrides: enough to see which names the grid will use. [`apply`] reports errors.
 pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
     for text in overrides {
         if let Ok((key, node)) = read(text) {
@@ -52,7 +52,7 @@ fn read(text: &str) -> Result<(&str, YamlNode)> {
                 .hint("for example: --set depth=7,9,11"));
         }
     };
-    // Nothing at all is YAML for null; what that means is for the schema to say.
+    // An empty text is YAML's null; the schema decides what it means.
     let value = if value.is_empty() { "null" } else { value };
     let is_bare = !value.starts_with(['"', '\'', '[', '{']);
     let node =
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_a_position_means_each_element_and_may_gain_a_key() {
+    fn list_without_index_means_each_element_and_takes_keys() {
         let root = grid_with(&["list.b=5"]).unwrap();
         for i in [0, 1] {
             assert_eq!(at(&root, &[PathStep::Key("list"), PathStep::Item(i), PathStep::Key("b")]), "the number 5");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_key_with_dots_is_meant_and_the_later_override_wins() {
+    fn longest_dotted_key_wins_and_later_override_applies() {
         let root = grid_with(&["names.x.y.z=5", "names.x.y.z=6"]).unwrap();
         assert_eq!(at(&root, &[PathStep::Key("names"), PathStep::Key("x.y"), PathStep::Key("z")]), "the number 6");
         assert_eq!(at(&root, &[PathStep::Key("names"), PathStep::Key("x"), PathStep::Key("y")]), "the number 2");

@@ -24,7 +24,7 @@ pub(super) struct CellPattern {
 }
 
 impl CellPattern {
-    /// Reads the entry of `exclude` that stands at `at`.
+    /// Reads the entry of `exclude` at `at`.
     pub(super) fn read(at: &At<'_>, entry: &PatternEntry) -> Result<Self> {
         let PatternEntry { backbone, criterion, depth, recovery, calibration } = entry;
         let lengths = [length(backbone), length(criterion), length(depth), length(recovery), length(calibration)];
@@ -60,7 +60,7 @@ fn check_calibration(at: &At<'_>, entry: &CalibrationPattern) -> Result<()> {
     )
 }
 
-/// How many values a key has; none where it is not written.
+/// Returns the number of values of a key, if it is present.
 fn length<T>(values: &Many<T>) -> Option<usize> {
     values.written().map(<[T]>::len)
 }
@@ -84,7 +84,8 @@ fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], su
 }
 
 impl CellPattern {
-    /// Whether a cell is meant, on a backbone of so many layers. The dense cell goes only with its whole backbone.
+    /// Returns whether a cell matches, given its backbone's number of layers. The dense cell matches only with its backbone
+    /// alone.
     pub(super) fn matches(&self, cell: &Cell, layers: usize) -> bool {
         let backbone = self.backbone.is_empty() || self.backbone.iter().any(|name| name.value == cell.backbone);
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
@@ -155,7 +156,7 @@ impl CellPattern {
             .hint("remove the pattern; `exclude` is about the product of the axes, before `include`"))
     }
 
-    /// The complaint about patterns of which this is the first, that no cell is left.
+    /// Creates the error that patterns leave no cell, at the first of them.
     pub(super) fn leaves_nothing(&self) -> Error {
         Error::bad_input("no cell is left")
             .at(self.place.to_string())
@@ -179,7 +180,7 @@ fn unmeant<M: MethodAxis + ?Sized>(
     }
 }
 
-/// By its name a method is meant with any options; an option that is given has to be equal, written out or not.
+/// Returns whether a method matches: its name matches any options, and given options must be equal after defaults.
 fn means<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Method<M>) -> bool {
     let has = |(key, value): (&String, &Value)| {
         let known = [&method.options, &method.resolved].into_iter().filter_map(|options| options.get(key));
@@ -188,7 +189,7 @@ fn means<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Method<M>) ->
     pattern.name == method.name && pattern.options.iter().all(has)
 }
 
-/// `1` and `1.0` are the same number, however they are written.
+/// Returns whether two JSON values are equal; `1` equals `1.0`.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a)),
@@ -207,7 +208,7 @@ fn means_calibration(pattern: &CalibrationPattern, calibration: &Calibration) ->
         && has(&pattern.operator_sequences, &calibration.operator_sequences)
 }
 
-/// `corpus: c4, sequences: 16 or 32`
+/// Formats `corpus: c4, sequences: 16 or 32`.
 fn describe(pattern: &CalibrationPattern) -> String {
     fn of<T: ToString>(key: &str, values: &Many<T>) -> Option<String> {
         let values: Vec<String> = values.iter().map(ToString::to_string).collect();

@@ -50,7 +50,7 @@ pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library)
     Ok(Some(profile))
 }
 
-/// What a profile scores, for a grid that is searched instead: of the tasks or texts that the search names.
+/// Restricts a profile's evaluation to the tasks or texts that a search names.
 fn as_searched(changes: &mut YamlNode, search: &YamlNode) {
     let Value::Map(keys) = &mut changes.value else { return };
     let Some(at) = keys.iter().position(|entry| entry.key == "evaluate") else { return };
@@ -72,7 +72,7 @@ fn as_searched(changes: &mut YamlNode, search: &YamlNode) {
 
 fn shared(file: &Path, name: &str) -> Result<YamlNode> {
     let what = format!("the profile `{name}`");
-    let hint = format!("the file holds what would stand behind `{name}:` in a grid's `profiles`");
+    let hint = format!("the file holds the value of `{name}:` in a grid's `profiles`");
     let changes = yaml::read(file, &FileShape { what: &what, expected: "keys of a grid", hint: &hint })?;
     check_keys(&changes, &what)?;
     Ok(changes)
@@ -84,7 +84,8 @@ fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile
         let position = keys.iter().position(|entry| entry.key == key)?;
         Some(keys.remove(position).node)
     };
-    let (default, profiles) = (extract("profile"), extract("profiles"));
+    let default = extract("profile");
+    let profiles = extract("profiles");
     if let Some(profiles) = &profiles {
         check(profiles)?;
     }
@@ -123,12 +124,12 @@ fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile
         Some(changes) => Ok(Some(ChosenProfile { name: name.to_owned(), changes: changes.clone() })),
         None => {
             let error = unknown(format!("unknown profile `{name}`"));
-            Err(error.hint(format!("the profiles stand at {}", profiles.place)).none_of(name, names(&profiles)))
+            Err(error.hint(format!("the profiles are at {}", profiles.place)).none_of(name, names(&profiles)))
         }
     }
 }
 
-/// The names of a grid's profiles.
+/// Returns the names of a grid's profiles.
 pub(super) fn names_of(root: &YamlNode) -> Vec<String> {
     root.get("profiles").map(names).unwrap_or_default().into_iter().map(str::to_owned).collect()
 }
@@ -137,7 +138,7 @@ fn names(profiles: &YamlNode) -> Vec<&str> {
     profiles.entries().iter().map(|entry| entry.key.as_str()).collect()
 }
 
-/// The shape of all profiles, also of those not in use: a typing error is found before the profile is needed.
+/// Checks all profiles, used or not, so that typos show early.
 fn check(profiles: &YamlNode) -> Result<()> {
     if profiles.entries().is_empty() {
         return Err(Error::bad_input("`profiles` holds no profile")
@@ -167,7 +168,7 @@ fn check(profiles: &YamlNode) -> Result<()> {
     Ok(())
 }
 
-/// The keys of one profile.
+/// Checks the keys of one profile.
 fn check_keys(changes: &YamlNode, subject: &str) -> Result<()> {
     for change in changes.entries() {
         let key = change.key.as_str();

@@ -1,4 +1,4 @@
-//! What a grid file may say. Nothing is checked here but keys and types; meaning is `check`'s business.
+//! The schema of a grid file. Only keys and types are checked here; `check` checks meaning.
 //!
 //! The reader and the JSON schema for editors are both derived from these structs: their keys cannot differ.
 
@@ -56,10 +56,10 @@ pub(super) struct Schema {
     /// Patterns of cells that are left out of the product of the axes.
     #[serde(default)]
     pub(super) exclude: Many<PatternEntry, 0>,
-    /// Cells beside the product of the axes. An axis that an entry does not name is the grid's.
+    /// Cells besides the product of the axes. Axes missing from an entry are the grid's.
     #[serde(default)]
     pub(super) include: Many<IncludeEntry, 0>,
-    /// What every variant is scored on.
+    /// Evaluations of every variant.
     #[serde(default)]
     #[schemars(with = "EvaluateEntry")]
     pub(super) evaluate: Option<EvaluateEntry>,
@@ -67,7 +67,7 @@ pub(super) struct Schema {
     #[serde(default)]
     #[schemars(with = "SearchEntry")]
     pub(super) search: Option<SearchEntry>,
-    /// What a table or figure of the paper shows of the grid (`ghostlab reproduce`).
+    /// How the grid becomes a table or figure of the paper (`ghostlab reproduce`).
     #[serde(default, rename = "artifact")]
     pub(super) _artifact: Option<Description>,
     /// The profile that is used where `--profile` names none.
@@ -81,10 +81,12 @@ pub(super) struct Schema {
 }
 
 impl Schema {
-    /// The axes of its product.
+    /// Returns the axes of the entry's product.
     pub(super) fn axes(&self) -> IncludeEntry {
         let Self { backbone, criterion, depth, recovery, calibration, .. } = self;
-        let (criterion, depth, recovery) = (criterion.clone(), depth.clone(), recovery.clone());
+        let criterion = criterion.clone();
+        let depth = depth.clone();
+        let recovery = recovery.clone();
         IncludeEntry { backbone: backbone.clone(), criterion, depth, recovery, calibration: calibration.clone() }
     }
 }
@@ -127,10 +129,10 @@ pub(super) struct CorpusEntry {
     /// How its rows are joined and its windows drawn.
     #[schemars(schema_with = "many::rule")]
     pub(super) rule: String,
-    /// Of the rule `c4-stream`: the order of its shards' rows; `one-by-one` by default.
+    /// For the rule `c4-stream`: order of its shards' rows; `one-by-one` by default.
     pub(super) shards: Option<ShardOrder>,
-    /// Of the rule `c4-stream`: how many of the shuffled shards are brought and read at most, by turns of each of the ten
-    /// groups; 1 by default.
+    /// For the rule `c4-stream`: maximum number of shuffled shards to fetch and read, in rounds of one per group of the
+    /// ten; 1 by default.
     #[schemars(range(min = 1))]
     pub(super) shards_read: Option<usize>,
     /// Evaluate on at most this many windows, the first ones. Calibration is not bounded by it.
@@ -179,7 +181,7 @@ pub(super) struct CalibrationEntry {
     /// Tokens of a sequence.
     #[schemars(schema_with = "many::lengths")]
     pub(super) length: Many<usize>,
-    /// Of the draw; 0 by default.
+    /// Seed for drawing; 0 by default.
     #[serde(default)]
     pub(super) seed: Many<u64>,
     /// How many of the sequences, the first ones, an operator is computed from; all by default. Selection uses all.
@@ -188,18 +190,18 @@ pub(super) struct CalibrationEntry {
     pub(super) operator_sequences: Many<usize>,
 }
 
-/// Cells beside the product of the axes: the product of what it names and, for the axes that it does not name, the grid's.
+/// Cells besides the product of the axes: the product of the entry's values and, for missing axes, the grid's.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct IncludeEntry {
-    /// The models; one need not stand on the grid's axis.
+    /// The models; they need not be on the grid's axis.
     pub(super) backbone: Many<String>,
     /// The rules that pick the layers.
     #[schemars(schema_with = "many::criteria")]
     pub(super) criterion: Many<MethodEntry>,
     /// How many layers go.
     pub(super) depth: Many<DepthEntry>,
-    /// What is put at the cut.
+    /// The recovery applied to the cut.
     #[schemars(schema_with = "many::recoveries")]
     pub(super) recovery: Many<MethodEntry>,
     /// The text that selections and operators are computed from.
@@ -236,7 +238,7 @@ pub(super) struct CalibrationPattern {
     /// Tokens of a sequence.
     #[schemars(schema_with = "many::lengths")]
     pub(super) length: Many<usize>,
-    /// Of the draw.
+    /// Seed for drawing.
     pub(super) seed: Many<u64>,
     /// How many sequences an operator is computed from.
     #[schemars(schema_with = "many::counts")]

@@ -12,8 +12,8 @@ use crate::criterion::Criterion;
 use crate::options::Described;
 use crate::recovery::Recovery;
 
-/// The schema, in draft 7, which is what editors' YAML servers read. Keys come from the structs that the reader uses,
-/// names and options from the registries.
+/// Generates the draft 7 schema, which editors' YAML servers read. Keys come from the reader's structs, names and options
+/// from the registries.
 pub fn json_schema() -> Value {
     let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<Schema>().to_value();
     let names = |names: Vec<&str>, what: &str| json!({"description": what, "type": "string", "enum": names});
@@ -59,14 +59,14 @@ fn methods(methods: &[Described], what: &str) -> Value {
     json!({"description": what, "anyOf": forms})
 }
 
-/// An option and, beside it, its use as an axis.
+/// Extends an option's schema by a list, its use as an axis.
 fn option_or_list(mut option: Value) -> Value {
     let mut outer = Map::new();
     if let Some(own) = option.as_object_mut() {
         for key in ["description", "default"] {
             outer.extend(own.remove(key).filter(|value| !value.is_null()).map(|value| (key.to_owned(), value)));
         }
-        // An option that is left out is null to Rust; nobody writes so.
+        // Null stands for an omitted option in Rust and is not a valid value.
         for key in ["type", "enum"] {
             if let Some(values) = own.get_mut(key).and_then(Value::as_array_mut) {
                 values.retain(|value| !value.is_null() && value != "null");
@@ -78,8 +78,8 @@ fn option_or_list(mut option: Value) -> Value {
     outer.into()
 }
 
-/// A profile has the grid's keys. It is merged into the grid, so that a map may leave out what the grid says already;
-/// in a list, which replaces the grid's, it may not.
+/// Derives the schema of a profile from the grid's. It is merged into the grid, so maps may omit keys; lists replace the
+/// grid's and may not.
 fn profile(grid: &Value) -> Value {
     let mut profile = json!({"description": "Changes to the grid.", "type": "object", "additionalProperties": false});
     let mut properties = grid["properties"].clone();
@@ -91,7 +91,7 @@ fn profile(grid: &Value) -> Value {
     profile
 }
 
-/// The same without required keys in the maps that a merge reaches. What lists hold stays whole.
+/// Removes required keys from the maps that a merge reaches. Lists stay complete.
 fn partial(schema: &mut Value, definitions: &Value) {
     let reference = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/definitions/"));
     if let Some(definition) = reference.and_then(|name| definitions.get(name)) {
@@ -110,7 +110,7 @@ fn partial(schema: &mut Value, definitions: &Value) {
     }
 }
 
-/// A number of 32 bits as it was written: `0.0001`, not `0.00009999999747378752`.
+/// Converts an f32 to its shortest decimal: `0.0001`, not `0.00009999999747378752`.
 #[allow(clippy::cast_possible_truncation, reason = "whether anything is lost is what it asks")]
 fn shortest(value: f64) -> f64 {
     let narrow = value as f32;
@@ -125,7 +125,7 @@ fn tidy(schema: &mut Value) {
                 keys.remove("format");
             }
             match keys.get("default") {
-                // That nothing is written is no value that anyone would write.
+                // An omitted value has no default in the schema.
                 Some(Value::Null) => drop(keys.remove("default")),
                 Some(Value::Object(default)) if default.is_empty() => drop(keys.remove("default")),
                 Some(Value::Number(number)) if number.is_f64() => {

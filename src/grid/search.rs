@@ -1,4 +1,4 @@
-//! What a search races its candidates on, and under which budget: the key `search` instead of `evaluate`.
+//! The items and budget of a search: the key `search` in place of `evaluate`.
 
 use std::fmt;
 
@@ -19,16 +19,16 @@ pub struct Search {
     pub items: Option<usize>,
     /// The chance of any false exit.
     pub alpha: f64,
-    /// Of the order of the items.
+    /// Seed for the order of items.
     pub seed: u64,
-    /// What speed is counted and measured over.
+    /// Length over which speed is computed and measured.
     pub prompt: Latency,
-    /// What cannot be chosen, and so is no candidate.
+    /// Impossible cuts, which are no candidates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unselectable: Vec<Unselectable>,
 }
 
-/// A criterion that cannot choose so many layers of a backbone.
+/// A criterion that cannot choose this many layers of a backbone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unselectable {
     pub backbone: String,
@@ -46,7 +46,7 @@ impl fmt::Display for Unselectable {
     }
 }
 
-/// What a variant has to meet. Several bounds are met together; several `layers` are a search each.
+/// Requirements on a variant. All bounds must hold together; several `layers` are separate searches.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Budget {
     /// How many layers are removed.
@@ -71,11 +71,11 @@ impl fmt::Display for Budget {
     }
 }
 
-/// What is raced on, and under which budget.
+/// Items and budget of a search.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SearchEntry {
-    /// What every candidate has to meet.
+    /// Requirements on every candidate.
     budget: BudgetEntry,
     /// Texts whose windows are raced on: the objective is their mean loss.
     #[serde(default)]
@@ -89,7 +89,7 @@ pub(super) struct SearchEntry {
     /// The chance of any false exit; 0.05 by default.
     #[schemars(range(min = 0.0, max = 0.5))]
     alpha: Option<f64>,
-    /// Of the order in which items come; 0 by default.
+    /// Seed for the order of items; 0 by default.
     seed: Option<u64>,
     /// The prompt that speed is counted and measured over; 512 tokens, one sequence by default.
     prompt: Option<PromptEntry>,
@@ -103,12 +103,12 @@ pub(super) struct BudgetEntry {
     #[serde(default)]
     #[schemars(schema_with = "many::counts")]
     pub(super) layers: Many<usize>,
-    /// At least so many times as fast as the dense backbone: `1.3`.
+    /// Minimum speed relative to the dense backbone: `1.3`.
     #[schemars(range(min = 1.0))]
     speedup: Option<f64>,
     /// At most so long a pass over the prompt: `25ms`, `1.5s`.
     latency: Option<String>,
-    /// At most so many bytes of weights: `12GB`, `800MB`.
+    /// Maximum size of the weights: `12GB`, `800MB`.
     memory: Option<String>,
 }
 
@@ -130,7 +130,7 @@ const ALPHA: f64 = 0.05;
 const PROMPT: Latency = Latency { length: 512, batch: 1, decode: None };
 
 impl SearchEntry {
-    /// What is scored, as `evaluate` would have it.
+    /// Returns what is scored, as an `evaluate` entry.
     pub(super) fn scored(&self) -> EvaluateEntry {
         EvaluateEntry { perplexity: self.perplexity.clone(), tasks: self.tasks.clone(), ..EvaluateEntry::default() }
     }

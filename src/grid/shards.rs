@@ -14,14 +14,14 @@ use crate::error::{Error, Result};
 /// paper draws.
 const READ: usize = 1;
 /// Most shards that a pattern may name.
-const MOST: usize = 100_000;
+const MAX_SHARDS: usize = 100_000;
 
-/// What an entry says of its shards, and the seeds by which a grid shuffles them.
+/// The shards of an entry, and the seeds with which a grid shuffles them.
 #[derive(Debug, Clone)]
 pub(super) struct WrittenShards {
     order: ShardOrder,
     read: usize,
-    /// As the hub lists them, in order; empty where all files of a folder are meant.
+    /// In the hub's order; empty for all files of a folder.
     names: Vec<String>,
     seeds: BTreeSet<u64>,
 }
@@ -40,7 +40,7 @@ pub struct Stream {
 }
 
 impl WrittenShards {
-    /// None for a rule that reads one file.
+    /// Reads the shard settings. `None` for a rule that reads one file.
     pub(super) fn read(
         at: &At<'_>,
         rule: &str,
@@ -75,7 +75,7 @@ impl WrittenShards {
         Ok(Some(Self { order: order.unwrap_or_default(), read: read.unwrap_or(READ), names, seeds }))
     }
 
-    /// Those of the names that are read.
+    /// Returns the shard names to read.
     pub(super) fn wanted(&self) -> Vec<String> {
         self.of(self.names.len()).into_iter().map(|shard| self.names[shard].clone()).collect()
     }
@@ -84,12 +84,12 @@ impl WrittenShards {
         self.seeds.iter().flat_map(|seed| self.order.first(count, *seed, self.read)).collect()
     }
 
-    /// The folder of the shards, below that of the repository.
+    /// Returns the folder of the shards in the repository.
     pub(super) fn folder(&self) -> &str {
         self.names.first().map_or("", |name| folder(name))
     }
 
-    /// The shards as they lie in a folder.
+    /// Finds the shards below a folder.
     ///
     /// # Errors
     /// The folder cannot be listed, or one that is read is not there.
@@ -116,7 +116,7 @@ fn folder(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// The files of a folder by name, without hidden ones.
+/// Lists the files of a folder by name, without hidden ones.
 fn listed(folder: &Path) -> Result<Vec<String>> {
     let entries = std::fs::read_dir(folder).map_err(|error| Error::io("list", folder, &error))?;
     let names = entries.filter_map(|entry| {
@@ -128,7 +128,7 @@ fn listed(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The names that a pattern stands for: `part.{00000..01023}.gz` is 1,024 of them, each number as long as the first.
+/// Expands a pattern: `part.{00000..01023}.gz` is 1,024 names with numbers as long as the first.
 fn expanded(pattern: &str) -> Result<Vec<String>> {
     let bad = |found: &str| {
         Error::bad_input("this does not name the shards one by one")
@@ -144,7 +144,7 @@ fn expanded(pattern: &str) -> Result<Vec<String>> {
     let (first, last) = range.split_once("..").ok_or_else(|| bad("no `..`"))?;
     let number = |text: &str| text.parse::<usize>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
     let (Some(from), Some(to)) = (number(first), number(last)) else { return Err(bad("no numbers")) };
-    if from > to || to - from >= MOST || after.contains(['{', '}']) {
+    if from > to || to - from >= MAX_SHARDS || after.contains(['{', '}']) {
         return Err(bad("no range from a lower to a higher number"));
     }
     Ok((from..=to).map(|number| format!("{before}{number:0width$}{after}", width = first.len())).collect())

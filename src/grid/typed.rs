@@ -9,8 +9,8 @@ use serde::forward_to_deserialize_any;
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use crate::error::Error;
 
-/// What serde complains about, before it is put into words. A type of its own, because the parts of a message could
-/// otherwise only be had back by taking serde's sentences apart.
+/// A serde error before it is formatted. Its own type keeps the parts of the message apart, which would otherwise have
+/// to be parsed out of serde's text.
 #[derive(Debug)]
 pub(super) struct Fault {
     complaint: Complaint,
@@ -46,7 +46,7 @@ impl Fault {
         self
     }
 
-    /// Of a map that lacks a key, what its keys tell of it.
+    /// Adds the keys of a map to an error about a missing key.
     fn told_by(mut self, entries: &[MapEntry]) -> Self {
         if let (None, Complaint::MissingKey { key, glued: told }) = (&self.at, &mut self.complaint) {
             *told = entries.iter().find_map(|entry| glued(&entry.key, &[key]));
@@ -54,7 +54,7 @@ impl Fault {
         self
     }
 
-    /// The message.
+    /// Converts to an error message.
     pub(super) fn into_error(self) -> Error {
         let (path, place) = match &self.at {
             Some((path, place)) => (path.as_str(), Some(place.to_string())),
@@ -66,7 +66,7 @@ impl Fault {
                 Error::bad_input(format!("{subject} has the wrong type")).expected(expected).found(found)
             }
             Complaint::UnknownKey { key, known } => unknown_key(&key, &subject, known),
-            Complaint::MissingKey { key, glued } => Error::bad_input(format!("{subject} lacks the key `{key}`"))
+            Complaint::MissingKey { key, glued } => Error::bad_input(format!("{subject} has no key `{key}`"))
                 .expected(format!("`{key}: …`"))
                 .hint(glued.unwrap_or_else(|| "docs/grid.md begins with a complete example".to_owned())),
             Complaint::Other(message) => Error::bad_input(format!("{subject}: {message}")),
@@ -108,7 +108,7 @@ impl de::Error for Fault {
     }
 }
 
-/// A key that a map may not have; `subject` is how messages name the map.
+/// Creates the error for an unknown key; `subject` names the map.
 pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
         .hint("remove the key, or write it as a comment")
@@ -119,13 +119,13 @@ pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     }
 }
 
-/// What to do about `{name:copa}`, which is one key to YAML; none where a key is anything else.
+/// Returns a hint for `{name:copa}`, which YAML reads as one key. `None` for other keys.
 fn glued(key: &str, known: &[&str]) -> Option<String> {
     let (name, value) = key.split_once(':').filter(|(name, _)| known.contains(&name.trim()))?;
     Some(format!("write `{}: {}`, with a blank after the colon", name.trim(), value.trim()))
 }
 
-/// serde speaks of Rust's types; the reader wrote YAML.
+/// Describes serde's expected type in YAML terms.
 fn expected_in_words(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {
@@ -184,11 +184,12 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
     type Error = Fault;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        let (path, place) = (self.path.clone(), &self.node.place);
+        let path = self.path.clone();
+        let place = &self.node.place;
         self.read(visitor).map_err(|fault| fault.located(&path, place))
     }
 
-    /// A single value stands for a list of one: every list of the schema is an axis.
+    /// Accepts a single value for a list, because every list of the schema is an axis.
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         if matches!(self.node.value, Value::List(_) | Value::Null) {
             return self.deserialize_any(visitor);
@@ -204,7 +205,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
         }
     }
 
-    /// One of some words.
+    /// Parses one of several words.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -213,7 +214,8 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
     ) -> Result<V::Value, Fault> {
         let Value::Text(word) = &self.node.value else { return self.deserialize_any(visitor) };
         let word = serde::de::value::StrDeserializer::<Fault>::new(word);
-        let (path, place) = (self.path.clone(), &self.node.place);
+        let path = self.path.clone();
+        let place = &self.node.place;
         word.deserialize_enum(name, words, visitor).map_err(|fault| fault.located(&path, place))
     }
 

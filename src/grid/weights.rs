@@ -1,5 +1,5 @@
-//! The axis `weights`: backbones whose matrices are rounded as they are read, beside the same ones as they are stored. Each is
-//! a backbone of its own, called after the one that it is made of: `tiny-llama@q4_k`.
+//! The axis `weights`: backbones whose matrices are rounded on reading, besides those as stored. Each is a separate
+//! backbone, named after its source: `tiny-llama@q4_k`.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use crate::model::WeightType;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CalibratedOn {
-    /// Those that are stored: first repaired, then rounded.
+    /// The stored weights: repair first, then round.
     #[default]
     Full,
     /// The rounded ones.
@@ -28,7 +28,7 @@ pub enum CalibratedOn {
 /// How weights are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub(super) enum WeightsName {
-    /// As the files have them.
+    /// Same as in the files.
     #[serde(rename = "as-stored")]
     AsStored,
     /// Blocks of 32 numbers of 8 bits.
@@ -54,7 +54,7 @@ pub(super) enum WeightsEntry {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WeightsMap {
-    /// What matrices are rounded to.
+    /// Type to which matrices are rounded.
     r#type: WeightsName,
     /// The weights that layers are chosen and repairs computed with: those that are stored, or the rounded ones; by default
     /// `full`.
@@ -102,7 +102,7 @@ impl fmt::Display for Weights {
 }
 
 impl Weights {
-    /// The axis that stands at `at`.
+    /// Reads the axis at `at`.
     pub(super) fn read(at: &At<'_>, entries: &[WeightsEntry]) -> Result<Vec<Positioned<Self>>> {
         let mut all = Vec::new();
         for (i, entry) in entries.iter().enumerate() {
@@ -116,7 +116,7 @@ impl Weights {
                     return Err(at
                         .key("calibrated")
                         .bad("weights as they are stored are calibrated on as they are")
-                        .expected("`calibrated` beside a type that weights are rounded to")
+                        .expected("`calibrated` together with a type to round to")
                         .found("`as-stored`"));
                 }
                 WeightsName::AsStored => {
@@ -134,7 +134,7 @@ impl Weights {
         Ok(all)
     }
 
-    /// What they are rounded to, and what repairs are computed from; none where they are as stored.
+    /// Returns the weight type, and what repairs are solved on. `None` for stored weights.
     pub(super) fn rounded(self) -> Option<(WeightType, CalibratedOn)> {
         self.0
     }

@@ -1,5 +1,5 @@
-//! YAML text to a tree: every value keeps its line and column, and what is no YAML is shown with a caret. A file of a grid
-//! holds one map, or is refused as what it is.
+//! Parses YAML into a tree: every value keeps its line and column, and syntax errors are shown with a caret. A grid's
+//! file must hold one map.
 
 use std::fmt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use crate::error::{Error, Result};
 use crate::files::regular;
 
-/// What a file is to hold, in the words of messages.
+/// Expected contents of a file, for messages.
 pub(super) struct FileShape<'a> {
     /// `the grid`, or `the corpus `c4``.
     pub(super) what: &'a str,
@@ -45,7 +45,7 @@ pub(super) fn parse_map(text: &str, path: &Path, shape: &FileShape<'_>) -> Resul
         .hint("each line at the left margin is `key: value`"))
 }
 
-/// Whether there is nothing but blank lines, comments and document marks.
+/// Returns whether a text has only blank lines, comments and document markers.
 fn is_blank(text: &str) -> bool {
     text.trim_start_matches('\u{feff}').lines().all(|line| {
         let line = line.trim();
@@ -87,7 +87,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<YamlNode> {
     Ok(node_of(tree))
 }
 
-/// A message of the YAML parser in the house's form, with the offending line and a caret below the column.
+/// Converts an error of the YAML parser, with the line and a caret below the column.
 fn explain(error: &YamlError, text: &str, file: &str) -> Error {
     let error = error.without_snippet();
     let message = match error {
@@ -110,7 +110,8 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
     let Some(location) = error.location() else {
         return bad.at(file);
     };
-    let (line, column) = (location.line(), location.column());
+    let line = location.line();
+    let column = location.column();
     let bad = bad.at(format!("{file}:{line}:{column}"));
     match usize::try_from(line - 1).ok().and_then(|skip| text.lines().nth(skip)) {
         Some(shown) if !shown.trim().is_empty() => bad.found(with_caret(shown, column)),
@@ -118,7 +119,7 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
     }
 }
 
-/// The line and, below it, a caret under its `column` (from 1). Only the part around the column of a long line.
+/// Formats a line with a caret under `column` (from 1), shortened around the column.
 fn with_caret(line: &str, column: u64) -> String {
     const AROUND: usize = 50;
     let caret = usize::try_from(column.saturating_sub(1)).unwrap_or(usize::MAX).min(line.chars().count());

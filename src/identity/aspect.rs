@@ -1,5 +1,5 @@
-//! The leaves of an identity, or of any JSON value, by their paths, and where two are unlike: the only way in which
-//! settings are compared, so that a new one cannot be forgotten. A leaf is compared as its canonical text.
+//! The leaves of an identity, or of any JSON value, by path, and their differences: settings are compared only here, so
+//! that a new one cannot be forgotten. A leaf is compared as canonical text.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::Identity;
 use ghostlab_store::canonical;
 
-/// The path of a leaf: `calibration.text.rule`. Of a value of any shape it goes on into it: `cut.options.cosine`.
+/// The path of a leaf: `calibration.text.rule`. Values of any shape are traversed: `cut.options.cosine`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
@@ -28,17 +28,17 @@ impl Aspect {
         &self.0
     }
 
-    /// The last step of the path.
+    /// Returns the last step of the path.
     pub fn name(&self) -> &str {
         self.0.rsplit('.').next().unwrap_or_default()
     }
 
-    /// Whether it is that aspect, or lies within it: `cut.options.cosine` is of `cut.options` and of `cut`.
+    /// Returns whether the path equals or lies below `whole`: `cut.options.cosine` is below `cut.options` and `cut`.
     pub fn is_of(&self, whole: &str) -> bool {
         self.0.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
-    /// A path with a step more.
+    /// Appends a step.
     #[must_use]
     pub fn below(&self, name: &str) -> Self {
         Self(if self.0.is_empty() { name.to_owned() } else { format!("{}.{name}", self.0) })
@@ -60,18 +60,18 @@ impl Borrow<str> for Aspect {
 /// Values by their paths. Lists are leaves, and so is an empty map.
 pub type Leaves = BTreeMap<Aspect, Canonical>;
 
-/// An aspect of which two are unlike.
+/// An aspect in which two values differ.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
     pub aspect: Aspect,
-    /// Of the one; absent where it has no such aspect.
+    /// The first value; `None` if the aspect is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub one: Option<Canonical>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<Canonical>,
 }
 
-/// The leaves of a value. What is null is absent.
+/// Flattens a value; null is absent.
 pub fn leaves(of: &Value) -> Leaves {
     fn add(found: &mut Leaves, path: &Aspect, value: &Value) {
         match value {
@@ -89,18 +89,18 @@ pub fn leaves(of: &Value) -> Leaves {
     found
 }
 
-/// Every aspect of which two are unlike, in the order of their paths.
+/// Returns every setting that differs, in the order of paths.
 pub fn differs(one: &Leaves, other: &Leaves) -> Vec<Difference> {
     let aspects: BTreeSet<&Aspect> = one.keys().chain(other.keys()).collect();
     let difference = |aspect: &Aspect| {
-        let (one, other) = (one.get(aspect).cloned(), other.get(aspect).cloned());
+        let one = one.get(aspect).cloned();
+        let other = other.get(aspect).cloned();
         (one != other).then(|| Difference { aspect: aspect.clone(), one, other })
     };
     aspects.into_iter().filter_map(difference).collect()
 }
 
-/// Every aspect that an [`Identity`] may have, as its type says: what tests have to walk. What is of any shape (the options
-/// of a method) is one.
+/// Returns every setting that an [`Identity`] may have, from its type. Free-form options of a method count as one.
 pub fn aspects() -> Vec<Aspect> {
     let settings = SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<Identity>();
@@ -134,12 +134,12 @@ impl Canonical {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is a hash: they are long, and say nothing to people.
+    /// Returns whether it is a hash, which is long and meaningless to people.
     pub fn is_hash(&self) -> bool {
         self.0.len() == 66 && self.0[1..65].bytes().all(|digit| digit.is_ascii_hexdigit())
     }
@@ -219,7 +219,8 @@ mod tests {
             assert!(found.contains(&known), "{known} is not in {found:?}");
         }
         assert!(!found.contains(&"cut") && !found.contains(&"") && !found.contains(&"calibration.text"), "{found:?}");
-        let (cosine, depth) = (Aspect::new("cut.options.cosine"), Aspect::new("cut.depth"));
+        let cosine = Aspect::new("cut.options.cosine");
+        let depth = Aspect::new("cut.depth");
         assert!(
             cosine.is_of("cut.options")
                 && cosine.is_of("cut")

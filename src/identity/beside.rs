@@ -1,4 +1,4 @@
-//! What stands beside a variant, told by what it has otherwise than that one.
+//! Identifies variants measured together by their differences from one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use super::Identity;
 use crate::files::sha256;
 use ghostlab_store::canonical;
 
-/// Of each of these variants of one backbone a hash over all of them, as they are unlike that one. What is changed in all of
-/// them alike changes none of these.
+/// Returns for each variant of one backbone a hash of all variants relative to it. A change common to all does not change
+/// the hashes.
 pub fn beside(all: &[&Identity]) -> Vec<String> {
     let all: Vec<VariantParts> = all.iter().map(|of| parts(of)).collect();
     let of = |own: &VariantParts| {
@@ -38,7 +38,7 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
     }
 }
 
-/// What the other one has that this one has not so, and what it lacks of this one.
+/// Returns the settings in which the other variant differs, and those that it lacks.
 fn told(own: &VariantParts, other: &VariantParts) -> String {
     let nothing = BTreeMap::new();
     let part = |(own, other): (&Option<_>, &Option<_>)| match (own, other) {
@@ -74,7 +74,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// Of the last of them.
+    /// Returns the hash of the last variant.
     fn last(all: &[Identity]) -> String {
         beside(&all.iter().collect::<Vec<_>>()).pop().unwrap()
     }
@@ -91,7 +91,7 @@ mod tests {
         assert_ne!(of(&["none"], 0), of(&["affine"], 0));
         assert_ne!(of(&["none"], 0), of(&["none", "affine"], 0));
         assert_eq!(of(&["none", "affine"], 0), of(&["affine", "none"], 0), "in whatever order");
-        // Its own change alone is another place beside the others.
+        // Changing only the variant itself changes its differences from the others.
         let beside_other_seed = |seed| last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), seed)]);
         assert_eq!(beside_other_seed(1), beside_other_seed(2), "the other one is where it was");
         assert_ne!(last(&[variant(None, 0), variant(Some("ghosted"), 0)]), last(&[variant(Some("ghosted"), 0)]));

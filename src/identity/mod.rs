@@ -1,5 +1,6 @@
-//! Floor 1: what a number is. Everything that it depends on, with every default filled in, and nothing else: no name, path
-//! or position. Made once, when a grid is planned; it travels whole with what is made, and nothing is found by a label.
+//! Layer 1: the identity of a number. Contains everything that it depends on, with all defaults, and nothing else: no
+//! name, path or position. It is made once, when a grid is planned, and stays with the results; nothing is looked up by
+//! a label.
 
 mod aspect;
 mod beside;
@@ -20,8 +21,8 @@ use crate::grid::Draw;
 use crate::model::{self, DeviceName, EngineName, EngineRequest, KernelFamily};
 use ghostlab_store::About;
 
-/// What a number is, but for which metric of it. Without a measure it is a variant; without a cut the whole backbone.
-/// Parts that many share are shared.
+/// The identity of a number except for the metric. Without a measure it identifies a variant; without a cut, the whole
+/// backbone. Shared parts are stored once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
@@ -35,7 +36,7 @@ pub struct Identity {
     #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<CutId>")]
     pub cut: Option<Arc<CutId>>,
-    /// What stands in their place.
+    /// The repair at the cut.
     #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RepairId>")]
     pub repair: Option<Arc<RepairId>>,
@@ -43,13 +44,13 @@ pub struct Identity {
     #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<CalibrationId>")]
     pub calibration: Option<Arc<CalibrationId>>,
-    /// What is measured of it.
+    /// The measurement.
     #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<MeasureId>")]
     pub measure: Option<Arc<MeasureId>>,
 }
 
-/// A backbone: what its forward pass reads, whatever it is called and wherever it lies.
+/// A backbone: the inputs of its forward pass, independent of its name and path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelId {
@@ -57,12 +58,12 @@ pub struct ModelId {
     pub content: String,
     /// SHA-256 of its tokenizer.
     pub tokenizer: String,
-    /// What its matrices are rounded to; none where they are as stored.
+    /// Type to which its matrices are rounded; `None` if they are as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
 }
 
-/// What computes.
+/// The engine and its settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ComputeId {
@@ -74,10 +75,11 @@ pub struct ComputeId {
 }
 
 impl ComputeId {
-    /// How to ask for it; none of one that this program does not know.
+    /// Returns the engine request, or `None` for an unknown engine.
     pub fn request(&self) -> Option<EngineRequest> {
         let Self { name, dtype, device } = self;
-        let (engine, dtype) = (name.parse().ok()?, dtype.parse().ok()?);
+        let engine = name.parse().ok()?;
+        let dtype = dtype.parse().ok()?;
         let (device, kernels) = match device.strip_prefix("cpu-") {
             Some(kernels) => (DeviceName::Cpu, Some(kernels.parse().ok()?)),
             None => (device.parse().ok()?, (engine == EngineName::Cpu).then_some(KernelFamily::Portable)),
@@ -104,13 +106,13 @@ impl From<model::EngineId> for ComputeId {
 #[serde(deny_unknown_fields)]
 pub struct CutId {
     pub criterion: String,
-    /// Of what the criterion gives.
+    /// Version of the criterion's result.
     pub version: u32,
     /// With every default filled in.
     pub options: Canonical,
     /// How many are removed.
     pub depth: usize,
-    /// What the rule knows of the backbone beforehand: a published order.
+    /// Prior information of the rule about the backbone: a published order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<Canonical>,
 }
@@ -120,7 +122,7 @@ pub struct CutId {
 #[serde(deny_unknown_fields)]
 pub struct RepairId {
     pub recovery: String,
-    /// Of what the recovery gives.
+    /// Version of the recovery's result.
     pub version: u32,
     /// With every default filled in, but for its training.
     pub options: Canonical,
@@ -140,7 +142,7 @@ pub struct CalibrationId {
     /// Tokens of a sequence.
     pub length: usize,
     pub seed: u64,
-    /// What the weights are rounded to that activations come from; none where they are as stored.
+    /// Type to which the weights are rounded for the activations; `None` if they are as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
 }
@@ -174,7 +176,7 @@ pub struct ShardsId {
     pub read: Vec<String>,
 }
 
-/// What is measured. `batch` is there where the last digits depend on it.
+/// A measurement. `batch` is included if the last digits depend on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum MeasureId {
@@ -186,7 +188,7 @@ pub enum MeasureId {
         /// Most windows.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<usize>,
-        /// Those of them that are scored, where not all are.
+        /// The scored subset, if not all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         draw: Option<Draw>,
         /// Tokens of a batch.
@@ -202,7 +204,7 @@ pub enum MeasureId {
         /// Most documents, or a part of them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Canonical>,
-        /// Those of them that are scored, where not all are.
+        /// The scored subset, if not all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         draw: Option<Draw>,
         bos: String,
@@ -257,7 +259,7 @@ pub enum MeasureId {
         warmups: usize,
         rounds: usize,
         machine: Canonical,
-        /// A hash over the variants that it is measured side by side with, as they are unlike its own.
+        /// A hash over the variants measured together with it, by their differences from its own.
         among: String,
     },
     /// How far the repaired stream is from the dense one, at the cut.
@@ -269,7 +271,7 @@ pub enum MeasureId {
 #[serde(deny_unknown_fields)]
 pub struct ShotsId {
     pub count: usize,
-    /// Of the draw.
+    /// Seed for drawing.
     pub seed: u64,
     /// SHA-256 of each file that they are from.
     pub rows: Vec<String>,
@@ -287,31 +289,31 @@ pub struct ChatId {
 }
 
 impl Identity {
-    /// The same variant with what is measured of it.
+    /// Returns the variant with a measurement.
     #[must_use]
     pub fn measured(&self, measure: &Arc<MeasureId>) -> Self {
         Self { measure: Some(Arc::clone(measure)), ..self.clone() }
     }
 
-    /// The variant that was measured.
+    /// Returns the measured variant.
     #[must_use]
     pub fn variant(&self) -> Self {
         Self { measure: None, ..self.clone() }
     }
 
-    /// All that it is, each aspect by its path.
+    /// Returns every setting by path.
     pub fn leaves(&self) -> Leaves {
         leaves(&self.json())
     }
 
-    /// Where it is unlike another one; nothing where both are one.
+    /// Returns the settings in which two identities differ.
     pub fn differs(&self, other: &Self) -> Vec<Difference> {
         differs(&self.leaves(), &other.leaves())
     }
 }
 
 impl MeasureId {
-    /// What a time was measured on; none of what no machine changes.
+    /// Returns the machine of a time. `None` for results independent of machines.
     pub fn machine(&self) -> Option<&Canonical> {
         match self {
             Self::Prefill { machine, .. } => Some(machine),
@@ -322,12 +324,12 @@ impl MeasureId {
 
 impl About for Identity {
     fn json(&self) -> Value {
-        // Nothing of it can fail to be JSON: its maps have texts for keys, and its numbers are whole.
+        // Serialization cannot fail: maps have text keys, and numbers are integers.
         serde_json::to_value(self).unwrap_or_default()
     }
 }
 
-/// A part that stands behind an `Arc`, as files have it.
+/// A part behind an `Arc`, serialized by value.
 mod part {
     use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What a backbone's cells and evaluations are, whatever the grid calls them: identities, from cells, the hashes of files
-//! and the engine.
+//! Identities of a backbone's cells and evaluations, independent of names in the grid: from cells, file hashes and the
+//! engine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,12 +64,13 @@ impl<'a> BackboneContents<'a> {
         files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect()
     }
 
-    /// A text, whose shards are shuffled by `seed` where it is streamed.
+    /// Identifies a text, with the seed that shuffles its shards if it is streamed.
     fn text(&self, corpus: &str, seed: u64) -> Result<TextId> {
         let entry = &self.grid.corpora[corpus];
         let files = entry.files_of(seed)?;
         let read = self.hashes(&files)?;
-        let (column, rule) = (entry.column.clone(), entry.rule.clone());
+        let column = entry.column.clone();
+        let rule = entry.rule.clone();
         let format = files.first().map_or(Ok(""), |file| corpus::format(file))?.to_owned();
         Ok(match &entry.stream {
             None => TextId { bytes: read.concat(), format, column, rule, shards: None },
@@ -81,7 +82,7 @@ impl<'a> BackboneContents<'a> {
         })
     }
 
-    /// A calibration, and the key of its windows.
+    /// Identifies a calibration, and returns the key of its windows.
     pub(super) fn calibration(&self, of: &Calibration) -> Result<(CalibrationId, Key)> {
         let &Calibration { ref corpus, sequences, length, seed, .. } = of;
         let text = self.text(corpus, seed)?;
@@ -91,10 +92,11 @@ impl<'a> BackboneContents<'a> {
         Ok((CalibrationId { text, sequences, length, seed, weights }, tokens))
     }
 
-    /// What is measured of a text, and the key of its windows.
+    /// Identifies the measurement of a text, and returns the key of its windows.
     pub(super) fn windows(&self, of: &Perplexity) -> Result<(MeasureId, Key)> {
         let &Perplexity { ref corpus, length, draw } = of;
-        let (text, limit) = (self.text(corpus, EVALUATION_SEED)?, self.grid.corpora[corpus].limit);
+        let text = self.text(corpus, EVALUATION_SEED)?;
+        let limit = self.grid.corpora[corpus].limit;
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});
         let tokens = tokens::of_windows(corpus, &text, &self.files.tokenizer, &windows);
         Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
@@ -116,13 +118,15 @@ impl<'a> BackboneContents<'a> {
         Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
     }
 
-    /// What is measured of a task, and the key of its requests.
+    /// Identifies the measurement of a task, and returns the key of its requests.
     pub(super) fn task(&self, used: &TaskUse) -> Result<(MeasureId, Key)> {
         let data = &self.grid.tasks[&used.name];
         let task = Task::find(data.task.as_deref().unwrap_or(&used.name))?;
         let files = task.files(&data.path)?;
-        let (rows, formats) = (self.hashes(&files)?, formats(&files)?);
-        let (limit, bos) = (self.inputs.limit(used)?, used.bos.to_string());
+        let rows = self.hashes(&files)?;
+        let formats = formats(&files)?;
+        let limit = self.inputs.limit(used)?;
+        let bos = used.bos.to_string();
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
         let max_length = match used.max_length {
             Some(length) => length,
@@ -149,11 +153,12 @@ impl<'a> BackboneContents<'a> {
         Ok((measure, tokens))
     }
 
-    /// What is measured of a task by its definition, and the key of its requests. Whatever requests do not depend on (metrics
-    /// and filters) is no part of the key: another metric of the same answers computes nothing.
+    /// Identifies the measurement of a defined task, and returns the key of its requests. Metrics and filters are not part
+    /// of the key, so another metric of the same answers computes nothing.
     pub(super) fn defined(&self, used: &DefinitionUse) -> Result<(MeasureId, Key)> {
         let of = &self.grid.definitions[&used.name];
-        let (definition, how) = (&of.definition, &used.how);
+        let definition = &of.definition;
+        let how = &used.how;
         let count = definition.shots(how.shots);
         let shots = (count > 0).then(|| -> Result<ShotsId> {
             let files = of.example_files(how);
@@ -186,7 +191,7 @@ impl<'a> BackboneContents<'a> {
             batch: self.batch_tokens,
         };
         let mut asked = json!(measure)["defined"].take();
-        // On which the last digits of scores depend, and not what is asked.
+        // Affects the last digits of scores, but not the request.
         asked.as_object_mut().and_then(|of| of.remove("batch"));
         asked["tokenizer"] = json!(self.files.tokenizer);
         if definition.output == Output::Generate {
@@ -200,7 +205,8 @@ fn formats(files: &[PathBuf]) -> Result<Vec<String>> {
     files.iter().map(|file| row_format(file).map(str::to_owned)).collect()
 }
 
-/// A prompt's times on this machine's device, measured among the variants that the hash is of ([`identity::beside`](crate::identity::beside)).
+/// Identifies a prompt's timing on this machine's device, among the variants with a common hash
+/// ([`identity::beside`](crate::identity::beside)).
 pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> MeasureId {
     let Rounds { warmups, timed } = Rounds::PAPER;
     MeasureId::Prefill {
@@ -214,7 +220,7 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
     }
 }
 
-/// How a criterion cuts a backbone.
+/// Identifies how a criterion cuts a backbone.
 pub(super) fn cut(criterion: &Method<dyn Criterion>, of: &PruneSpec<'_>) -> Result<CutId> {
     Ok(CutId {
         criterion: criterion.name.clone(),
@@ -225,7 +231,7 @@ pub(super) fn cut(criterion: &Method<dyn Criterion>, of: &PruneSpec<'_>) -> Resu
     })
 }
 
-/// How a cell's cut is repaired.
+/// Identifies how a cell's cut is repaired.
 pub(super) fn repair(
     calibration: &Calibration,
     criterion: &Method<dyn Criterion>,

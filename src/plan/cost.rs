@@ -1,4 +1,4 @@
-//! What a plan costs: floating-point operations with and without sharing, memory, disk.
+//! Costs of a plan: floating-point operations with and without sharing, memory, disk.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::stage::{Cost, Job, KINDS, Stage, activations, calibration, distilled,
 use crate::work::settings::RunSettings;
 use ghostlab_store::{ObjectKind, Store};
 
-/// What a grid costs, and what is left of that.
+/// Total and remaining costs of a grid.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Estimate {
     pub cost: Cost,
@@ -24,21 +24,22 @@ pub struct Estimate {
     pub spool: u64,
 }
 
-/// What the program takes by itself, with tokenizers, tables, and what the allocator keeps for another time: measured on
-/// grids of tiny backbones.
+/// Memory of the program itself, with tokenizers, tables and memory retained by the allocator: measured on grids of
+/// tiny backbones.
 const PROGRAM: u64 = 92 << 20;
 
-/// What it takes beyond that where there is room: 30 runs on a small backbone held 128 to 160 MB in all (2026-11-27), 50 or 57 MB of
-/// them pages of the program's file, by how the system keeps that.
+/// Additional memory used when available: 30 runs on a small backbone used 128 to 160 MB in total (2026-11-27), of
+/// which 50 or 57 MB were pages of the program's file, depending on the system's cache.
 const AND_MORE: u64 = 30 << 20;
 
-/// An operator that stands for one that is not known yet, unlike the others: equal programs would count once.
+/// Returns a distinct placeholder for an unknown operator, because equal programs would count once.
 pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
     Operator::diagonal(vec![index as f32])
 }
 
 impl Estimate {
-    /// `spool_bytes` bounds what one calibration pass writes, `memory` what jobs and weights take.
+    /// Estimates the cost of a plan. `spool_bytes` bounds what a calibration pass writes, `memory` what jobs and weights
+    /// take.
     pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
         let mut total = Self::default();
         for backbone in &plan.backbones {
@@ -51,13 +52,13 @@ impl Estimate {
         Ok(total)
     }
 
-    /// Bytes that will come into the store, with those that go again.
+    /// Returns the bytes added to the store, including temporary ones.
     pub fn coming(&self) -> u64 {
         self.cost.disk.saturating_add(self.spool)
     }
 }
 
-/// What a job costs.
+/// Costs of a job.
 #[derive(Debug, Clone, Copy)]
 pub struct JobCost {
     /// Its place in the plan.
@@ -66,7 +67,7 @@ pub struct JobCost {
     pub cost: Cost,
 }
 
-/// What the jobs of a plan cost, and what is left of them; of texts that are not tokenised nothing is known.
+/// Estimates the total and remaining cost of each job. Texts that are not tokenized are unknown.
 ///
 /// # Errors
 /// A method that cannot be built.
@@ -80,20 +81,20 @@ pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
     Ok(all)
 }
 
-/// Bytes that a backbone's weights may have while its jobs run, if jobs have `memory`: what one job leaves of it.
+/// Returns the bytes for a backbone's weights while its jobs run: what one job leaves of `memory`.
 pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let config = &backbone.config;
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     // Four matrices in f64 are the most that solving holds; scoring holds an operator for each variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
     let left = memory.saturating_sub(PROGRAM + batch_bytes(plan, backbone, state, memory) + matrices);
-    // Beside rounded weights those that repairs are computed with.
+    // Besides rounded weights, the full ones with which repairs are computed.
     let left = if backbone.full.is_some() { left / 2 } else { left };
     left.min(backbone.engine.weight_bytes(config))
 }
 
-/// Bytes of the largest batch of a backbone, if jobs have `memory`. Branches of a trie keep a few streams, and so do comparisons
-/// of a stream with those some layers before; of what is generated keys and values are kept.
+/// Returns the bytes of a backbone's largest batch. Trie branches and stream comparisons keep a few streams, and generation
+/// keeps keys and values.
 pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let bytes = |tokens: &ghostlab_store::Key, streams: usize| {
         let all = load(state, tokens).map_or(usize::MAX, |load| load.tokens);
@@ -113,8 +114,8 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
     calibrations.chain(evaluations).max().unwrap_or(0)
 }
 
-/// Bytes of the keys and values of the prompts that run together: no more than their part of `memory`, and one prompt's at
-/// least. None where nothing is generated.
+/// Returns the bytes of keys and values of concurrent prompts: at most their part of `memory`, at least one prompt. 0
+/// without generation.
 fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, place: usize, state: &StoreState, memory: u64) -> u64 {
     let evaluation = &backbone.evaluations[place];
     let Some(load) = load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
@@ -154,7 +155,8 @@ fn of_backbone(
         let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
         jobs.push((Job { group: &latency::GROUP, place }, latency::cost(config, &all, prompt, left)));
     }
-    let (mut operators, mut mapped) = (0, 0);
+    let mut operators = 0;
+    let mut mapped = 0;
     for (place, calibration) in backbone.calibrations.iter().enumerate() {
         let load = calibration.load();
         if !state.has(&calibration.tokens) {
@@ -177,10 +179,12 @@ fn of_backbone(
         for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &own, state) {
             cost += scores::trial_cost(config, &sets, left, &load);
         }
-        // What one pass gives is kept once for all methods of a boundary.
-        let (mut read, pass) = (BTreeSet::new(), pass / load.tokens.max(1) as f64);
+        // The result of one pass is stored once for all methods of a boundary.
+        let mut read = BTreeSet::new();
+        let pass = pass / load.tokens.max(1) as f64;
         for (variant, trained) in own.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
-            let (text, left) = (&backbone.calibrations[trained.text], !state.has(&trained.key));
+            let text = &backbone.calibrations[trained.text];
+            let left = !state.has(&trained.key);
             cost += distilled::cost(config, pass, &text.load(), left);
             let boundary = variant.selection.as_ref().map_or("", |key| key.hash());
             if left && read.insert((trained.text, boundary)) {
@@ -201,7 +205,7 @@ fn of_backbone(
     let matrix = operator::matrix_bytes(config);
     let lacking = backbone.keys().filter(|key| !state.has(key));
     let lacking: BTreeSet<(ObjectKind, &str)> = lacking.map(|key| (key.kind(), key.hash())).collect();
-    // As many regions of a cut as there may well be.
+    // Upper estimate of the number of regions of a cut.
     let small = 4 * matrix <= Store::SMALL;
     for (kind, _) in &lacking {
         total.cost.inodes += (Stage::of(*kind)?.inodes)(small);
@@ -210,7 +214,7 @@ fn of_backbone(
     total.cost.inodes += if lacking.is_empty() { 0 } else { KINDS.len() as u64 + 1 };
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
     if left > 0 {
-        // Four matrices in f64 are the most that solving holds, beside the activations that it maps.
+        // Solving holds at most four matrices in f64, besides the activations that it maps.
         let solving = if operators > 0 { 8 * matrix + mapped } else { 0 };
         let weights = backbone.engine.held_bytes(config, weights_budget(plan, backbone, state, memory));
         let weights = if backbone.full.is_some() { 2 * weights } else { weights };
@@ -228,16 +232,17 @@ fn load(state: &StoreState, key: &ghostlab_store::Key) -> Option<Load> {
     }
 }
 
-/// A part of a text: its windows or documents are taken to be alike.
+/// Returns the load of part of a text, with windows or documents taken as equal.
 fn part(all: Load, draw: Draw) -> Load {
     let items = (all.tokens / all.length.max(1)).max(1);
     let of = |number: usize| number * draw.count(items) / items;
     Load { tokens: of(all.tokens), scored: of(all.scored), length: all.length }
 }
 
-/// A variant's program; a selection that is not known yet is taken to lie in the middle.
+/// Returns a variant's program. An unknown selection is assumed in the middle.
 fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &StoreState) -> Result<Program> {
-    let (layers, cell) = (backbone.config.layers, &grid.cells[variant.cell]);
+    let layers = backbone.config.layers;
+    let cell = &grid.cells[variant.cell];
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
     let removed = known.map_or_else(|| middle(layers, cell.depth), |selection| selection.removed.clone());
     let recovery = cell.recovery.as_ref().map(|method| &method.rule);
@@ -250,8 +255,7 @@ fn middle(layers: usize, depth: usize) -> Vec<usize> {
     (start..start + depth).collect()
 }
 
-/// What solving a variant's operators takes; none of a variant that has none. Of layers that are not chosen yet one region is
-/// taken to go.
+/// Estimates solving a variant's operators. Unknown layers are assumed to be one region.
 fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load, state: &StoreState) -> Option<f64> {
     let cell = &grid.cells[variant.cell];
     let recovery = &*cell.recovery.as_ref()?.rule;
@@ -270,7 +274,7 @@ pub struct TrialCount {
 }
 
 impl TrialCount {
-    /// Those of a backbone's calibration, criterion by criterion.
+    /// Returns the trials of a backbone's calibration, by criterion.
     pub fn of(
         plan: &Plan<'_>,
         backbone: &BackbonePlan,
@@ -289,7 +293,7 @@ impl TrialCount {
     }
 }
 
-/// What a criterion measures by perplexity: the deepest cut measures what the others need.
+/// For criteria measured by perplexity: the deepest cut includes the measurements of the others.
 struct Deepest {
     criterion: String,
     /// The sets of removed layers.
@@ -317,19 +321,21 @@ fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &
     by_name.into_iter().map(of).collect()
 }
 
-/// How many sites of activations will be kept, and how many a pass has to write because a selection may need them.
+/// Returns the activation sites that are kept, and those that a pass must write because a selection may need them.
 fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
     let wanted = |guess: bool| {
         variants.iter().filter_map(move |variant| {
             let cell = &grid.cells[variant.cell];
-            let (criterion, recovery) = (&*cell.criterion.as_ref()?.rule, &*cell.recovery.as_ref()?.rule);
+            let criterion = &*cell.criterion.as_ref()?.rule;
+            let recovery = &*cell.recovery.as_ref()?.rule;
             let known = variant.selection.as_ref().and_then(|key| state.selection(key)).map(Selection::regions);
             let start = backbone.config.layers.saturating_sub(cell.depth) / 2;
             let regions = known.or_else(|| guess.then(|| vec![(start, start + cell.depth)]));
             Some(WantedRepair { criterion, recovery, cut: backbone.cut(cell.depth), regions })
         })
     };
-    let (kept, now) = (Needs::of(wanted(true)).exact, Needs::of(wanted(false)));
+    let kept = Needs::of(wanted(true)).exact;
+    let now = Needs::of(wanted(false));
     let beyond = now.perhaps.union(&now.looks).filter(|site| !kept.contains(site)).count();
     (kept.len(), beyond)
 }

@@ -1,5 +1,5 @@
-//! What of a store some plans use, which `cache gc --keep` leaves alone; and what goes so that it stays within a limit: what is
-//! cheapest to make again for its bytes, and nothing that a grid still needs.
+//! The objects of a store that some plans use, which `cache gc --keep` keeps; and the objects to remove to stay within
+//! a limit: those cheapest to make again per byte, and none that a grid still needs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use ghostlab_store::{Found, InventoryItem, Key, Store};
 #[derive(Debug, Default)]
 pub struct KeepSet {
     used: BTreeSet<String>,
-    /// Those of them that are not stored yet: what lies on the way to them is work that is half done.
+    /// Those not stored yet: their intermediate results are unfinished work.
     unfinished: BTreeSet<String>,
 }
 
@@ -25,12 +25,12 @@ impl KeepSet {
         self.add_plan(plan, store, &|_| true);
     }
 
-    /// What is still needed to complete a plan, and to read its results: of what is stored, not what it was made from.
+    /// Adds the objects needed to complete a plan and read its results, without the inputs of stored objects.
     pub(super) fn add_needed(&mut self, plan: &Plan<'_>, store: &Store) {
         self.add_plan(plan, store, &|key| !store.has(key));
     }
 
-    /// What a plan names, and of what `goes_on` is true of what that is made from.
+    /// Adds the objects that a plan names, and their inputs while `goes_on` holds.
     fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, goes_on: &dyn Fn(&Key) -> bool) {
         plan.keys().for_each(|key| self.add_key(key, goes_on));
         let lead_on = |key: &&Arc<Key>| {
@@ -46,8 +46,8 @@ impl KeepSet {
         }
     }
 
-    /// Of a family all members are kept, as of a pass all sites and of a criterion's perplexities all trials: another depth
-    /// or recovery may use them.
+    /// Returns whether an entry is kept. All members of a family are kept, such as all sites of a pass and all trials,
+    /// because another depth or recovery may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
         let belongs = |member: &Member| match member {
             Member::Of(fields) => entry.hash_without(fields).is_some_and(|hash| self.used.contains(&hash)),
@@ -58,7 +58,7 @@ impl KeepSet {
     }
 }
 
-/// What computed what is stored, and what that was made from: a grid may have been run with each of them.
+/// Returns the engines that computed an object and its inputs.
 pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     let mut found = BTreeSet::new();
     if let Found::Whole(artifact) = &entry.found {
@@ -67,7 +67,7 @@ pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     found
 }
 
-/// Those that a key and its parents name. The CPU's own kernels have no name in keys.
+/// Collects the engines in a key and its parents. The CPU kernels have no name in keys.
 fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
     let Some(of) = key["of"].as_object() else { return };
     let text = |name: &str| of.get(name).and_then(Value::as_str);
@@ -84,9 +84,9 @@ pub struct Quota {
     pub limit: u64,
     /// Bytes that the plan needs, or a living process.
     pub needed: u64,
-    /// Bytes that nobody needs and that have room all the same.
+    /// Bytes that nothing needs but that still fit.
     pub kept: u64,
-    /// What goes, in this order.
+    /// Objects to remove, in this order.
     pub going: Vec<InventoryItem>,
     /// Bytes that will come.
     pub coming: u64,
@@ -105,10 +105,11 @@ impl Quota {
     fn divided(entries: Vec<InventoryItem>, needed: impl Fn(&InventoryItem) -> bool, limit: u64, coming: u64) -> Self {
         let sum = |entries: &[InventoryItem]| entries.iter().map(InventoryItem::bytes).sum::<u64>();
         let (needed, mut others): (Vec<_>, Vec<_>) = entries.into_iter().partition(needed);
-        let (needed, mut kept) = (sum(&needed), sum(&others));
+        let needed = sum(&needed);
+        let mut kept = sum(&others);
         // Another version's are not this one's to judge.
         others.retain(|entry| !entry.older() && !entry.later());
-        // What is damaged took no time, as far as anyone knows.
+        // A damaged object has no known cost.
         let price = |entry: &InventoryItem| entry.seconds() / entry.bytes().max(1) as f64;
         others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));
         let mut going = Vec::new();
@@ -122,7 +123,7 @@ impl Quota {
         Self { limit, needed, kept, going, coming }
     }
 
-    /// Bytes that are too many even when all goes that may.
+    /// Returns the bytes above the limit after all possible evictions.
     pub fn beyond(&self) -> u64 {
         (self.needed + self.kept + self.coming).saturating_sub(self.limit)
     }
@@ -136,7 +137,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_cheapest_for_its_bytes_goes_first_and_what_is_needed_never() {
+    fn cheapest_objects_are_evicted_first_needed_ones_never() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::WORDS).unwrap();
         // Bytes, and the seconds that they took: 10, 1, 100 and 2 ms a byte.

@@ -1,5 +1,5 @@
-//! Floor 1: cells to keys: what a grid needs, what is stored, what is missing and why, and what that will cost. Nothing
-//! is made here.
+//! Layer 1: from cells to keys: what a grid needs, what is stored, the missing parts and why, and the costs. Nothing is
+//! computed here.
 
 mod contents;
 mod cost;

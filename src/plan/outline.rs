@@ -1,5 +1,5 @@
-//! What a plan comes to, in so few words that it can be kept beside the store's artifacts: `ghostlab status` counts by it
-//! what is there, without the grid and without its inputs.
+//! Summary of a plan, small enough to be stored: `ghostlab status` uses it to count finished objects without the grid
+//! and its inputs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -40,17 +40,17 @@ pub struct OutlineCell {
 /// A calibration of a backbone, or a text or task that it is scored on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineJob {
-    /// As events and records name it.
+    /// Label in events and records.
     pub label: String,
     pub backbone: String,
-    /// What the names of its claims begin with.
+    /// Prefix of its claims.
     pub claim: String,
-    /// By the cost model, in floating-point operations, when nothing is stored.
+    /// Total by the cost model, in floating-point operations.
     pub flops: f64,
     artifacts: Vec<usize>,
 }
 
-/// What of an outline is stored.
+/// The stored part of an outline.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct OutlineProgress {
     /// Cells of the plan.
@@ -61,14 +61,14 @@ pub struct OutlineProgress {
     pub jobs: Vec<JobProgress>,
 }
 
-/// What of a job is stored.
+/// The stored part of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct JobProgress {
-    /// As events and records name it.
+    /// Label in events and records.
     pub label: String,
     /// Whose job it is.
     pub backbone: String,
-    /// By the cost model, in floating-point operations, when nothing is stored.
+    /// Total by the cost model, in floating-point operations.
     pub flop: f64,
     /// Artifacts that it makes.
     pub artifacts: usize,
@@ -97,22 +97,25 @@ impl Outline {
         for JobCost { backbone, job, cost } in job_costs(plan, state)? {
             let backbone = &plan.backbones[backbone];
             let keys = backbone.variants.iter().flat_map(|variant| job.made(variant));
-            // What holds on one machine alone no other shares in.
+            // Machine-specific results are not shared.
             let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::is_here(key)).map(&mut at).collect();
             if artifacts.is_empty() {
                 continue;
             }
             artifacts.sort_unstable();
             artifacts.dedup();
-            let (label, claim) = (job.label(backbone), job.claim(backbone));
+            let label = job.label(backbone);
+            let claim = job.claim(backbone);
             jobs.push(OutlineJob { label, backbone: backbone.name.clone(), claim, flops: cost.shared, artifacts });
         }
-        let (grid, file, profile) = (plan.grid.name.clone(), plan.grid.file.clone(), plan.grid.profile.clone());
+        let grid = plan.grid.name.clone();
+        let file = plan.grid.file.clone();
+        let profile = plan.grid.profile.clone();
         let file = std::path::absolute(&file).unwrap_or(file);
         Ok(Self { grid, file, profile, artifacts, cells, jobs })
     }
 
-    /// What tells this plan from others: its cells and artifacts.
+    /// Returns the plan's id, from its cells and objects.
     pub fn id(&self) -> String {
         let names = self.cells.iter().map(|cell| cell.name.as_str());
         let hashes = self.artifacts.iter().map(|(_, hash)| hash.as_str());
@@ -130,22 +133,22 @@ impl Outline {
         id
     }
 
-    /// An outline that was kept.
+    /// Finds a stored outline.
     pub fn find(store: &Store, id: &str) -> Option<Self> {
         serde_json::from_slice(&store.record(&store.plans().join(format!("{id}.json")))?).ok()
     }
 
-    /// Whether an artifact, by its hash, is one of its own.
+    /// Returns whether an object hash belongs to the plan.
     pub fn has(&self, hash: &str) -> bool {
         self.artifacts.iter().any(|(_, own)| own == hash)
     }
 
-    /// The job that a claim belongs to.
+    /// Returns the job of a lease.
     pub fn job_of(&self, claim: &str) -> Option<&OutlineJob> {
         self.jobs.iter().find(|job| claim.starts_with(&job.claim))
     }
 
-    /// What of it is stored. That it is whole is seen by whoever uses it.
+    /// Returns the stored part of the plan, without checking contents.
     pub fn progress(&self, store: &Store) -> OutlineProgress {
         let present: BTreeMap<&str, HashSet<String>> =
             KINDS.iter().map(|&kind| (kind.name(), store.present(kind))).collect();

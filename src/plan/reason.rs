@@ -1,7 +1,7 @@
 //! Why something has to be made: nothing like it was made before, or a field of its key has changed.
 //!
-//! Only what is comparable is compared: what was made of inputs of the same names, with at most one setting otherwise.
-//! Another backbone, or a grid of another depth and length, is another thing and not a change of this one.
+//! Only comparable objects are compared: made from inputs with the same names, and different in at most one setting.
+//! Another backbone, or a grid of another depth and length, is a different object instead of a change.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -19,11 +19,11 @@ use ghostlab_store::{Found, InventoryItem, Key, Store};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(tag = "why", content = "what", rename_all = "snake_case")]
 pub enum Reason {
-    /// Nothing like it is stored.
+    /// No similar object is stored.
     First,
     /// The most similar stored artifact differs in these fields.
     Changed(Vec<Change>),
-    /// It is stored and damaged, and how.
+    /// The object is stored but damaged, with the reason.
     Damaged(String),
 }
 
@@ -32,16 +32,16 @@ pub enum Reason {
 pub struct Change {
     /// The path of the field: `selection.tokens.windows.seed`.
     pub field: Aspect,
-    /// What is stored, any JSON value; absent where the field is new.
+    /// The stored value, any JSON; absent if the field is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old: Option<Canonical>,
-    /// What is asked for, any JSON value; absent where the field is gone.
+    /// The requested value, any JSON; absent if the field is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<Canonical>,
 }
 
 impl Change {
-    /// Whether it is a choice that somebody made in the grid: no input's content, no stage of a newer program.
+    /// Returns whether it is a setting of the grid, rather than an input's content or a newer stage.
     fn is_setting(&self) -> bool {
         let content = [&self.old, &self.new].into_iter().flatten().any(Canonical::is_hash);
         !content && !self.field.name().ends_with("version")
@@ -78,25 +78,27 @@ struct KeyParts {
     inputs: BTreeSet<String>,
 }
 
-/// Finds reasons by comparing with what is stored.
+/// Finds reasons by comparison with stored objects.
 pub struct Reasons {
     stored: HashMap<&'static str, Vec<KeyParts>>,
-    /// Of each stored artifact and each of its fields: everything but that field, and its inputs' names → the artifact.
+    /// For each field of each stored object: a hash of everything except that field, and the names of its inputs, to
+    /// the object.
     nearly: HashMap<(&'static str, u64), usize>,
 }
 
-/// With so many stored artifacts a missing one is compared where no single field explains it.
+/// Up to this many stored objects, a missing one is compared with each if no single field explains it.
 const COMPARED: usize = 400;
 
 impl Reasons {
-    /// Reasons for a plan. What the plan uses itself stays what it is: nothing that is missing beside it has replaced it.
+    /// Reasons for a plan. Objects used by the plan itself are unchanged: no missing object has replaced them.
     pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
         Self::of_stored(store, &plan.keys().map(|key| key.hash()).collect())
     }
 
-    /// Of all that is stored but these keys.
+    /// Collects everything stored except these keys.
     fn of_stored(store: &Store, used: &HashSet<&str>) -> Self {
-        let (mut stored, mut nearly) = (HashMap::<_, Vec<KeyParts>>::new(), HashMap::new());
+        let mut stored = HashMap::<_, Vec<KeyParts>>::new();
+        let mut nearly = HashMap::new();
         for InventoryItem { found, hash, .. } in store.entries() {
             let Found::Whole(artifact) = found else { continue };
             if used.contains(hash.as_str()) {
@@ -114,7 +116,7 @@ impl Reasons {
         Self { stored, nearly }
     }
 
-    /// Why a key that is not stored whole has to be made.
+    /// Returns why a key that is not intact in the store has to be computed.
     pub fn of(&self, key: &Key, state: &StoreState) -> Reason {
         if let ObjectState::Damaged(error) = state.of(key) {
             return Reason::Damaged(error.one_line());
@@ -144,9 +146,10 @@ impl Reasons {
     }
 }
 
-/// The names of the inputs that a key rests on.
+/// Returns the names of the inputs that a key depends on.
 fn inputs(key: &Value) -> BTreeSet<String> {
-    let (mut found, mut left) = (BTreeSet::new(), vec![key]);
+    let mut found = BTreeSet::new();
+    let mut left = vec![key];
     while let Some(Value::Object(map)) = left.pop() {
         let kind = map.get("kind").and_then(Value::as_str).unwrap_or_default();
         found.extend(map.get("input").and_then(Value::as_str).map(|input| format!("{kind} {input}")));
@@ -155,10 +158,11 @@ fn inputs(key: &Value) -> BTreeSet<String> {
     found
 }
 
-/// The fields of a key by their paths. The steps `of` and the kinds of parents are left out: they are always there. What
-/// stands on several paths, an ancestor or an input's hash, is told once, by the shortest.
+/// Flattens a key to its fields by path, without `of` and the kinds of parents, which are always present. Repeated
+/// ancestors and input hashes appear once, at the shortest path.
 fn leaves(key: &Value) -> Leaves {
-    let (mut found, mut told) = (Leaves::new(), HashSet::new());
+    let mut found = Leaves::new();
+    let mut told = HashSet::new();
     let mut left = VecDeque::from([(Aspect::new(""), "", key)]);
     while let Some((path, name, value)) = left.pop_front() {
         match value {
@@ -194,7 +198,7 @@ fn all_but(of: &KeyParts, field: &Aspect) -> u64 {
 fn differences(stored: &Leaves, wanted: &Leaves) -> Vec<Change> {
     let change = |Difference { aspect, one, other }: Difference| Change { field: aspect, old: one, new: other };
     let changes = differs(stored, wanted).into_iter().map(change);
-    // The same input on several paths is one change: the shortest path tells it.
+    // Same input on several paths is one change, shown with the shortest path.
     let mut told: Vec<Change> = Vec::new();
     for change in changes {
         match told.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {
@@ -223,7 +227,7 @@ mod tests {
         KeyParts { leaves: leaves(&key.readable()), inputs: inputs(&key.readable()) }
     }
 
-    /// The reason for a key in a store that holds these.
+    /// Returns the reason for a key in a store with these keys.
     fn reason(stored: &[Key], wanted: &Key) -> String {
         let temp = tempfile::tempdir().unwrap();
         let store = Store::open(temp.path(), stage::WORDS).unwrap();
@@ -264,7 +268,8 @@ mod tests {
             let selection = Key::new(stage::selection::KIND, json!({}), [("activations", Arc::clone(&pass))]);
             Key::new(stage::operator::KIND, json!({}), [("selection", Arc::new(selection)), ("activations", pass)])
         };
-        let (stored, wanted) = (parts(&key(0)), parts(&key(1)));
+        let stored = parts(&key(0));
+        let wanted = parts(&key(1));
         let changes = differences(&stored.leaves, &wanted.leaves);
         assert_eq!(Reason::Changed(changes).to_string(), "changed: activations.tokens.seed: 0 → 1");
         let field = Aspect::new("activations.tokens.seed");
@@ -273,7 +278,8 @@ mod tests {
 
     #[test]
     fn leaving_one_field_out_finds_its_like() {
-        let (stored, wanted) = (parts(&key(0, 0.0, "a")), parts(&key(9, 0.0, "a")));
+        let stored = parts(&key(0, 0.0, "a"));
+        let wanted = parts(&key(9, 0.0, "a"));
         let [seed, alpha] = ["selection.tokens.seed", "options.alpha"].map(Aspect::new);
         assert_eq!(all_but(&stored, &seed), all_but(&wanted, &seed));
         assert_ne!(all_but(&stored, &alpha), all_but(&wanted, &alpha));

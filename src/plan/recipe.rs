@@ -45,31 +45,31 @@ impl<'g> Plan<'g> {
         Given { grid: self.grid, inputs: &self.inputs }
     }
 
-    /// What runs the backbones, in words: mostly one engine.
+    /// Describes the engines of the backbones, usually one.
     pub fn engines(&self) -> String {
         let ids: BTreeSet<String> = self.backbones.iter().map(|backbone| backbone.engine.id().to_string()).collect();
         ids.into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// The machine with each device that computes, as [`machine::identity`] has it: of two GPUs each is another.
+    /// Describes the machine with each computing device, as [`machine::identity`].
     pub fn machine(&self) -> String {
         let of = |backbone: &BackbonePlan| machine::identity(backbone.engine.device()).to_string();
         let all: BTreeSet<String> = self.backbones.iter().map(of).collect();
         all.into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// All artifacts that its backbones name.
+    /// Iterates over all object keys of its backbones.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.backbones.iter().flat_map(BackbonePlan::keys)
     }
 
-    /// Each cell with its backbone and variant, in the grid's order.
+    /// Iterates over the cells with backbone and variant, in the grid's order.
     pub fn variants(&self) -> impl Iterator<Item = (&BackbonePlan, &Variant)> {
         self.backbones.iter().flat_map(|backbone| backbone.variants.iter().map(move |variant| (backbone, variant)))
     }
 }
 
-/// The text that a cell's operator is trained on: of the calibration's corpus. None where it is not trained.
+/// Returns the text that a cell's operator is trained on, from the calibration's corpus, if it is trained.
 fn training_text(cell: &Cell) -> Option<Calibration> {
     let Finetune { sequences, length, seed } = cell.recovery.as_ref()?.training?;
     let corpus = cell.calibration.as_ref()?.corpus.clone();
@@ -97,16 +97,19 @@ impl BackbonePlan {
         let own: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
         if let Some((_, cell)) = own.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {
-            return Err(Error::bad_input("a backbone with operators beside its weights can be scored, and not pruned")
-                .at(cell.to_string())
-                .expected("a dense cell")
-                .found(format!("an export with {} operators", config.attachments.len()))
-                .hint("prune the backbone that it was exported from"));
+            return Err(Error::bad_input(
+                "a backbone with operators next to its weights can be scored, but not pruned",
+            )
+            .at(cell.to_string())
+            .expected("a dense cell")
+            .found(format!("an export with {} operators", config.attachments.len()))
+            .hint("prune the backbone that it was exported from"));
         }
         let of_cells = own.iter().filter_map(|(_, cell)| cell.calibration.clone());
         let of_trainings = own.iter().map(|(_, cell)| training_text(cell));
         let mut calibrations: Vec<CalibrationPlan> = Vec::new();
-        let (dense, calibrated) = (contents.dense.clone(), contents.calibrated.clone());
+        let dense = contents.dense.clone();
+        let calibrated = contents.calibrated.clone();
         let mut known = PlannedParts { dense, calibrated, calibrations: HashMap::new(), cuts: BTreeMap::new() };
         for calibration in of_cells.chain(of_trainings.into_iter().flatten()) {
             if known.calibrations.contains_key(&calibration) {
@@ -117,12 +120,14 @@ impl BackbonePlan {
             known.calibrations.insert(calibration.clone(), place);
             if place == calibrations.len() {
                 let calibration = Calibration { operator_sequences: calibration.sequences, ..calibration };
-                let (identity, tokens) = (Arc::new(identity), Arc::new(tokens));
+                let identity = Arc::new(identity);
+                let tokens = Arc::new(tokens);
                 calibrations.push(CalibrationPlan { calibration, identity, tokens });
             }
         }
         let subjects = grid.evaluate.perplexity.iter().cloned().map(Subject::Windows);
-        let (content, weights_to) = (&files.content, config.rounded);
+        let content = &files.content;
+        let weights_to = config.rounded;
         let keyed = KeyedBackbone { name, content, engine: engine.id(), weights: weights_to, batch_tokens };
         let mut evaluations = Vec::new();
         let subjects = subjects.chain(grid.evaluate.tasks.iter().cloned().map(Subject::Task));
@@ -137,7 +142,8 @@ impl BackbonePlan {
                 Subject::Defined(used) => grid.definitions[&used.name].definition.output == Output::Generate,
                 Subject::Windows(_) | Subject::Task(_) => false,
             };
-            let (measure, tokens) = (Arc::new(measure), Arc::new(tokens));
+            let measure = Arc::new(measure);
+            let tokens = Arc::new(tokens);
             evaluations.push(Evaluation { subject, measure, tokens, journal, generates });
         }
         let mut plan = Self {
@@ -164,7 +170,7 @@ impl BackbonePlan {
         Ok(plan)
     }
 
-    /// The backbone of that name, whose weights it rounds, with its calibrations and without cells.
+    /// Returns the backbone whose weights it quantises, with its calibrations and without cells.
     fn as_stored(&self, name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -181,7 +187,7 @@ impl BackbonePlan {
         }
     }
 
-    /// The keys of latencies: among which others is known when all variants are.
+    /// Adds the keys of latencies, which depend on all variants.
     fn add_latencies(&mut self) {
         if self.latencies.is_empty() {
             return;
@@ -285,7 +291,7 @@ impl BackbonePlan {
     }
 }
 
-/// What a backbone's cells share.
+/// Parts shared by a backbone's cells.
 struct PlannedParts {
     /// The whole backbone.
     dense: Identity,

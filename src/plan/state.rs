@@ -1,4 +1,4 @@
-//! What of a plan is stored already.
+//! The stored part of a plan.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::error::Error;
 use crate::stage::{Stage, selection};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
-/// How a key stands in the store.
+/// State of a key in the store.
 #[derive(Debug)]
 pub enum ObjectState {
     Absent,
-    /// Something is there that is not what was written; it will be made anew.
+    /// A damaged object, which will be made again.
     Damaged(Error),
     Whole(StoredObject),
 }
 
 /// How all keys of a plan stand.
 pub struct StoreState {
-    /// Those that are not absent.
+    /// Those present.
     by_hash: HashMap<String, ObjectState>,
     selections: HashMap<String, Selection>,
 }
@@ -33,7 +33,7 @@ impl StoreState {
         Self::of_keys(plan, store, &|_| true)
     }
 
-    /// The same as if nothing were stored that holds on this machine alone: it is measured anew.
+    /// Reads the state as if nothing machine-specific were stored, to measure it again.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
         Self::of_keys(plan, store, &|key| !Stage::is_here(key))
     }
@@ -66,7 +66,7 @@ impl StoreState {
         Self { by_hash, selections }
     }
 
-    /// How a key stands.
+    /// Returns the state of a key.
     pub fn of(&self, key: &Key) -> &ObjectState {
         self.by_hash.get(key.hash()).unwrap_or(&ObjectState::Absent)
     }
@@ -75,12 +75,12 @@ impl StoreState {
         matches!(self.of(key), ObjectState::Whole(_))
     }
 
-    /// The layers that a stored selection removes.
+    /// Returns a stored selection.
     pub fn selection(&self, key: &Key) -> Option<&Selection> {
         self.selections.get(key.hash())
     }
 
-    /// The hashes of what is there: of what is damaged, or of the rest.
+    /// Iterates over the hashes of damaged objects, or of intact ones.
     pub fn hashes(&self, damaged: bool) -> impl Iterator<Item = &str> {
         let of = move |stored: &ObjectState| match stored {
             ObjectState::Damaged(_) => damaged,
@@ -90,35 +90,35 @@ impl StoreState {
         self.by_hash.iter().filter(move |(_, stored)| of(stored)).map(|(hash, _)| hash.as_str())
     }
 
-    /// What was found damaged.
+    /// Iterates over the damage found.
     pub fn damages(&self) -> impl Iterator<Item = &Error> {
         self.by_hash
             .values()
             .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
     }
 
-    /// The variants of a backbone for which a job has something to make.
+    /// Returns the variants of a backbone for which a job has work.
     pub fn lacking<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
         backbone.variants.iter().filter(|variant| job.made(variant).into_iter().any(|key| !self.has(key))).collect()
     }
 
-    /// Whether nothing is left to do for a variant but for what each machine makes for itself.
+    /// Returns whether a variant needs nothing but machine-specific measurements.
     pub fn complete_elsewhere(&self, variant: &Variant) -> bool {
         variant.shared_keys().all(|key| self.has(key))
     }
 
-    /// Whether nothing is left to do for a variant.
+    /// Returns whether a variant needs nothing.
     pub fn complete(&self, variant: &Variant) -> bool {
         variant.keys().all(|key| self.has(key))
     }
 }
 
-/// The hashes of those keys under which something is stored. Of many, whole folders are listed.
+/// Returns the hashes of keys with a stored object. Lists complete folders for many keys.
 fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
     let mut by_kind: HashMap<ObjectKind, Vec<&Key>> = HashMap::new();
     keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));
     let of = |(kind, keys): (ObjectKind, Vec<&Key>)| -> Vec<String> {
-        if keys.len() > MANY {
+        if keys.len() > LISTING_THRESHOLD {
             return store.present(kind).into_iter().collect();
         }
         keys.into_iter().filter(|key| store.has(key)).map(|key| key.hash().to_owned()).collect()
@@ -127,7 +127,7 @@ fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<St
 }
 
 /// A listing of all artifacts of a kind costs some hundred operations at most.
-const MANY: usize = 300;
+const LISTING_THRESHOLD: usize = 300;
 
 impl ObjectState {
     fn of(key: &Key, store: &Store, loaded: bool) -> Self {

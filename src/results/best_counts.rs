@@ -8,7 +8,7 @@ use super::record::Condition;
 use super::stored::{StoredNumber, StoredResults};
 use crate::metric::Metric;
 
-/// What is counted.
+/// Items counted.
 #[derive(Clone, Copy)]
 pub struct BestQuestion<'a> {
     pub metric: &'a str,
@@ -16,7 +16,7 @@ pub struct BestQuestion<'a> {
     pub method: &'a str,
     /// Which rows take part.
     pub keeps: &'a dyn Fn(&Condition) -> bool,
-    /// What tells settings apart, beside calibration and training.
+    /// What tells settings apart, next to calibration and training.
     pub setting: &'a dyn Fn(&Condition) -> Vec<String>,
 }
 
@@ -29,13 +29,13 @@ pub struct BestCounts {
     pub significant: Option<usize>,
     /// The seed of the calibrations, where all have the same.
     pub seed: Option<u64>,
-    /// None where some setting was not measured over seeds.
+    /// `None` if some setting was not measured over seeds.
     pub over_seeds: Option<SeedCounts>,
     /// Best rows where the method is not.
     pub ahead: Vec<Condition>,
 }
 
-/// The same by means over calibration seeds.
+/// Same by means over calibration seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeedCounts {
     pub seeds: usize,

@@ -1,4 +1,4 @@
-//! What came of a grid, cell by cell.
+//! Results of a grid, cell by cell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use crate::model::EngineId;
 use crate::stage::operator::BoundaryResult;
 use crate::tasks::{self, Answered, Task, TaskResult};
 
-/// What came of a grid.
+/// Results of a grid.
 #[derive(Debug)]
 pub struct GridOutcome {
     /// In the order of the grid's cells.
     pub cells: Vec<CellResult>,
     /// SHA-256 of every file that was read, by path.
     pub inputs: BTreeMap<String, String>,
-    /// What ran each backbone.
+    /// The engine of each backbone.
     pub engines: BTreeMap<String, EngineId>,
-    /// What the weights of backbones are rounded to, in words, by their names; those that are as stored are not among them.
+    /// Types to which the weights of backbones are rounded, as text, by name; without those as stored.
     pub rounded: BTreeMap<String, String>,
-    /// What latencies are measured on, in words; empty where none are.
+    /// The machine of latencies, as text; empty without latencies.
     pub machine: String,
 }
 
 impl GridOutcome {
-    /// Whether backbones with unlike vocabularies stand beside each other: their perplexities are of other tokens.
+    /// Returns whether the backbones have different vocabularies, so that perplexities are over different tokens.
     pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
         let of = |cell: &CellResult| {
             let folder = &grid.backbones.get(&cell.cell.backbone)?.path;
@@ -44,34 +44,34 @@ impl GridOutcome {
         self.cells.iter().filter_map(of).collect::<BTreeSet<_>>().len() > 1
     }
 
-    /// What a cell's backbone reads of a text, which may be known of another cell alone; none where it is not tokenised.
+    /// Returns what a cell's backbone reads of a text, perhaps from another cell. `None` if it is not tokenized.
     pub fn text_read(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
         let mut others = self.cells.iter().filter(|of| of.cell.backbone == result.cell.backbone);
         let known = |of: &CellResult| of.text(text)?.extent;
         known(result).or_else(|| others.find_map(known))
     }
 
-    /// What all cells read of a text.
+    /// Iterates over what all cells read of a text.
     pub fn text_reads(&self, text: &Perplexity) -> impl Iterator<Item = TextExtent> {
         self.cells.iter().filter_map(|of| of.text(text)?.extent)
     }
 
-    /// How much of a task is scored, which the first backbone tells of all; none where nothing of it is stored.
+    /// Returns the extent of a task, which the first backbone determines for all. `None` if nothing is stored.
     pub fn task(&self, used: &TaskUse) -> Option<&TaskExtent> {
         self.cells.first()?.task(used)?.extent.as_ref()
     }
 
-    /// The same of a definition's task.
+    /// Returns the extent of a defined task.
     pub fn defined(&self, used: &DefinitionUse) -> Option<&DefinedExtent> {
         self.cells.first()?.defined(used)?.extent.as_ref()
     }
 
-    /// How many cells did not fail and are not made, or not wholly.
+    /// Counts cells that are incomplete without a failure.
     pub fn unmade(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_none() && cell.missing.is_some()).count()
     }
 
-    /// How many cells failed.
+    /// Counts failed cells.
     pub fn failed(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_some()).count()
     }
@@ -108,7 +108,7 @@ pub struct DefinedScores {
     pub answers: Vec<Vec<Answer>>,
 }
 
-/// `acc,none` and `acc_stderr,none`, as lm-evaluation-harness has them.
+/// Formats `acc,none` and `acc_stderr,none` as lm-evaluation-harness does.
 pub fn harness_scores<'a>(scores: impl Iterator<Item = &'a Score>) -> Map<String, Value> {
     let each = scores.flat_map(|of| {
         let error = of.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
@@ -124,33 +124,33 @@ fn by_key<S: Serializer>(scores: &[Judged], serializer: S) -> std::result::Resul
     harness_scores(scores.iter().map(|of| &of.score)).serialize(serializer)
 }
 
-/// What was measured of a cell, by what was asked. With the cell's identity the measure is what its numbers are
+/// A measurement of a cell, by request. Cell identity and measure together identify its numbers
 /// ([`Identity::measured`]).
 #[derive(Debug, Clone)]
 pub struct Measured<A, E, S> {
-    /// As the grid asks for it.
+    /// The value as requested by the grid.
     pub asked: A,
     pub measure: Arc<MeasureId>,
     /// How much its backbone reads of it, whatever the variant; none where that is not stored.
     pub extent: Option<E>,
-    /// None where the cell failed, or where nobody has made it yet.
+    /// `None` if the cell failed or was never computed.
     pub sample: Option<S>,
 }
 
 impl Measured<Perplexity, TextExtent, Losses> {
-    /// The windows, where they are scored.
+    /// Returns the windows, if they are scored.
     pub fn windows(&self) -> Option<TextSample<'_>> {
         let bytes = self.extent.map(|of| of.bytes);
         Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes })
     }
 }
 
-/// A cell and what came of it.
+/// A cell with its results.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CellResult {
     pub cell: Cell,
-    /// What it is, whatever the grid calls it; none of a cell that was never planned.
-    /// `numbers.json` has it, once for all that a run leaves.
+    /// Its identity, independent of names; `None` for a cell that was never planned. `numbers.json` stores it once per
+    /// run.
     #[serde(skip)]
     pub identity: Option<Arc<Identity>>,
     /// Layers of the dense backbone.
@@ -176,11 +176,11 @@ pub struct CellResult {
     /// The loss of each step of its operator's training; empty where it was not trained, and no part of the run's record.
     #[serde(skip)]
     pub training: Vec<f64>,
-    /// What its operators and scores took to make, whenever that was; steps shared with other cells count in equal parts.
+    /// Time taken to make its operators and scores, in any run; steps shared with other cells count in equal parts.
     pub seconds: f64,
     /// Why the cell has no result.
     pub failure: Option<String>,
-    /// What nobody has made yet of a cell that did not fail; what is there of it has its values.
+    /// The missing parts of a cell that did not fail; finished parts have their values.
     pub missing: Option<String>,
     /// The artifacts that it was made from, each with its key and who made it.
     pub made_from: Vec<MadeFrom>,
@@ -201,7 +201,7 @@ pub struct MadeFrom {
 }
 
 impl CellResult {
-    /// A cell of which nothing is known but, perhaps, why. `layers` are those of the dense backbone.
+    /// Creates a cell without results, perhaps with a reason. `layers` are the dense backbone's.
     pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
         Self { cell, layers, failure, ..Self::default() }
     }
@@ -222,7 +222,7 @@ impl CellResult {
         self.definitions.iter().find(|of| of.asked == *asked)
     }
 
-    /// The scores of a group; none where a task of it has none.
+    /// Returns the scores of a group. `None` if one of its tasks has none.
     pub fn group(&self, of: &GroupUse) -> Option<Vec<Score>> {
         let task = |name: &str| {
             let asked = DefinitionUse { name: name.to_owned(), how: of.how.clone() };
@@ -237,12 +237,12 @@ impl CellResult {
         Some(group_scores(&of.group, &of_task))
     }
 
-    /// The tasks that it has scores on.
+    /// Iterates over the tasks with scores.
     pub fn scored(&self) -> impl Iterator<Item = &TaskScores> {
         self.tasks.iter().filter_map(|of| of.sample.as_ref())
     }
 
-    /// What a reader has to know of this cell, each thing once.
+    /// Returns the cell's notes without duplicates.
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.selection_notes.clone();
         for boundary in &self.boundaries {
@@ -269,8 +269,8 @@ impl CellResult {
         notes
     }
 
-    /// The accuracies in the layout of lm-evaluation-harness' results file. It has one place for each task: where the grid
-    /// scores a task under several protocols there are several files. None where the cell has no task scores.
+    /// Formats the accuracies as lm-evaluation-harness' results files. A file holds each task once, so several protocols of
+    /// a task make several files. Empty without task scores.
     ///
     /// # Errors
     /// Never: no file gets a task twice.
@@ -318,17 +318,17 @@ fn samples<A, E, T: Serialize, S: Serializer>(
     serializer.collect_seq(all.iter().map(|of| &of.sample))
 }
 
-/// Of a text.
+/// Size of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextExtent {
     /// Windows that are scored, and windows that there are.
     pub windows: usize,
     pub all: usize,
-    /// Of the text that the predicted tokens stand for.
+    /// Bytes of the text behind the predicted tokens.
     pub bytes: usize,
 }
 
-/// Of a task.
+/// Size of a task.
 #[derive(Debug, Clone)]
 pub struct TaskExtent {
     pub task: &'static Task,
@@ -339,7 +339,7 @@ pub struct TaskExtent {
     pub whole: bool,
 }
 
-/// Of a task by its definition.
+/// Size of a task with a definition.
 #[derive(Debug, Clone)]
 pub struct DefinedExtent {
     /// Documents scored, and documents of the split.

@@ -20,12 +20,12 @@ use crate::recovery::{self, RepairMetrics};
 use crate::stage::scores::scale;
 use crate::tasks::Measure;
 
-/// What an outcome has measured, cell by cell. `named` are the options that are part of a method's name.
+/// Collects an outcome's measurements cell by cell. `named` are the options that are part of a method's name.
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::of(outcome, named);
     let columns = Protocol::columns(grid, outcome);
     let unlike = outcome.unlike_vocabularies(grid);
-    // What is derived of another stands before it.
+    // Derived metrics stand before their sources.
     let shown = ENTRIES.iter().rev().copied().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
     let shown: Vec<&'static MetricEntry> = shown.collect();
     let cell = |result: &CellResult| {
@@ -41,7 +41,8 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
             variant,
             ..Setup::default()
         };
-        let (condition, summary) = (labels.condition(result), summary(result));
+        let condition = labels.condition(result);
+        let summary = summary(result);
         let mut numbers = Numbers { grid, outcome, result, condition, setup, all: Vec::new() };
         numbers.texts(&shown);
         numbers.tasks(&shown);
@@ -105,13 +106,13 @@ struct Numbers<'a> {
 }
 
 impl Numbers<'_> {
-    /// The setup of what was measured once: a mean has all of its parts.
+    /// Builds the setup of a measurement; a mean has all of its parts.
     fn setup<E, S, A>(&self, of: Option<&Measured<A, E, S>>, measure: Factors, scored: Option<Protocol>) -> Setup {
         let measures = of.map(|of| Arc::clone(&of.measure)).into_iter().collect();
         Setup { scored: scored.into_iter().collect(), measure, measures, ..self.setup.clone() }
     }
 
-    /// Without `asked` it is of what stands in no table of a run.
+    /// Adds a measurement; without `asked` it is not in a run's tables.
     fn push(
         &mut self,
         metric: Metric,
@@ -137,8 +138,11 @@ impl Numbers<'_> {
     }
 
     fn texts(&mut self, shown: &[&'static MetricEntry]) {
-        let (grid, outcome, result) = (self.grid, self.outcome, self.result);
-        let (mut samples, mut all) = (Vec::new(), self.setup.clone());
+        let grid = self.grid;
+        let outcome = self.outcome;
+        let result = self.result;
+        let mut samples = Vec::new();
+        let mut all = self.setup.clone();
         for text in &grid.evaluate.perplexity {
             let limit = grid.corpora.get(&text.corpus).and_then(|corpus| corpus.limit);
             let settings = json!({"corpus": text.corpus, "length": text.length, "limit": limit});
@@ -168,8 +172,11 @@ impl Numbers<'_> {
     }
 
     fn tasks(&mut self, shown: &[&'static MetricEntry]) {
-        let (grid, outcome, result) = (self.grid, self.outcome, self.result);
-        let (mut samples, mut all) = (Vec::new(), self.setup.clone());
+        let grid = self.grid;
+        let outcome = self.outcome;
+        let result = self.result;
+        let mut samples = Vec::new();
+        let mut all = self.setup.clone();
         let right = |of: &TaskSample<'_>| -> Vec<bool> {
             of.answers.documents().map(|document| document.right(of.result.task.column)).collect()
         };
@@ -203,9 +210,10 @@ impl Numbers<'_> {
         }
     }
 
-    /// Every metric of each task by a definition, and of each group of them.
+    /// Adds every metric of each defined task and group.
     fn defined(&mut self, columns: &[Protocol]) {
-        let (evaluate, result) = (&self.grid.evaluate, self.result);
+        let evaluate = &self.grid.evaluate;
+        let result = self.result;
         let estimate = |metric: &Metric, of: &Score| {
             let scale = scale(metric);
             let error = of.error.filter(|error| error.is_finite());
@@ -236,7 +244,7 @@ impl Numbers<'_> {
                 }
                 (None, None) => continue,
             };
-            // Of a mean of ones and zeros, which is what a paired test is made of.
+            // Mean of ones and zeros, as the paired test needs.
             let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|of| {
                 let bit = |item: &Item| match item {
                     Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
@@ -257,13 +265,14 @@ impl Numbers<'_> {
         }
     }
 
-    /// All that is told of each prompt.
+    /// Adds the timings of each prompt.
     fn latencies(&mut self) {
         for prompt in &self.grid.evaluate.latency {
             let measured = self.result.prompt(prompt);
             let of = measured.and_then(|of| of.sample.as_ref());
             for protocol in Protocol::latencies(self.grid, *prompt, &self.outcome.machine) {
-                let (metric, asked) = (protocol.measures(), protocol.asked());
+                let metric = protocol.measures();
+                let asked = protocol.asked();
                 let estimate = match metric.of {
                     Of::Prompt(estimate) => of.and_then(estimate),
                     Of::Decode(estimate) => of.and_then(|of| estimate(of.decode.as_ref()?)),
@@ -284,8 +293,8 @@ impl Numbers<'_> {
     }
 }
 
-/// What is known of the repair itself (paper figures 1, 3 and 4); of several boundaries the mean. A pruned cell that failed
-/// has errors without a value: what is missing must not look as if nobody had asked for it.
+/// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. A failed pruned cell has
+/// errors without values, so that gaps are visible.
 fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
     fn numbers(of: &CellResult) -> Vec<&RepairMetrics> {
         of.boundaries.iter().map(|boundary| &boundary.numbers).collect()
@@ -302,7 +311,7 @@ fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric,
     ENTRIES.iter().filter_map(number).collect()
 }
 
-/// The cell that differs from this one in having no recovery.
+/// Returns the unrepaired cell of the same cut.
 fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult> {
     outcome.cells.iter().find(|other| {
         other.cell.recovery.as_ref().is_some_and(|recovery| recovery.name == recovery::NONE)
@@ -316,7 +325,7 @@ struct Labels<'a> {
     named: &'a [String],
     /// Whether the number of sequences varies.
     sequences: bool,
-    /// Of the dense backbone, which needs none.
+    /// Empty for the dense backbone.
     calibration: String,
 }
 
@@ -345,7 +354,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The settings that a cell's condition says, beside its names.
+    /// Returns the settings in a cell's condition, besides its names.
     fn told(&self, variant: &Factors) -> BTreeSet<String> {
         let named =
             self.named.iter().flat_map(|option| ["criterion", "recovery"].map(|axis| format!("{axis}.{option}")));
@@ -353,7 +362,7 @@ impl<'a> Labels<'a> {
         named.chain(sequences).filter(|name| variant.contains_key(name)).collect()
     }
 
-    /// `ghosted`, or `ghosted:svd` where the option is part of the name.
+    /// Formats `ghosted`, or `ghosted:svd` if the option is part of the name.
     fn method<M: MethodAxis + ?Sized>(&self, method: &Method<M>) -> String {
         let mut name = method.name.clone();
         for option in self.named {

@@ -18,7 +18,7 @@ use crate::identity::{Aspect, Canonical, ComputeId, Difference, differs, leaves}
 use crate::metric::Metric;
 use crate::model::Tolerance;
 
-/// What is not the same in two runs.
+/// The differences of two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Differences {
     /// Keys of the grids, as they ran.
@@ -34,22 +34,22 @@ pub struct Differences {
     /// Whether both runs say of each number all that tells it from the others. What an older program made does not, and is
     /// compared by backbone, depth, criterion, recovery, text and metric alone.
     pub identified: bool,
-    /// Aspects in which numbers that stand beside each other are unlike all the same: they are one within each run, of a named
-    /// input or method, and differ between the runs. Backbones and what ran them are told under `data` and `engines`.
+    /// Aspects in which paired numbers differ consistently: each run has one value for a named input or method, and the
+    /// runs' values differ. Backbones and engines are listed under `data` and `engines`.
     pub aside: Vec<SettingDifference>,
     /// Numbers that both have.
     pub compared: usize,
-    /// Those whose values differ, in the first run's order.
+    /// Numbers with different values, in the first run's order.
     pub values: Vec<ValueDifference>,
     /// Numbers that only the first has.
     pub only_first: Vec<Unpaired>,
     /// Numbers that only the second has.
     pub only_second: Vec<Unpaired>,
-    /// Numbers that several of a run could stand for, which stand beside none.
+    /// Numbers with several possible partners, which are not paired.
     pub coinciding: Vec<CoincidingNumbers>,
 }
 
-/// A number beside which none stands.
+/// A number without a partner.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Unpaired {
     #[serde(flatten)]
@@ -69,15 +69,15 @@ pub struct CoincidingNumbers {
     pub settings: Vec<String>,
 }
 
-/// Something that two runs do not have alike.
+/// A difference in a setting.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SettingDifference {
     /// `calibration.sequences`, `corpora.c4`
     pub path: String,
-    /// What the first run has, any JSON value; absent where it has none.
+    /// The first run's value, any JSON; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<Value>,
-    /// What the second run has, any JSON value; absent where it has none.
+    /// The second run's value, any JSON; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub second: Option<Value>,
 }
@@ -91,8 +91,8 @@ pub struct ValueDifference {
     pub cell: String,
     /// The column of the first run's own table; empty where the run does not say it.
     pub column: String,
-    /// Of the same items on two engines: whether they are further apart than the engines' float types explain. Null
-    /// where nothing says how far that is.
+    /// For the same items on two engines: whether the difference exceeds the rounding of the engines' float types. Null
+    /// if no bound is known.
     pub beyond: Option<bool>,
     /// Whether both are of the same items, measured in the same way.
     pub same_items: bool,
@@ -102,11 +102,11 @@ pub struct ValueDifference {
 
 /// Keys of a grid that say where it lies, and the cells, which follow from its axes.
 const ASIDE: [&str; 3] = ["file", "entries", "cells"];
-/// Keys of a grid under which inputs stand by their names.
+/// Keys of a grid with named inputs.
 const KINDS: [&str; 3] = ["backbones", "corpora", "tasks"];
 
 impl Differences {
-    /// `names` are names of the first run with what the second run calls the same.
+    /// Compares two runs. `names` maps names of the first run to those of the second.
     ///
     /// # Errors
     /// A name that a run does not have.
@@ -114,7 +114,8 @@ impl Differences {
         let renamed = Renamed::new(names, first, second)?;
         let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
         let data_known = !first.inputs.is_empty() && !second.inputs.is_empty();
-        let (one, two) = (bytes(&first.settings, &first.inputs), bytes(&second.settings, &second.inputs));
+        let one = bytes(&first.settings, &first.inputs);
+        let two = bytes(&second.settings, &second.inputs);
         let one: BTreeMap<String, String> =
             one.into_iter().filter_map(|(name, hash)| Some((renamed.dotted(&name)?, hash))).collect();
         let data = by_name(&one, &two);
@@ -124,12 +125,14 @@ impl Differences {
         let engines = engines_that_differ(&renamed, first, second);
         let identified = first.identified() && second.identified();
         let pairing = pairing(&renamed, first, second);
-        let (mut values, mut aside) = (Vec::new(), BTreeSet::new());
+        let mut values = Vec::new();
+        let mut aside = BTreeSet::new();
         for NumberPair { first: at, second: other, differences } in &pairing.pairs {
-            // Engines and backbones are told by name.
+            // Engines and backbones are listed by name.
             let told = differences.iter().filter(|of| !of.aspect.is_of("engine") && !of.aspect.is_of("model"));
             aside.extend(told.cloned());
-            let (number, other) = (&first.numbers[*at], &second.numbers[*other]);
+            let number = &first.numbers[*at];
+            let other = &second.numbers[*other];
             if number.record.value == other.record.value {
                 continue;
             }
@@ -137,7 +140,7 @@ impl Differences {
             let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
             let ran =
                 [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
-            // Of other settings nothing says how far apart they may be. How many tokens run together is the engine's choice.
+            // Other settings have no known bound. The engine chooses how many tokens run together.
             let of_engine = |of: &Aspect| of.is_of("engine") || of.is_of("measure") && of.name() == "batch";
             let same = same_items && differences.iter().all(|of| of_engine(&of.aspect));
             let beyond = same.then(|| beyond(number, other, &ran)).flatten();
@@ -169,13 +172,13 @@ impl Differences {
     }
 }
 
-/// Whether two numbers are of the same items: windows of the same tokens, or the same documents.
+/// Returns whether two numbers have the same items: windows of equal tokens, or equal documents.
 fn of_same_items(differences: &[Difference], metric: &str) -> bool {
-    /// What of a measure changes no item.
+    /// Fields of a measure that change no item.
     const BESIDE: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
     differences.iter().all(|Difference { aspect, .. }| match aspect.is_of("measure") {
         true => BESIDE.contains(&aspect.name()),
-        // A text becomes other windows under another tokenizer; a task's documents are what they are.
+        // A text has other windows under another tokenizer; a task's documents do not change.
         false => !Metric::find(metric).is_ok_and(|metric| metric.is_of_texts()) || !aspect.is_of("model.tokenizer"),
     })
 }
@@ -191,16 +194,18 @@ fn unpaired(number: &StoredNumber) -> Unpaired {
     Unpaired { record: number.record.clone(), cell: number.cell.clone(), column: number.column.clone() }
 }
 
-/// Whether a setting says where an input lies: its name, as [`bytes`] has it.
+/// Returns the input name, as in [`bytes`], if a setting is an input's location.
 fn place(setting: &SettingDifference) -> Option<&str> {
-    let (name, kind) = (setting.path.strip_suffix(".path")?, setting.path.split('.').next()?);
+    let name = setting.path.strip_suffix(".path")?;
+    let kind = setting.path.split('.').next()?;
     KINDS.contains(&kind).then_some(name)
 }
 
-/// What a run whose results are kept has otherwise than another one: settings, and inputs whose bytes differ. Where an input
-/// lies is no difference, as long as it is the same: by its bytes where both runs know them, by its place else.
+/// Describes how a stored run differs in settings and input bytes. Locations do not matter: inputs are compared by bytes if
+/// both runs know them, else by location.
 pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
-    let (one, two) = (bytes(&kept.settings, &kept.inputs), bytes(settings, inputs));
+    let one = bytes(&kept.settings, &kept.inputs);
+    let two = bytes(settings, inputs);
     let whole = |path: &Option<Value>| std::path::absolute(path.as_ref()?.as_str()?).ok();
     let is_other = |setting: &SettingDifference| match place(setting) {
         None => true,
@@ -220,7 +225,7 @@ pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap
     found
 }
 
-/// The bytes that a run has read, by the names that its grid has for them: `corpora.c4`, `backbones.mine`.
+/// Returns the hashes of a run's inputs by their grid names: `corpora.c4`, `backbones.mine`.
 fn bytes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for kind in KINDS {
@@ -241,7 +246,7 @@ fn bytes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String
     all
 }
 
-/// The backbones of both runs that something else ran.
+/// Returns the backbones of both runs that different engines ran.
 fn engines_that_differ(renamed: &Renamed, first: &StoredResults, second: &StoredResults) -> Vec<SettingDifference> {
     let all =
         |of: &StoredResults| of.numbers.iter().map(|n| n.record.condition.backbone.clone()).collect::<BTreeSet<_>>();
@@ -252,7 +257,7 @@ fn engines_that_differ(renamed: &Renamed, first: &StoredResults, second: &Stored
     by_name(&one, &two)
 }
 
-/// What both have under one name, and not the same.
+/// Returns entries with one name and different values.
 fn by_name<T: PartialEq + Clone + Into<Value>>(
     first: &BTreeMap<String, T>,
     second: &BTreeMap<String, T>,
@@ -267,14 +272,13 @@ fn by_name<T: PartialEq + Clone + Into<Value>>(
         .collect()
 }
 
-/// The settings that are not the same in two resolved grids, wherever their files lie.
+/// Returns settings that differ between two resolved grids, apart from file locations.
 pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDifference> {
     let all = differs(&leaves(first), &leaves(second)).into_iter();
     all.filter(|of| !ASIDE.iter().any(|aside| of.aspect.is_of(aside))).map(SettingDifference::from).collect()
 }
 
-/// Whether one number is further apart on two engines than that; none where they are one, or nothing is known of such
-/// numbers.
+/// Returns whether a number differs by more than two engines' tolerance. `None` for equal engines, or unknown tolerances.
 pub(super) fn beyond(first: &StoredNumber, second: &StoredNumber, engines: &[ComputeId; 2]) -> Option<bool> {
     if engines[0] == engines[1] {
         return None;
@@ -287,9 +291,10 @@ pub(super) fn beyond(first: &StoredNumber, second: &StoredNumber, engines: &[Com
         return (one.len() == two.len()).then_some(unlike as f64 > answers * documents as f64);
     }
     Metric::find(&first.record.metric).ok().filter(Metric::is_of_texts)?;
-    let (one, two) = (first.record.value?, second.record.value?);
+    let one = first.record.value?;
+    let two = second.record.value?;
     let apart = (two - one).abs();
-    // What is no number is like nothing.
+    // NaN differs from every value.
     Some(apart.is_nan() || apart > perplexity * one.abs())
 }
 
@@ -314,12 +319,13 @@ mod tolerance_tests {
             calibration: String::new(),
         };
         let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
-        let (cell, column) = ("c".to_owned(), metric.to_owned());
+        let cell = "c".to_owned();
+        let column = metric.to_owned();
         StoredNumber { record, cell, column, failure: None, right: right.map(str::to_owned), losses: None }
     }
 
     #[test]
-    fn half_precision_may_be_further_apart_and_one_engine_is_not_compared() {
+    fn half_precision_tolerance_is_wider_and_one_engine_exempt() {
         let cpu = ComputeId::from(CPU);
         let other = |dtype: &str| ComputeId { name: "candle".into(), dtype: dtype.into(), device: "cuda".into() };
         let ppl = |value| number("ppl_c4", value, None);

@@ -21,12 +21,14 @@ fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber
         calibration: "c4".into(),
     };
     let record = Record { condition, metric: metric.into(), value: Some(value), error: None };
-    let (cell, column) = (format!("llama/{recovery}"), metric.to_owned());
+    let cell = format!("llama/{recovery}");
+    let column = metric.to_owned();
     StoredNumber { record, cell, column, failure: None, right: Some(right.into()), losses: None }
 }
 
 fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
-    let (mut identities, mut measured) = (BTreeMap::new(), BTreeMap::<String, BTreeMap<_, _>>::new());
+    let mut identities = BTreeMap::new();
+    let mut measured = BTreeMap::<String, BTreeMap<_, _>>::new();
     for number in &numbers {
         identities.insert(number.cell.clone(), identity(&number.record.condition, 0));
         let task = json!({"task": {
@@ -54,7 +56,7 @@ fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
     }
 }
 
-/// A pruned cell whose backbone's bytes are called after it.
+/// Builds a pruned cell whose backbone's bytes are named after it.
 fn identity(of: &Condition, seed: u64) -> Identity {
     let value = json!({
         "model": {"content": of.backbone, "tokenizer": of.backbone},
@@ -69,7 +71,7 @@ fn identity(of: &Condition, seed: u64) -> Identity {
     serde_json::from_value(value).unwrap()
 }
 
-/// The same run where each cell is another one.
+/// Changes each cell of a run.
 fn with(mut run: StoredResults, change: impl Fn(&mut Value)) -> StoredResults {
     for identity in run.identities.values_mut() {
         let mut value = json!(identity);
@@ -79,7 +81,7 @@ fn with(mut run: StoredResults, change: impl Fn(&mut Value)) -> StoredResults {
     run
 }
 
-/// The same run whose documents are others.
+/// Changes the documents of a run.
 fn with_rows(mut run: StoredResults, other: &str) -> StoredResults {
     for measure in run.measured.values_mut().flat_map(BTreeMap::values_mut).flatten() {
         let MeasureId::Task { rows, .. } = measure else { panic!("{measure:?}") };
@@ -88,7 +90,7 @@ fn with_rows(mut run: StoredResults, other: &str) -> StoredResults {
     run
 }
 
-/// A cell under each of some seeds.
+/// Builds a run with a cell per seed.
 fn run(seeds: &[(u64, f64)]) -> StoredResults {
     let seeded = |&(seed, value): &(u64, f64)| {
         let number = number("ghosted", "rte", value, "0101");
@@ -103,29 +105,29 @@ fn run(seeds: &[(u64, f64)]) -> StoredResults {
 }
 
 #[test]
-fn cells_that_differ_in_a_seed_alone_stand_beside_their_own_like() {
+fn cells_that_differ_only_in_seed_are_paired_by_seed() {
     let both = run(&[(0, 50.0), (1, 75.0)]);
     let alike = Differences::of(&both, &both, &[]).unwrap();
     assert_eq!((alike.compared, alike.values.len(), alike.coinciding.len()), (2, 0, 0));
-    // One of two seeds stands beside its own.
+    // Of two seeds, one is paired with its equal.
     let other = Differences::of(&both, &run(&[(1, 75.0)]), &[]).unwrap();
     assert_eq!((other.compared, other.values.len(), other.only_first.len()), (1, 0, 1));
     assert_eq!(other.only_first[0].cell, "llama/ghosted@0");
 }
 
 #[test]
-fn a_setting_that_is_one_within_each_run_is_told_and_does_not_keep_numbers_apart() {
+fn uniform_setting_is_reported_and_pairs_still_match() {
     let apart = Differences::of(&run(&[(0, 50.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
     assert_eq!((apart.compared, apart.values.len()), (1, 1));
     let aside: Vec<_> = apart.aside.iter().map(|of| (of.path.as_str(), of.first.clone(), of.second.clone())).collect();
     assert_eq!(aside, [("calibration.seed", Some(json!(0)), Some(json!(7)))]);
-    // One run has several: which of them should stand beside the other's?
+    // Several numbers of one run could be paired with one of the other.
     let several = Differences::of(&run(&[(0, 50.0), (1, 60.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
     assert_eq!((several.compared, several.only_first.len(), several.only_second.len()), (0, 2, 1));
 }
 
 #[test]
-fn what_cannot_be_told_apart_stands_beside_none_and_the_setting_is_named() {
+fn indistinguishable_values_get_no_paper_value() {
     let both = run(&[(0, 50.0), (1, 75.0)]);
     // A run by an older program, which did not say what its numbers are.
     let older = StoredResults { identities: BTreeMap::new(), ..run(&[(0, 50.0)]) };
@@ -156,7 +158,8 @@ fn settings_values_and_what_only_one_has_are_told_apart() {
             number("none", "copa", 1.0, "1"),
         ],
     );
-    let (mut one, mut two) = (one, two);
+    let mut one = one;
+    let mut two = two;
     for run in [&mut one, &mut two] {
         run.inputs.insert("rte.jsonl".into(), "11".into());
     }
@@ -178,7 +181,7 @@ fn settings_values_and_what_only_one_has_are_told_apart() {
 }
 
 #[test]
-fn other_bytes_under_one_name_are_told_and_their_items_are_not_paired() {
+fn changed_bytes_under_one_name_are_not_paired() {
     let settings = json!({"corpora": {"c4": {"path": "a"}}, "backbones": {"llama": {"path": "m"}}});
     let right = [number("none", "rte", 50.0, "0101")];
     let mut one = stored(settings.clone(), right.to_vec());
@@ -202,10 +205,11 @@ fn other_bytes_under_one_name_are_told_and_their_items_are_not_paired() {
 }
 
 #[test]
-fn of_two_engines_it_is_told_which_numbers_are_further_apart_than_their_float_types() {
+fn engine_differences_beyond_dtype_tolerance_are_listed() {
     let settings = json!({"backbones": {"llama": {"path": "m"}}});
     let numbers = |value| vec![number("none", "rte", value, "0101"), number("ghosted", "rte", value, "0101")];
-    let (mut one, mut two) = (stored(settings.clone(), numbers(50.0)), stored(settings, numbers(75.0)));
+    let mut one = stored(settings.clone(), numbers(50.0));
+    let mut two = stored(settings, numbers(75.0));
     two.numbers[1].right = Some("0111".into());
     for run in [&mut one, &mut two] {
         run.inputs.insert("m/config.json".into(), "22".into());
@@ -238,7 +242,7 @@ fn of_two_engines_it_is_told_which_numbers_are_further_apart_than_their_float_ty
 }
 
 #[test]
-fn two_backbones_are_paired_by_a_map_and_unknown_names_are_refused() {
+fn backbones_pair_by_map_and_unknown_names_are_refused() {
     let settings = |name: &str| json!({"backbones": {name: {"path": format!("models/{name}")}}, "backbone": [name]});
     let mut one = stored(settings("llama"), vec![number("none", "rte", 50.0, "0101")]);
     let mut other = number("none", "rte", 75.0, "0111");
@@ -278,7 +282,7 @@ fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
     let found = Differences::of(&one, &two, &[]).unwrap();
     assert_eq!((found.compared, found.values.len(), found.aside.len()), (1, 1, 0));
     assert!(found.values[0].same_items);
-    // Two names of one thing in one run: each stands beside its own name.
+    // Two names of one thing in one run: each is paired by its name.
     let mut both = one.clone();
     both.numbers.push(StoredNumber { cell: "mine/none".into(), ..two.numbers[0].clone() });
     both.identities.insert("mine/none".into(), both.identities["llama/none"].clone());
@@ -291,7 +295,7 @@ fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
 }
 
 #[test]
-fn an_option_of_one_of_several_methods_is_told_and_keeps_no_numbers_apart() {
+fn option_of_one_of_several_methods_is_reported() {
     let numbers = || vec![number("none", "rte", 50.0, "0101"), number("ghosted", "rte", 75.0, "0111")];
     let one = stored(json!({}), numbers());
     let two = with(one.clone(), |of| {
@@ -306,7 +310,7 @@ fn an_option_of_one_of_several_methods_is_told_and_keeps_no_numbers_apart() {
 }
 
 #[test]
-fn every_aspect_of_what_a_number_is_is_told_where_numbers_differ_in_it() {
+fn every_setting_that_differs_is_reported() {
     let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101")]);
     let leaves = one.leaves(&one.numbers[0]).unwrap();
     assert!(leaves.len() > 20, "{leaves:?}");
@@ -324,7 +328,7 @@ fn every_aspect_of_what_a_number_is_is_told_where_numbers_differ_in_it() {
         }
         assert_eq!((found.compared, found.coinciding.len()), (1, 0), "{aspect}");
         let aside: Vec<&str> = found.aside.iter().map(|of| of.path.as_str()).collect();
-        // What ran a backbone, and its bytes, are told by its name.
+        // Engine and content of a backbone are listed under its name.
         let by_name = aspect.is_of("model") || aspect.is_of("engine");
         assert_eq!(aside, if by_name { Vec::new() } else { vec![aspect.as_str()] });
         told += aside.len();
@@ -339,7 +343,8 @@ fn of_runs_by_an_older_program_backbones_of_two_names_are_two() {
         number.record.condition.backbone = backbone.into();
         StoredResults { identities: BTreeMap::new(), ..stored(json!({}), vec![number]) }
     };
-    let (one, two) = (older("llama"), older("qwen"));
+    let one = older("llama");
+    let two = older("qwen");
     assert_eq!(Differences::of(&one, &one, &[]).unwrap().compared, 1);
     let found = Differences::of(&one, &two, &[]).unwrap();
     assert_eq!((found.compared, found.only_first.len(), found.only_second.len()), (0, 1, 1));

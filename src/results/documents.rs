@@ -1,5 +1,5 @@
-//! What lies behind the numbers, as Parquet files: every choice of every document of every cell, and the errors of every channel
-//! at every boundary; and each cell's accuracies for other tools.
+//! The data behind the numbers as Parquet files: every choice of every document of every cell, and the errors of every
+//! channel at every boundary; also each cell's accuracies for other tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -101,7 +101,9 @@ pub fn write_channels(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBuf
 
 fn channels_frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
-    let (mut boundaries, mut channels, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+    let mut boundaries = Vec::new();
+    let mut channels = Vec::new();
+    let mut errors = Vec::new();
     for boundary in cell.into_iter().flat_map(|cell| &cell.boundaries) {
         for (channel, &error) in boundary.numbers.boundary_mae_by_channel.iter().enumerate() {
             boundaries.push(boundary.region.0 as u64);
@@ -142,9 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_written_cell_by_cell_and_read_back_as_one_table_in_order() {
+    fn answers_are_read_back_as_one_ordered_table() {
         let folder = tempfile::tempdir().unwrap();
-        let (many, few, none) = (answers(300, 1), answers(20, 2), answers(1, 2));
+        let many = answers(300, 1);
+        let few = answers(20, 2);
+        let none = answers(1, 2);
         let of = |cell, task, answers| CellAnswers { cell, task, answers };
         let all = [of("a", "copa", &many), of("a", "rte", &few), of("none", "copa", &none), of("b", "copa", &many)];
         let path = write_documents(folder.path(), &all).unwrap();

@@ -1,5 +1,5 @@
-//! Standard errors that are drawn: a hundred thousand draws take seconds, and every reading of a grid asks for them again. What
-//! was drawn once is remembered beside the store, by the content of what it was drawn from.
+//! Bootstrapped standard errors: a hundred thousand draws take seconds, and every view of a grid needs them. They are
+//! cached next to the store, by the hash of their input.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,27 +13,27 @@ use crate::error::Result;
 use crate::files::sha256;
 use ghostlab_store::{Key, Store};
 
-/// Of the draw: another one forgets what is remembered.
+/// Version of the random draw: a change invalidates the cache.
 const VERSION: u32 = 1;
 
 /// The errors of one evaluation's scores.
 pub(super) struct DrawnErrors<'a> {
     store: &'a Store,
-    /// None where the store remembers nothing.
+    /// `None` if the store caches nothing.
     place: Option<PathBuf>,
     known: RefCell<KnownErrors>,
     /// Whether something was drawn since.
     drawn: Cell<bool>,
 }
 
-/// The bits of each error, by the hash of what it was drawn from: JSON has no NaN.
+/// The bits of each error, by the hash of its input: JSON has no NaN.
 type KnownErrors = BTreeMap<String, u64>;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RememberedErrors {
     errors: KnownErrors,
-    /// Of what stands before.
+    /// Checksum over the fields before.
     check: String,
 }
 
@@ -51,14 +51,14 @@ fn read(store: &Store, place: &Path) -> KnownErrors {
 }
 
 impl<'a> DrawnErrors<'a> {
-    /// Those of scores on some tokens.
+    /// Opens the cached errors of scores on some tokens.
     pub(super) fn of(store: &'a Store, tokens: &Key) -> Self {
         let place = store.memory().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
         let known = place.as_deref().map(|place| read(store, place)).unwrap_or_default();
         Self { store, place, known: RefCell::new(known), drawn: Cell::new(false) }
     }
 
-    /// As [`Aggregation::error`], with as many draws as the harness.
+    /// Computes [`Aggregation::error`] with the harness' number of samples, cached.
     ///
     /// # Errors
     /// As there.
@@ -79,7 +79,7 @@ impl<'a> DrawnErrors<'a> {
         Ok(error)
     }
 
-    /// Remembers what was drawn. Where that cannot be written, it is drawn again the next time.
+    /// Caches the errors. If they cannot be written, they are drawn again next time.
     pub(super) fn keep(&self) {
         let Some(place) = self.place.as_deref().filter(|_| self.drawn.get()) else { return };
         // Another process may have drawn others meanwhile.
@@ -102,12 +102,13 @@ mod tests {
         let store = Store::open(folder.path(), WORDS).unwrap();
         let key = Key::new(tokens::KIND, json!({"seed": 1}), []);
         let items = [-1.5, -0.25, f64::NEG_INFINITY, -3.0].map(Item::Number);
-        let (sound, of) = ([items[0].clone(), items[1].clone(), items[3].clone()], Aggregation::Perplexity);
+        let sound = [items[0].clone(), items[1].clone(), items[3].clone()];
+        let of = Aggregation::Perplexity;
         let expected = of.error(&sound, DRAWS).unwrap().unwrap();
         let errors = DrawnErrors::of(&store, &key);
         assert_eq!(errors.error(of, &sound).unwrap(), Some(expected));
         errors.keep();
-        // What is remembered is what is said: told by a value that nobody would draw.
+        // The cached value is used: tested with a value that no draw would give.
         let place = errors.place.clone().unwrap();
         let mut known = read(&store, &place);
         assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);

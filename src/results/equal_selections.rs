@@ -178,7 +178,7 @@ mod tests {
     use crate::results::factors::below;
     use crate::stage::operator::BoundaryResult;
 
-    /// A cell whose operators are called after what they are solved for.
+    /// A cell whose operators are called after unchanged solved for.
     fn cell(backbone: &str, criterion: &str, removed: &[usize], recovery: &str, boundary: &str) -> CellSummary {
         let starts = if boundary == "layer" { removed } else { &removed[..1] };
         let operator = |start: &usize| -> BoundaryResult {
@@ -244,7 +244,7 @@ mod tests {
             cell("a", "llm-streamline", &[3, 4, 5], "ghosted", "region"),
             cell("b", "shortgpt", &[1, 2], "ghosted", "region"),
             cell("b", "shortened-llama", &[1, 2], "ghosted", "region"),
-            // The same layers of another backbone, and a dense one.
+            // Same layers of another backbone, and a dense one.
             cell("b", "llm-streamline", &[3, 4, 9], "ghosted", "region"),
             CellSummary { backbone: "a".into(), layers: 16, ..CellSummary::default() },
         ];

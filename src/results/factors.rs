@@ -1,5 +1,5 @@
-//! What tells the numbers of a run from each other: the settings of each, by name. Labels are made of them where
-//! something is shown, and nothing is read back out of a label. Values stand in the order of their first appearance.
+//! The settings that distinguish the numbers of a run, by name. Labels are made from them for display and never parsed.
+//! Values are ordered by first appearance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::{criterion, recovery};
 /// Settings by dotted name: `depth`, `recovery.solver`, `calibration.seed`.
 pub type Factors = BTreeMap<String, Value>;
 
-/// How many layers a cell lacks.
+/// Number of layers removed.
 pub const DEPTH: &str = "depth";
 /// The seed of the calibration.
 pub const SEED: &str = "calibration.seed";
@@ -25,7 +25,7 @@ pub const CORPUS: &str = "calibration.corpus";
 /// All settings of a calibration.
 pub const OF_CALIBRATION: [&str; 5] = [CORPUS, "calibration.sequences", "calibration.length", SEED, OPERATOR_SEQUENCES];
 
-/// The options of a cell's methods that the grid writes: all others have the value that they have everywhere.
+/// Returns the options that the grid sets explicitly.
 pub fn written(cell: &Cell) -> BTreeSet<String> {
     let mut all = Factors::new();
     let criterion = cell.criterion.iter().map(|of| ("criterion", &of.options));
@@ -35,7 +35,7 @@ pub fn written(cell: &Cell) -> BTreeSet<String> {
     all.into_keys().collect()
 }
 
-/// The settings of a cell, with every default filled in.
+/// Returns the settings of a cell with all defaults.
 pub fn of_cell(cell: &Cell) -> Factors {
     let mut all =
         Factors::from([("backbone".to_owned(), cell.backbone.clone().into()), (DEPTH.to_owned(), cell.depth.into())]);
@@ -48,7 +48,7 @@ pub fn of_cell(cell: &Cell) -> Factors {
     all
 }
 
-/// Whether a cell of these settings has the paper's own repair.
+/// Returns whether a cell has the paper's own repair.
 pub(super) fn is_ours(of: &Factors) -> bool {
     of.get("recovery").and_then(Value::as_str).is_some_and(recovery::is_ours)
 }
@@ -65,7 +65,7 @@ fn calibrated(of: &Calibration) -> Factors {
     ])
 }
 
-/// All settings of a value, each by its place in it, below a name.
+/// Flattens the settings of a value below a name.
 pub fn below(name: &str, value: &impl Serialize) -> Factors {
     let mut all = Factors::new();
     if let Ok(value) = serde_json::to_value(value) {
@@ -83,7 +83,7 @@ fn leaves(place: &str, value: &Value, into: &mut Factors) {
     }
 }
 
-/// The fewest settings that tell all rows apart, as far as anything does. Of equally few those that come first by name.
+/// Returns the fewest settings that distinguish all rows as far as possible, the first by name among equals.
 pub fn fewest<'a>(rows: &[&'a Factors]) -> Vec<&'a str> {
     let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.keys().map(String::as_str)).collect();
     let varies = |name: &&str| rows.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name));
@@ -93,13 +93,15 @@ pub fn fewest<'a>(rows: &[&'a Factors]) -> Vec<&'a str> {
         rows.iter().map(kind).collect::<BTreeSet<_>>().len()
     };
     let all = kinds(&varying);
-    (0..=varying.len().min(MOST)).find_map(|count| chosen(&varying, count, &|of| kinds(of) == all)).unwrap_or(varying)
+    (0..=varying.len().min(MAX_SETTINGS))
+        .find_map(|count| chosen(&varying, count, &|of| kinds(of) == all))
+        .unwrap_or(varying)
 }
 
-/// More settings than these are not chosen among: then all that vary are said.
-const MOST: usize = 3;
+/// With more varying settings than these, all that vary are shown.
+const MAX_SETTINGS: usize = 3;
 
-/// The first so many of these that will do.
+/// Returns the first `count` settings that satisfy `will_do`.
 fn chosen<'a>(of: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) -> bool) -> Option<Vec<&'a str>> {
     fn extended<'a>(known: &mut Vec<&'a str>, of: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) -> bool) -> bool {
         if known.len() == count {
@@ -118,7 +120,7 @@ fn chosen<'a>(of: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) -> bool) -
     extended(&mut known, of, count, will_do).then_some(known)
 }
 
-/// What a label says of a setting: `seed 1`, `operators from 16 sequences`, `solver svd`.
+/// Formats a setting for a label: `seed 1`, `operators from 16 sequences`, `solver svd`.
 pub fn words(name: &str, value: &Value) -> String {
     let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     match name {
@@ -135,7 +137,7 @@ pub fn words(name: &str, value: &Value) -> String {
     }
 }
 
-/// What each of several rows is to be called besides, where others are called as it is; nothing where all of these are alike.
+/// Returns suffixes that distinguish rows with equal names. Empty for unique names.
 pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Factors]) -> Vec<String> {
     let mut words = vec![String::new(); called.len()];
     for name in distinct(called) {
@@ -146,7 +148,7 @@ pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Factors]) -> Vec<Str
     words
 }
 
-/// What tells each of several rows from the others.
+/// Returns labels that distinguish each of several rows.
 fn told_apart(rows: &[&Factors]) -> Vec<String> {
     let names = fewest(rows);
     let said = |row: &&Factors| {
@@ -156,7 +158,7 @@ fn told_apart(rows: &[&Factors]) -> Vec<String> {
     rows.iter().map(said).collect()
 }
 
-/// Values under what they have in common, in the order of first appearance.
+/// Groups values by key, in order of first appearance.
 pub fn grouped<K: PartialEq, V>(values: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
     let mut groups: Vec<(K, Vec<V>)> = Vec::new();
     for (key, value) in values {
@@ -168,7 +170,7 @@ pub fn grouped<K: PartialEq, V>(values: impl IntoIterator<Item = (K, V)>) -> Vec
     groups
 }
 
-/// Each value once, in the order of first appearance.
+/// Returns each value once, in order of first appearance.
 pub fn distinct<'a, T: Clone + PartialEq + 'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<T> {
     let mut all: Vec<T> = Vec::new();
     for value in values {
@@ -199,7 +201,7 @@ mod tests {
         assert_eq!(told_apart(&[&a, &b]), ["seed 0", "seed 1"]);
         assert_eq!(fewest(&[&a, &b, &c]), ["calibration.length", "calibration.seed"]);
         assert_eq!(told_apart(&[&a]), [""]);
-        assert_eq!(told_apart(&[&a, &a]), ["", ""], "what is alike cannot be told apart");
+        assert_eq!(told_apart(&[&a, &a]), ["", ""], "equal values cannot be distinguished");
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
 /// Records as CSV, where a field is quoted that has to be.
 ///
 /// # Errors
-/// Records that have not all the same number of fields.
+/// Records with different numbers of fields.
 pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<Item = R>) -> Result<String> {
     let failed = |error: String| Error::job("the results make no table").found(error);
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -69,7 +69,7 @@ impl Serialize for Field<'_> {
             AnyValue::Boolean(value) => serializer.serialize_bool(*value),
             AnyValue::Int64(value) => serializer.serialize_i64(*value),
             AnyValue::UInt64(value) => serializer.serialize_u64(*value),
-            // A power of ten has its sign, as in the tables of before.
+            // A power of ten has a sign, as in earlier tables.
             AnyValue::Float64(value) if value.is_finite() && value.abs() >= 1e16 => {
                 serializer.serialize_str(&format!("{value:e}").replace('e', "e+"))
             }
@@ -89,7 +89,7 @@ fn quoted(text: String) -> String {
     }
 }
 
-/// The text as no formula, where it begins like one and is no number.
+/// Escapes a text that a spreadsheet would read as a formula.
 fn guard(text: &str) -> Option<String> {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     formula.then(|| format!("'{text}"))

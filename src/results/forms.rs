@@ -18,8 +18,8 @@ pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
 /// The folders of all that is written for other programs.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
-/// Whether a record may be without that file: what is large, the picture in dots of a drawing whose lines stay, and what
-/// other programs read, which is made of the numbers that stay (docs/record.md).
+/// Returns whether a record may omit a file: bulk, bitmaps of vector drawings, and formats for other programs that derive
+/// from kept numbers (docs/record.md).
 pub fn may_be_left_out(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "png")
         || [DOCUMENTS, CHANNELS, LATENCY].contains(&name)
@@ -53,7 +53,7 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
     Ok(written)
 }
 
-/// A cell as a record of Every Eval Ever; none without a score. Accuracies are proportions there.
+/// Converts a cell to a record of Every Eval Ever, with accuracies as proportions. `None` without a score.
 fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Option<Value> {
     let cell = &result.cell;
     let evaluated = |id: &str, name: &str, source: Value, metric: Value, score: Value| {
@@ -66,7 +66,8 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
     let asked = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
     let texts = asked.filter_map(|(metric, of)| {
         let Of::Text(estimate) = metric.of else { return None };
-        let (corpus, sample) = (grid.corpora.get(&of.corpus)?, result.text(of)?.windows()?);
+        let corpus = grid.corpora.get(&of.corpus)?;
+        let sample = result.text(of)?.windows()?;
         let mut called = metric.name.replace('_', " ");
         called[..1].make_ascii_uppercase();
         let config = json!({
@@ -154,7 +155,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
     })
 }
 
-/// A score of so many items, as that schema has it; `method` says where its error comes from.
+/// Formats a score in that schema; `method` names the source of its error.
 fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
     let mut score = json!({"score": value, "details": details});
     if let Some(error) = error {
@@ -163,7 +164,7 @@ fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &V
     score
 }
 
-/// Where documents come from, as that schema has it.
+/// Formats the origin of documents in that schema.
 fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, samples: Option<usize>) -> Value {
     let mut data = match of_hub.filter(|_| !generated) {
         Some((repository, _)) => json!({"dataset_name": name, "source_type": "hf_dataset", "hf_repo": repository}),
@@ -178,8 +179,8 @@ fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, s
     data
 }
 
-/// A cell's accuracies as a file of `.eval_results/` (huggingface.co/docs/hub/eval-results), in percent: of data sets of the
-/// hub, each split whole, because a part of one is no result of the benchmark. None where there is no such.
+/// Formats a cell's accuracies in percent as a file of `.eval_results/` (huggingface.co/docs/hub/eval-results), for
+/// complete splits of hub data sets, because a part is no benchmark result. `None` without such.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
     let entry = |scores: &TaskScores| {
         let of = &scores.result;
@@ -209,18 +210,18 @@ fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
     (!entries.is_empty()).then_some(entries)
 }
 
-/// The hub's data set behind a task's documents, and whether they were made up by a program.
+/// Returns the hub data set of a task's documents, and whether they are synthetic.
 fn task_data(grid: &Grid, scores: &TaskScores) -> (Option<(String, Option<String>)>, bool) {
     let of = grid.tasks.values().zip(grid.tasks.keys());
     let name = scores.result.task.name;
     let of = of.filter(|(data, key)| data.task.as_deref().unwrap_or(key.as_str()) == name);
-    // Two data sets of one task are told apart by the label, which begins with the name that the grid gives.
+    // Two data sets of one task are distinguished by the label, which begins with the name in the grid.
     let named = |key: &str| scores.label == key || scores.label.starts_with(&format!("{key}("));
     let data = of.filter(|(_, key)| named(key)).map(|(data, _)| data).next();
     data.map_or((None, true), |data| (hub(data.hub.as_ref()), data.generated))
 }
 
-/// The repository without its kind, and the commit that was read.
+/// Returns the repository without its kind, and the commit that was read.
 fn hub(of: Option<&crate::grid::HubSource>) -> Option<(String, Option<String>)> {
     let of = of?;
     let repository = of.repository.split('@').next().unwrap_or_default();

@@ -18,7 +18,8 @@ use crate::metric::Spread;
 /// # Errors
 /// Exit code 3 when the folder cannot be written to.
 pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<PathBuf>> {
-    let (csv, parquet) = (dir.join(format!("{name}.csv")), dir.join(format!("{name}.parquet")));
+    let csv = dir.join(format!("{name}.csv"));
+    let parquet = dir.join(format!("{name}.parquet"));
     write_csv(&csv, &frame)?;
     write_atomically(&parquet, |file| {
         ParquetFile::write(file, &parquet, |file| ParquetWriter::new(file).finish(&mut frame).map(drop))
@@ -62,8 +63,8 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
     DataFrame::new(table.rows.len(), columns).map_err(|error| failed(&error))
 }
 
-/// A row for each number of a table, in the columns of the paper's own tables and some more. A dense row that is shown for
-/// several depths stands here once.
+/// Builds a data frame with a row per number, in the columns of the paper's tables and some more. A dense row shown for
+/// several depths appears once.
 ///
 /// # Errors
 /// When polars cannot make the columns.
@@ -116,7 +117,7 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
     DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))
 }
 
-/// What a figure draws, as data: a row for each number, in the columns that a table has of it.
+/// Builds the data frame of a figure, with a row per number.
 ///
 /// # Errors
 /// When polars cannot make the columns.
@@ -128,7 +129,7 @@ pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> R
     DataFrame::new(numbers.len(), columns).map_err(|error| failed(&error))
 }
 
-/// What a number is of, and the number: as in the paper's own tables.
+/// Builds the columns that describe numbers, as in the paper's tables.
 fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Column> {
     let records = || numbers.iter().map(|number| &number.record);
     let conditions = || records().map(|record| &record.condition);

@@ -15,7 +15,7 @@ use crate::latency::{DecodeResult, LatencyResult, NOISE, Rounds, TimeSpread};
 /// A results folder's times.
 pub const LATENCY: &str = "latency.parquet";
 
-/// What stands before a time that is noise.
+/// Prefix of a time within noise.
 pub const NOISY: &str = "~";
 
 /// Writes `latency.parquet` into `dir`: a row for each timed pass, in order. `form` is `full` where every operator of the
@@ -62,7 +62,7 @@ fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     .map_err(|error| failed(&error))
 }
 
-/// What was timed of a cell.
+/// Timings of a cell.
 struct TimedPrompt<'a> {
     cell: &'a CellResult,
     prompt: &'a Latency,
@@ -73,7 +73,7 @@ fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
     cell.prompts.iter().filter_map(move |of| Some(TimedPrompt { cell, prompt: &of.asked, result: of.sample.as_ref()? }))
 }
 
-/// What stands under a table of latencies: how diagonal operators were timed, and where something else ran beside.
+/// Returns the notes under a table of latencies: how diagonal operators were timed, and disturbances.
 pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed).collect();
     if all.is_empty() {
@@ -94,7 +94,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     notes
 }
 
-/// What diagonal operators take as they are applied here.
+/// Formats the time of diagonal operators as applied here.
 fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
     let texts = |of: &TimedPrompt<'_>| -> Vec<(String, String)> {
         let text = |what: &str, full: Option<TimeSpread>, own: Option<TimeSpread>| {
@@ -116,13 +116,14 @@ fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Where more rounds were made than the protocol has.
+/// Notes extra rounds beyond the protocol.
 fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for of in all {
         let decode = of.result.decode.as_ref().map(|of| (" decoded", of.first, &of.times));
         for (what, first, times) in [("", of.result.first, &of.result.times)].into_iter().chain(decode) {
-            let (made, count) = (times.as_ref().map_or(0, Vec::len), Rounds::PAPER.timed);
+            let made = times.as_ref().map_or(0, Vec::len);
+            let count = Rounds::PAPER.timed;
             if made > count {
                 let backbone = &of.cell.cell.backbone;
                 let text =
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_spread_and_a_diagonal_are_noted_and_a_quiet_machine_is_not() {
+    fn wide_spread_and_diagonal_are_noted_quiet_machine_is_not() {
         let quiet = latency_notes(&outcome(vec![result(Some(&[10.0, 10.1]), None), result(None, None)]));
         assert_eq!(quiet.len(), 1, "{quiet:?}");
         let noted = latency_notes(&outcome(vec![result(Some(&[10.0, 20.0]), Some(&[1.0, 3.0])), None]));
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_beyond_the_protocols_are_kept_and_said_and_do_not_count() {
+    fn extra_rounds_are_kept_and_noted_but_do_not_count() {
         let times: Vec<f64> = [30.0, 50.0].into_iter().chain([10.0; 10]).collect();
         let adapted = LatencyResult { first: 2, ..result(Some(&times), None).unwrap() };
         assert_eq!(adapted.spread(), Some(TimeSpread { mean: 10.0, deviation: 0.0 }));

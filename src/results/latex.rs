@@ -1,4 +1,4 @@
-//! A table in LaTeX, as the paper has its own: booktabs, a backbone once beside its rows, the best in bold, the second
+//! A table in LaTeX, as the paper has its own: booktabs, a backbone once next to its rows, the best in bold, the second
 //! underlined, ours shaded; natural width, unless the line is narrower. Protocol and notes are no part of the float, which would
 //! become larger than a page: they are running text in a file of their own.
 
@@ -6,7 +6,7 @@ use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table
 use super::text::{TextColumn, TextTable, capital};
 use crate::error::printable;
 
-/// What a document needs before it can take a table in.
+/// LaTeX packages required by a table.
 const PACKAGES: &str = "% \\usepackage{adjustbox,booktabs,graphicx,multirow,url} \\usepackage[table]{xcolor}";
 /// Where a reader of the file finds what a float has no room for.
 const NOTES: &str = "% Protocol and notes: the file beside this one whose name ends in -notes.tex\n";
@@ -16,12 +16,12 @@ const SHADE: &str = "\\rowcolor{gray!15} ";
 /// Keeps the column of names that span rows free of shading. The names are in the last row, because a colour covers what
 /// earlier rows have set.
 const UNSHADED: &str = "\\cellcolor{white}";
-/// From so many columns on a table is as wide as the page, where that has two columns of text.
+/// Number of columns from which a table spans the page in two-column documents.
 const WIDE: usize = 9;
 /// A letter's height on its side, in lines of the table: a name that is longer than its rows lies.
 const LETTER: f64 = 0.45;
 
-/// A whole `table` environment with the label `tab:LABEL`.
+/// Formats a complete `table` environment with the label `tab:LABEL`.
 pub fn latex(table: &Table, label: &str) -> String {
     let columns = columns(table);
     let star = if columns.len() >= WIDE { "*" } else { "" };
@@ -50,7 +50,7 @@ pub fn latex(table: &Table, label: &str) -> String {
     text
 }
 
-/// Returns the file beside `NAME.tex` that has its protocol and notes.
+/// Returns the file next to `NAME.tex` that has its protocol and notes.
 pub fn notes_file(name: &str) -> String {
     format!("{name}-notes.tex")
 }
@@ -64,7 +64,7 @@ pub fn latex_notes(table: &Table, label: &str) -> Option<String> {
     })
 }
 
-/// Whether the first column has names that each stand beside several rows.
+/// Whether the first column has names that each are next to several rows.
 fn spans(table: &Table) -> bool {
     table.lead.first().is_some_and(|lead| lead.kind == LeadKind::Spanning)
 }
@@ -120,12 +120,14 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
     columns
 }
 
-/// The heads over several columns, and the rules below them.
+/// Formats the headers over several columns with the rules below.
 fn over(table: &Table, columns: &[PrintedColumn]) -> String {
     if table.groups.is_empty() {
         return String::new();
     }
-    let (mut heads, mut rules, mut first) = (Vec::new(), Vec::new(), 0);
+    let mut heads = Vec::new();
+    let mut rules = Vec::new();
+    let mut first = 0;
     let mut groups = table.groups.iter();
     for (column, at) in columns.iter().zip(1..) {
         match column.number {
@@ -142,7 +144,7 @@ fn over(table: &Table, columns: &[PrintedColumn]) -> String {
     format!("{}{}\n", line(&heads), rules.join(" "))
 }
 
-/// The rule above a row: a whole one between backbones; between blocks one that the backbone's name stands beside.
+/// Formats the rule above a row: complete between backbones, partial between blocks.
 fn rule(table: &Table, at: usize, columns: usize) -> String {
     let Some(before) = at.checked_sub(1).map(|before| &table.rows[before]) else { return String::new() };
     let row = &table.rows[at];
@@ -158,7 +160,8 @@ fn line(cells: &[String]) -> String {
 }
 
 fn words(table: &Table, at: usize, lead: &Lead, name: &str) -> String {
-    let (row, kind) = (&table.rows[at], lead.kind);
+    let row = &table.rows[at];
+    let kind = lead.kind;
     let text = linked(lead, name);
     if kind == LeadKind::Spanning {
         let same = |other: &&TableRow| other.backbone == row.backbone;
@@ -173,7 +176,7 @@ fn words(table: &Table, at: usize, lead: &Lead, name: &str) -> String {
     if kind == LeadKind::Words && row.heading { format!("\\textbf{{{text}}}") } else { text }
 }
 
-/// A name on its side, where its rows leave room for it.
+/// Rotates a name if its rows have room.
 fn lying(text: &str, name: &str, rows: usize) -> String {
     match name.chars().count() as f64 * LETTER <= rows as f64 {
         true => format!("\\rotatebox[origin=c]{{90}}{{{text}}}"),
@@ -205,7 +208,7 @@ fn number(shown: &PrintedNumber) -> String {
     format!("\\shortstack[r]{{{text}{}}}", lines.collect::<String>())
 }
 
-/// With what no column says.
+/// Formats the title, with settings that no column shows.
 fn title(table: &Table) -> String {
     [&table.title, &table.of].into_iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join(": ")
 }
@@ -233,7 +236,7 @@ fn caption(table: &Table) -> String {
     parts.join(" ")
 }
 
-/// With a full stop behind it; empty where there is nothing to say.
+/// Ends a text with a full stop, unless it is empty.
 fn sentence(text: &str) -> String {
     match text.trim() {
         "" => String::new(),
@@ -242,7 +245,7 @@ fn sentence(text: &str) -> String {
     }
 }
 
-/// A text as LaTeX prints it: nothing in it is read as a command, and signs that its fonts lack stand in its mathematics.
+/// Escapes a text for LaTeX: commands are literal, and characters missing in its fonts become math.
 fn said(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;

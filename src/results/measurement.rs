@@ -1,4 +1,4 @@
-//! The tidy table itself: each cell with what was measured of it.
+//! The tidy table: each cell with its measurements.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use crate::model::EngineId;
 pub struct Results {
     /// In the grid's order, each with its numbers.
     pub cells: Vec<CellSummary>,
-    /// What is scored, and the average of the tasks: the columns of the run's own table.
+    /// The columns of the run's own table: evaluations, and the average of the tasks.
     pub protocols: Vec<Protocol>,
 }
 
 /// A cell and its numbers.
 #[derive(Debug, Clone, Default)]
 pub struct CellSummary {
-    /// As `plan` and `explain` name it.
+    /// Same as in `plan` and `explain`.
     pub name: String,
     pub backbone: String,
-    /// None for the dense backbone, and so are recovery and calibration.
+    /// `None` for the dense backbone, like recovery and calibration.
     pub criterion: Option<String>,
     /// How many layers are removed; 0 for the dense backbone.
     pub depth: usize,
@@ -45,15 +45,15 @@ pub struct CellSummary {
     pub calibration: Option<String>,
     /// All of its settings.
     pub factors: Arc<Factors>,
-    /// Those of its methods' options that the grid writes.
+    /// Method options that the grid states.
     pub written: BTreeSet<String>,
     pub seconds: f64,
-    /// What a reader has to know of this cell.
+    /// Remarks on this cell for readers.
     pub notes: Vec<String>,
     pub failure: Option<String>,
-    /// What is not made yet.
+    /// The missing parts.
     pub missing: Option<String>,
-    /// What was measured of it: each thing that is asked for once.
+    /// Its measurements, one per question.
     pub numbers: Vec<Arc<Measurement>>,
 }
 
@@ -62,7 +62,7 @@ pub struct CellSummary {
 pub struct Measurement {
     /// The cell by its name.
     pub cell: String,
-    /// What it is the answer to.
+    /// The question that it answers.
     pub asked: Question,
     pub record: Record,
     /// The record's metric with its direction and its print.
@@ -80,47 +80,46 @@ pub enum Sample {
     None,
     /// Whether each document was answered rightly.
     Right(Vec<bool>),
-    /// The same for each task of an average.
+    /// Same as above, for each task of an average.
     Tasks(Vec<Vec<bool>>),
     /// The loss of each window.
     Losses(Vec<f64>),
-    /// There is no number because memory did not suffice.
+    /// There is no number because of insufficient memory.
     OutOfMemory,
     /// A speedup that rests on times that are noise.
     NoisyTimes,
-    /// It is a mean over the seeds of the calibration, and its error their deviation.
+    /// A mean over calibration seeds, whose error is their standard deviation.
     Seeds(Vec<OfSeed>),
 }
 
-/// What a cell has under one seed.
+/// A cell's value under one seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OfSeed {
     pub seed: u64,
     pub cell: String,
-    /// What its cell is; none where that was never planned.
+    /// Identity of its cell; `None` if it was never planned.
     pub identity: Option<Arc<Identity>>,
-    /// None where it failed.
+    /// `None` if it failed.
     pub value: Option<f64>,
 }
 
-/// What a number depends on besides its condition.
+/// Inputs of a number besides its condition.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Setup {
     /// The settings of its cell.
     pub variant: Arc<Factors>,
     /// The settings of what is measured.
     pub measure: Factors,
-    /// Those settings of its cell that its condition says.
+    /// The settings of its cell that its condition states.
     pub told: Arc<BTreeSet<String>>,
-    /// What it is, whatever the grid calls it: the variant, and what was measured of it. None of a cell that was never
-    /// planned.
+    /// Identity independent of names: the variant, and the measurement. `None` for a cell that was never planned.
     pub identity: Option<Arc<Identity>>,
     pub measures: Vec<Arc<MeasureId>>,
-    /// What ran its backbone, where that is known.
+    /// Engine of its backbone, if known.
     pub engine: Option<EngineId>,
-    /// What was scored; of an average, all its parts.
+    /// What was scored; for an average, all its parts.
     pub scored: Vec<Protocol>,
-    /// None for the dense backbone.
+    /// `None` for the dense backbone.
     pub calibration: Option<Calibrated>,
     /// Why the backbone is not known to be the published one, where that was looked into and is not known.
     pub unidentified: Option<String>,
@@ -143,7 +142,7 @@ pub struct Calibrated {
 }
 
 impl CellSummary {
-    /// What it has of what is asked.
+    /// Returns the cell's number for a question.
     pub fn number(&self, asked: &Question) -> Option<&Arc<Measurement>> {
         self.numbers.iter().find(|number| number.asked == *asked)
     }
@@ -172,8 +171,7 @@ impl Measurement {
         }
     }
 
-    /// Whether both are of one selection: of layers that are chosen in the same way on the same calibration. Of what was never
-    /// planned its settings say it.
+    /// Returns whether both have the same selection, by rule and calibration. Unplanned ones are compared by settings.
     pub(super) fn same_selection(&self, other: &Self) -> bool {
         let solved = |of: &Self| of.setup.variant.get(OPERATOR_SEQUENCES).cloned();
         match (&self.setup.identity, &other.setup.identity) {
@@ -192,8 +190,7 @@ impl Measurement {
         }
     }
 
-    /// SHA-256 of what it is: of its variant (over seeds, of each), of what was measured, and of the metric. None where its
-    /// cell was never planned.
+    /// Returns the SHA-256 of the number's identity: its variants, measurements and metric. `None` if it was never planned.
     pub fn identity(&self) -> Option<String> {
         let variants: Vec<&Identity> = match &self.sample {
             Sample::Seeds(seeds) => seeds.iter().map(|of| of.identity.as_deref()).collect::<Option<_>>()?,
@@ -204,14 +201,14 @@ impl Measurement {
     }
 }
 
-/// SHA-256 of what a number is, in hexadecimal digits.
+/// Computes the SHA-256 of a number's identity in hexadecimal.
 pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric: &str) -> String {
     let all = json!({"variants": variants, "measures": measures, "metric": metric});
     sha256::of_bytes(Canonical::of(&all).as_str())
 }
 
 impl Results {
-    /// The numbers of all cells, cell by cell.
+    /// Iterates over the numbers of all cells.
     pub fn numbers(&self) -> impl Iterator<Item = &Arc<Measurement>> {
         self.cells.iter().flat_map(|cell| &cell.numbers)
     }

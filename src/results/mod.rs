@@ -1,11 +1,11 @@
-//! Floor 2: what a grid measured, as one tidy table, and how it is shown.
+//! Layer 2: the results of a grid as one tidy table, and its display.
 //!
-//! What is stored of a plan is read cell by cell with its samples ([`GridOutcome::read`]), and becomes [`Results`]
-//! (`collect`): a number for each cell, metric and protocol, with its error and the items behind it. `run`, `reproduce`, the
-//! page and `compare` all read it. A [`Table`] lays some of it out in rows
-//! and columns: `run_tables` has those of `run`, the paper's are laid out by [`crate::artifact`]. Best marks and
-//! paired tests are made there, once, and each form writes the same table: `text` (terminal and Markdown), `latex`, `frame` (CSV and
-//! Parquet), `saved_table` (`page.json`, which the page shows). `stored` has the numbers as JSON, which `differences` compares.
+//! [`GridOutcome::read`] reads the stored results of a plan cell by cell, with samples, and `collect` makes
+//! [`Results`]: a number per cell, metric and protocol, with its error and items. `run`, `reproduce`, the page and
+//! `compare` all read it. A [`Table`] arranges part of it in rows and columns: `run_tables` makes those of `run`, and
+//! [`crate::artifact`] the paper's. Ranks and paired tests are computed once, on the table, and each format writes the
+//! same table: `text` (terminal and Markdown), `latex`, `frame` (CSV and Parquet), `saved_table` (`page.json`, shown by
+//! the page). `stored` has the numbers as JSON, which `differences` compares.
 
 mod best_counts;
 mod cell_result;

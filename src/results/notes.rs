@@ -12,13 +12,13 @@ use crate::grid::Calibration;
 use crate::metric::{self, PromptName};
 use crate::model::{CPU, EngineId};
 
-/// The same as a sentence under a table; empty where there is nothing to say.
+/// Formats the protocol as a sentence under a table; empty if there is nothing to say.
 pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
     let line = protocol_line(profile, numbers);
     if line.is_empty() { line } else { format!("Protocol: {line}.") }
 }
 
-/// Profile, what was scored and how much of it, calibration.
+/// Formats profile, scored data and calibration on one line.
 pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
     let numbers: Vec<&Measurement> = numbers.into_iter().collect();
     let mut parts = Vec::new();
@@ -55,19 +55,19 @@ pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item =
     parts.join("; ")
 }
 
-/// What is made in the same way is said once: `perplexity: wikitext2, c4: all windows of 2048 tokens`.
+/// Groups equal protocols: `perplexity: wikitext2, c4: all windows of 2048 tokens`.
 fn scored<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Option<String> {
     let named = protocols.map(|protocol| (protocol.short(), protocol.name().to_owned()));
     let lines: Vec<String> = by_how(named).map(|(how, names)| format!("{names}: {how}")).collect();
     (!lines.is_empty()).then(|| format!("{what} on {}", lines.join("; ")))
 }
 
-/// How things are made, each way with the names of what is made so.
+/// Groups names by how they are measured.
 fn by_how(named: impl Iterator<Item = (String, String)>) -> impl Iterator<Item = (String, String)> {
     grouped(named).into_iter().map(|(how, names)| (how, distinct(&names).join(", ")))
 }
 
-/// `128 sequences of 2048 tokens of c4-train, operators from the first 32`
+/// Formats `128 sequences of 2048 tokens of c4-train, operators from the first 32`.
 fn line(of: &Calibrated, sample: &Sample) -> String {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &of.calibration;
     let generated = if of.generated { " (generated)" } else { "" };
@@ -89,7 +89,7 @@ fn line(of: &Calibrated, sample: &Sample) -> String {
     format!("{sequences} sequences of {length} tokens of {corpus}{generated}{streamed}{seed}{operators}{trained}")
 }
 
-/// A line that names texts whose windows are drawn with replacement; none where there are none.
+/// Formats a line about texts whose windows are drawn with replacement, if any.
 pub(super) fn drawn<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Option<String> {
     let windows = |number: &&Measurement| matches!(number.sample, Sample::Losses(_));
     let drawn = |protocol: &'a Protocol| match protocol {
@@ -109,7 +109,7 @@ pub(super) fn drawn<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> O
     })
 }
 
-/// A sentence for each engine but the CPU's own in f32, with the backbones that it ran.
+/// Formats a sentence per engine other than the CPU's f32 kernels, with its backbones.
 pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
     let mut ran: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (backbone, engine) in engines.iter().filter(|(_, engine)| **engine != CPU) {
@@ -118,14 +118,14 @@ pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
     ran.into_iter().map(|(engine, backbones)| format!("Engine: {engine} ({}).", backbones.join(", "))).collect()
 }
 
-/// A sentence for each way in which weights are rounded, with the backbones whose weights are.
+/// Formats a sentence per weight type, with its backbones.
 pub fn rounding_notes(rounded: &BTreeMap<String, String>) -> Vec<String> {
     let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     rounded.iter().for_each(|(backbone, told)| ways.entry(told).or_default().push(backbone));
     ways.into_iter().map(|(told, backbones)| format!("{} ({}).", capital(told), backbones.join(", "))).collect()
 }
 
-/// `8-10` for a run of layers, `1,3` for single ones.
+/// Formats `8-10` for consecutive layers, `1,3` for single ones.
 pub(super) fn ranges(layers: &[usize]) -> String {
     let mut sorted = layers.to_vec();
     sorted.sort_unstable();

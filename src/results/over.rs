@@ -11,7 +11,7 @@ use super::{Factors, MeasuredProgram, Question, distinct};
 use crate::grid::Over;
 
 impl Results {
-    /// As a table shows them that is over something.
+    /// Aggregates the results as requested.
     #[must_use]
     pub fn over(&self, what: Option<Over>) -> Cow<'_, Self> {
         match what {
@@ -20,15 +20,13 @@ impl Results {
         }
     }
 
-    /// What a reader has to know of these numbers: over which seeds they are, which rows are one cut, which windows are no
-    /// independent draws.
+    /// Returns the notes about these numbers: seeds, equal cuts, dependent windows.
     pub fn notes(&self) -> Vec<String> {
         let numbers = || self.numbers().map(AsRef::as_ref);
         seed_notes(numbers()).into_iter().chain(equal_selections(&self.cells)).chain(drawn(numbers())).collect()
     }
 
-    /// The same with one cell for all that differ in the seed of their calibration alone. The dense backbone has none, and
-    /// stays as it is.
+    /// Merges cells that differ only in calibration seed. The dense cell stays.
     #[must_use]
     pub fn over_seeds(&self) -> Self {
         let mut cells: Vec<(Option<Factors>, Vec<&CellSummary>)> = Vec::new();
@@ -43,14 +41,14 @@ impl Results {
     }
 }
 
-/// The settings without the seed, where there is one, and the seed.
+/// Splits the seed from the settings, if there is one.
 fn seedless(factors: &Factors) -> (Option<Factors>, Option<u64>) {
     let mut rest = factors.clone();
     let seed = rest.remove(SEED).and_then(|seed| seed.as_u64());
     (seed.map(|_| rest), seed)
 }
 
-/// One number of several that differ in the seed alone.
+/// Merges numbers that differ only in seed.
 fn over(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     let first = group[0];
     let (rest, _) = seedless(&first.setup.variant);
@@ -77,14 +75,14 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Of a sample; none of one value.
+/// Computes the sample standard deviation. `None` for one value.
 fn deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
     Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
-/// One cell of several that differ in the seed alone.
+/// Merges cells that differ only in seed.
 fn merged(all: &[&CellSummary]) -> CellSummary {
     let first = all[0];
     let (Some(rest), _) = seedless(&first.factors) else { return first.clone() };
@@ -105,7 +103,7 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
     let word = |name: &str| rest.get(name).map(|of| of.as_str().map_or_else(|| of.to_string(), str::to_owned));
     let [corpus, sequences, length] =
         ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
-    // What any of them was asked, in the order of the first of each.
+    // All questions, by first appearance.
     let asked = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.asked));
     let of = |asked: &Question| over(&all.iter().filter_map(|cell| cell.number(asked)).collect::<Vec<_>>());
     CellSummary {
@@ -127,7 +125,7 @@ fn merged_programs(all: &[&CellSummary]) -> Vec<MeasuredProgram> {
     all.iter().filter(|_| is_known).flat_map(|cell| cell.programs.clone()).collect()
 }
 
-/// What stands under a table over seeds.
+/// Formats the notes under a table over seeds.
 fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Vec<String> {
     let seeds = |number: &'a Measurement| match &number.sample {
         Sample::Seeds(seeds) => Some(seeds.iter().map(|of| of.seed).collect::<Vec<u64>>()),
@@ -190,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_over_seeds_is_their_mean_with_the_deviation_of_a_sample() {
+    fn number_over_seeds_is_mean_with_sample_deviation() {
         let over = results(&[
             number(None, Some(70.0)),
             number(Some(0), Some(50.0)),

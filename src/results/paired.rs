@@ -1,5 +1,5 @@
-//! What stands beside a number: ours against the best of the others, item by item; and a published value beside ours, of which
-//! who compares says the verdict, and here it is data, and the words for it.
+//! Values next to a number: ours against the best of the others, item by item; and the published value next to ours. The
+//! verdict on the latter comes from the comparison; here are its data and wording.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct Paired {
     pub test: &'static str,
     /// The other variant's recovery.
     pub against: String,
-    /// Ours less theirs, as the values that stand in the table.
+    /// Ours minus theirs, from the values in the table.
     pub difference: f64,
     /// The probability of so large a difference by chance, two-sided.
     pub p: f64,
@@ -29,7 +29,7 @@ const DRAWS: usize = 20_000;
 const RESAMPLED: usize = 2000;
 const SEED: u64 = 0;
 /// The fewest windows that are resampled: quantiles of sets drawn from fewer are too narrow.
-const FEWEST: usize = 20;
+const MIN_WINDOWS: usize = 20;
 /// From which probability on two variants count as different.
 const LEVEL: f64 = 0.05;
 
@@ -38,8 +38,7 @@ impl Paired {
         self.p < LEVEL
     }
 
-    /// What stands beside the number: `+` where ours is better, `-` where it is worse, nothing where they cannot be told
-    /// apart.
+    /// Returns the mark of a test: `+` if ours is better, `-` if worse, empty if not significant.
     pub fn mark(&self) -> &'static str {
         match (self.significant(), self.better) {
             (true, Some(true)) => "+",
@@ -49,15 +48,16 @@ impl Paired {
     }
 }
 
-/// None where one has no value, the two have no items in common, or there are too few windows to resample.
+/// Tests two measurements. `None` without values, common items, or enough windows.
 pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
-    let (one, two) = (ours.record.value?, other.record.value?);
+    let one = ours.record.value?;
+    let two = other.record.value?;
     let (test, p) = match (ours.metric.test?, &ours.sample, &other.sample) {
         (PairedTest::Mcnemar, Sample::Right(a), Sample::Right(b)) => {
             ("mcnemar", flips(std::slice::from_ref(a), std::slice::from_ref(b))?)
         }
         (PairedTest::Permutation, Sample::Tasks(a), Sample::Tasks(b)) => ("permutation", flips(a, b)?),
-        (PairedTest::Bootstrap, Sample::Losses(a), Sample::Losses(b)) if a.len() >= FEWEST => {
+        (PairedTest::Bootstrap, Sample::Losses(a), Sample::Losses(b)) if a.len() >= MIN_WINDOWS => {
             ("bootstrap", paired_bootstrap(a, b, RESAMPLED, SEED).ok()?.p)
         }
         _ => return None,
@@ -66,7 +66,7 @@ pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     Some(Paired { test, against: other.record.condition.recovery.clone(), difference: one - two, p, better })
 }
 
-/// Each task's answers of both variants, against flipped signs; none where they are not answers to the same questions.
+/// Computes the sign-flip p of both variants' answers per task. `None` if they are answers to different questions.
 fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
     let same = ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.len() == b.len() && !a.is_empty());
     let only = |a: &[bool], b: &[bool]| a.iter().zip(b).filter(|&(&a, &b)| a && !b).count() as u64;
@@ -91,7 +91,7 @@ pub struct PaperComparison {
 }
 
 impl PaperComparison {
-    /// Why nothing follows from the difference; none where something does.
+    /// Returns why the difference means nothing, if so.
     pub fn other_protocol(&self) -> Option<String> {
         match &self.verdict {
             PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
@@ -99,7 +99,7 @@ impl PaperComparison {
         }
     }
 
-    /// The paper's value as the paper prints it.
+    /// Returns the paper's value as printed.
     pub fn paper_text(&self) -> String {
         format!("{:.2}", self.paper)
     }
@@ -110,36 +110,36 @@ impl PaperComparison {
             large if large.abs() >= 1e7 => format!("{large:+.2e}"),
             difference => format!("{difference:+.2}"),
         };
-        // What rounds to nothing is neither more nor less, and a hyphen is no minus.
+        // A difference that rounds to zero has no sign; negative ones get a minus sign instead of a hyphen.
         Some(match text.as_str() {
             "+0.00" | "-0.00" => "±0.00".to_owned(),
             other => other.replace('-', "−"),
         })
     }
 
-    /// The paper's value, and ours less it with the verdict's sign: a short line each.
+    /// Formats the paper's value, and ours minus it with the verdict's sign, on a line each.
     pub fn said(&self) -> Vec<String> {
         let difference = self.difference_text().map(|text| format!("{text} {}", self.verdict.sign()));
         [Some(self.paper_text()), difference].into_iter().flatten().collect()
     }
 
-    /// The verdict in a word, where there may be one.
+    /// Returns the verdict in one word, if there is one.
     pub fn word(&self) -> Option<String> {
         self.other_protocol().is_none().then(|| self.verdict.to_string())
     }
 }
 
-/// What may be said of ours and the paper's.
+/// Verdict on our number and the paper's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PaperVerdict {
     /// Within the tolerance.
     Same,
     Differs,
-    /// There is none of ours.
+    /// We have no value.
     #[default]
     Missing,
-    /// Ours is made in another way, which is told: nothing follows from the difference.
+    /// Our protocol differs as stated: no conclusion is possible.
     OtherProtocol(Vec<String>),
 }
 
@@ -153,7 +153,7 @@ impl PaperVerdict {
         }
     }
 
-    /// One character, so that nothing hangs on colour alone.
+    /// Returns the verdict as one character, so that colour is not needed.
     pub fn sign(&self) -> &'static str {
         match self {
             Self::Same => "=",
@@ -203,13 +203,13 @@ mod tests {
         }
     }
 
-    /// Of `count` questions those from `from` on, `right` of them, are answered rightly.
+    /// Returns `count` answers of which `right`, starting at `from`, are correct.
     fn answers(from: usize, right: usize, count: usize) -> Vec<bool> {
         (0..count).map(|at| (from..from + right).contains(&at)).collect()
     }
 
     #[test]
-    fn an_average_is_tested_as_it_is_shown_and_not_by_its_largest_task() {
+    fn average_is_tested_as_shown_not_by_its_largest_task() {
         // Eight small tasks are gained (6 of 100 each), one large task is lost (200 of 10,000).
         let tasks = |small: usize, large: usize| -> Vec<Vec<bool>> {
             std::iter::repeat_with(|| answers(0, small, 100)).take(8).chain([answers(0, large, 10_000)]).collect()
@@ -219,7 +219,8 @@ mod tests {
                 |task: &Vec<bool>| 100.0 * task.iter().filter(|&&right| right).count() as f64 / task.len() as f64;
             tasks.iter().map(share).sum::<f64>() / tasks.len() as f64
         };
-        let (one, two) = (tasks(56, 5_000), tasks(50, 5_200));
+        let one = tasks(56, 5_000);
+        let two = tasks(50, 5_200);
         let average =
             |tasks: &Vec<Vec<bool>>| number(metric::ACCURACY.metric(), mean(tasks), Sample::Tasks(tasks.clone()));
         let paired = test(&average(&one), &average(&two)).unwrap();
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_perplexity_is_better_where_it_is_lower_and_its_effect_is_in_perplexity() {
+    fn lower_perplexity_is_better_and_effect_is_in_perplexity() {
         let losses = |shift: f64| (0..50).map(|at| 3.0 + (f64::from(at) * 0.7).sin() + shift).collect::<Vec<f64>>();
         let text = |value, shift| number(Metric::perplexity("c4"), value, Sample::Losses(losses(shift)));
         let paired = test(&text(20.0, -0.1), &text(22.0, 0.0)).unwrap();

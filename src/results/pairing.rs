@@ -1,7 +1,6 @@
-//! Which number of one run stands beside which of another, by what each is. First what is one thing in both, whatever it is
-//! called. Of the rest those of one name and method that are alike but for the aspects that are one within each run and differ
-//! between them. What several numbers of a run could stand for stands beside none. Names of one run may be said to be another's:
-//! `--map tiny-llama=tiny-qwen3`.
+//! Pairs numbers of two runs by identity. Equal identities are paired first, whatever their names. The rest are paired
+//! by name and method if they differ only in aspects that have one value per run. Numbers with several possible
+//! partners are not paired. Names can be mapped: `--map tiny-llama=tiny-qwen3`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +23,7 @@ pub(super) struct Pairing {
     pub coinciding: Vec<Coinciding>,
 }
 
-/// Two numbers side by side, and all in which they are unlike.
+/// Two paired numbers with all their differences.
 #[derive(Debug)]
 pub(super) struct NumberPair {
     pub first: usize,
@@ -39,11 +38,11 @@ pub(super) struct Coinciding {
     pub settings: Vec<String>,
 }
 
-/// What a number is, and what its run calls the inputs that it is made from.
+/// Identity of a number, with its run's names of the inputs.
 struct Subject {
     at: usize,
     called: NumberNames,
-    /// Which of the numbers of what was measured it is.
+    /// Which number of a measurement it is.
     kind: String,
     leaves: Leaves,
 }
@@ -62,11 +61,13 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
         run.numbers.iter().enumerate().map(|(at, number)| Subject::new(run, at, number, known)).collect()
     };
     let mut found = Pairing::default();
-    let (mut one, mut two) = (Vec::new(), all(second));
-    // What is said to be called otherwise is that, whatever else is the same.
+    let mut one = Vec::new();
+    let mut two = all(second);
+    // Mapped names are equal, whatever else differs.
     let mut mapped = Vec::new();
     for own in all(first) {
-        let (at, called) = (own.at, own.called.clone());
+        let at = own.at;
+        let called = own.called.clone();
         match own.renamed(renamed) {
             Some(own) if own.called == called => one.push(own),
             Some(own) => mapped.push(own),
@@ -92,7 +93,7 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
     found
 }
 
-/// Takes out what has one key in both runs. Of several those stand beside each other that are called the same.
+/// Takes numbers with the same key in both runs. Of several, those with equal names are paired.
 fn pair<K: Ord>(one: &mut Vec<Subject>, two: &mut Vec<Subject>, found: &mut Pairing, key: impl Fn(&Subject) -> K) {
     let mut places: BTreeMap<K, (Vec<Subject>, Vec<Subject>)> = BTreeMap::new();
     for of in one.drain(..) {
@@ -138,13 +139,13 @@ impl Subject {
         let called = NumberNames { backbone: of.backbone.clone(), metric: number.record.metric.clone(), text };
         let leaves = match run.leaves(number).filter(|_| known) {
             Some(leaves) => leaves,
-            // Of what was never planned there is what was asked for.
+            // A number that was never planned is identified by its question.
             None if known => leaves(&serde_json::json!({"asked": run.factors(number)})),
             None => by_condition(number),
         };
         let kind = match Metric::find(&called.metric) {
             Ok(metric) if metric.is_latency() => metric.family().to_owned(),
-            // What it is a perplexity of, or an accuracy on, its measure says; of one measure there are several metrics.
+            // The measure states the text or task; one measure has several metrics.
             of if leaves.keys().any(|aspect| aspect.is_of("measure")) => {
                 of.map_or(metric::TASK.name, |metric| metric.entry().name).to_owned()
             }
@@ -153,7 +154,7 @@ impl Subject {
         Self { at, called, kind, leaves }
     }
 
-    /// As the second run calls it; none where the second run calls something else so.
+    /// Renames a number to the second run's names. `None` if another thing has that name there.
     fn renamed(self, renamed: &Renamed) -> Option<Self> {
         let NumberNames { backbone, metric, text } = &self.called;
         let text = match text {
@@ -171,7 +172,7 @@ impl Subject {
         Some(Self { called, leaves, ..self })
     }
 
-    /// By which name an aspect goes: what a run calls so, it has once.
+    /// Returns the name that an aspect belongs to, if it belongs to one input or method.
     fn owner(&self, aspect: &Aspect) -> Option<String> {
         let leaf = |name: &str| self.leaves.get(name).map(ToString::to_string);
         let NumberNames { backbone, metric, text } = &self.called;
@@ -188,7 +189,7 @@ impl Subject {
         }
     }
 
-    /// What it is, less these aspects. Beside which others a time was measured keeps none apart.
+    /// Returns the identity without some aspects. Timing cohorts never separate numbers.
     fn without(&self, aside: &BTreeSet<(Aspect, Option<String>)>) -> Leaves {
         let kept = |aspect: &Aspect| {
             aspect.name() != "among" && (aside.is_empty() || !aside.contains(&(aspect.clone(), self.owner(aspect))))
@@ -204,7 +205,7 @@ impl Subject {
 /// Aspects whose values are names that `--map` may say.
 const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
 
-/// All that a run by an older program says of a number.
+/// Returns what an older run records about a number.
 fn by_condition(number: &StoredNumber) -> Leaves {
     let of = &number.record.condition;
     let dense = of.depth == 0;
@@ -215,14 +216,16 @@ fn by_condition(number: &StoredNumber) -> Leaves {
     }))
 }
 
-/// The aspects that all numbers of a run that have them have alike, and that the runs have not alike; those of a named input
-/// or method under its name.
+/// Returns the aspects that are uniform within each run but differ between runs; for a named input or method, under its
+/// name.
 fn aside(one: &[&Subject], two: &[&Subject]) -> BTreeSet<(Aspect, Option<String>)> {
-    let (one, two) = (values(one), values(two));
+    let one = values(one);
+    let two = values(two);
     let constant = |of: Option<&BTreeSet<Canonical>>| of.is_none_or(|values| values.len() == 1);
     let of = one.keys().chain(two.keys()).filter(|of| {
-        let (a, b) = (one.get(of), two.get(of));
-        // Methods are never taken for each other, nor what was trained for what was not.
+        let a = one.get(of);
+        let b = two.get(of);
+        // Different methods are never paired, nor trained with untrained ones.
         let is_method = ["cut.criterion", "repair.recovery"].contains(&of.0.as_str())
             || (of.0.is_of("repair.training") && (a.is_none() || b.is_none()));
         a != b && constant(a) && constant(b) && !is_method
@@ -240,7 +243,7 @@ fn values(all: &[&Subject]) -> BTreeMap<(Aspect, Option<String>), BTreeSet<Canon
     found
 }
 
-/// The aspects that some of these numbers of a run have otherwise than others, as far as the run says any.
+/// Iterates over the aspects in which some numbers of a run differ from others.
 fn varying<'a>(run: &'a StoredResults, places: &'a [usize]) -> impl Iterator<Item = Aspect> {
     let told = |at: usize| {
         let number = &run.numbers[at];
@@ -278,7 +281,7 @@ impl Renamed {
         Ok(Self(names.iter().cloned().collect()))
     }
 
-    /// None where the second run calls something else so.
+    /// Renames a name. `None` if another thing has that name in the second run.
     pub(super) fn name(&self, name: &str) -> Option<String> {
         match self.0.get(name) {
             Some(to) => Some(to.clone()),
@@ -287,7 +290,7 @@ impl Renamed {
         }
     }
 
-    /// `corpora.c4`
+    /// Renames `corpora.c4`.
     pub(super) fn dotted(&self, name: &str) -> Option<String> {
         let (kind, name) = name.split_once('.')?;
         Some(format!("{kind}.{}", self.name(name)?))
@@ -302,7 +305,7 @@ impl Renamed {
         }
     }
 
-    /// A tree of settings with every key and text that is one of the names.
+    /// Renames every key and text of a settings tree.
     pub(super) fn value(&self, value: &Value) -> Value {
         let name = |name: &String| self.0.get(name).unwrap_or(name).clone();
         match value {
@@ -314,7 +317,7 @@ impl Renamed {
     }
 }
 
-/// Everything of a run that can be renamed.
+/// Returns everything of a run that can be renamed.
 fn known(run: &StoredResults) -> BTreeSet<String> {
     let of = run.numbers.iter().map(|number| &number.record.condition);
     let conditions = of.flat_map(|of| {

@@ -27,7 +27,7 @@ pub enum Protocol {
         shards: Option<ShardOrder>,
         /// Tokens of a window.
         length: usize,
-        /// Only so many windows, the first ones.
+        /// Maximum number of windows, from the first.
         limit: Option<usize>,
         /// Windows that are scored, and those that there are; none where the text was not read.
         windows: Option<usize>,
@@ -48,14 +48,15 @@ pub enum Protocol {
         metric: String,
         /// Which special tokens contexts begin with.
         bos: Bos,
-        /// As the grid has it: so many documents, or below 1 that part of them.
+        /// Same as in the grid: a number of documents, or a fraction below 1.
         limit: Option<f64>,
         /// Tokens of an input, where it is not the backbone's own length.
         max_length: Option<usize>,
         /// Documents scored, of all that the file has.
         documents: usize,
         original: usize,
-        /// Whether all documents of the published split are scored: only then may a value stand beside a published one.
+        /// Whether all documents of the published split are scored: only then is the value comparable with a published
+        /// one.
         whole: bool,
         /// Whether a program made the documents up.
         generated: bool,
@@ -63,11 +64,11 @@ pub enum Protocol {
     /// A metric of a task by its definition, or of a group of such tasks; shares in percent.
     #[serde(rename = "lm_eval")]
     Defined {
-        /// As the grid writes it, with its options.
+        /// The value as written in the grid, with options.
         label: String,
         /// The task or group, as lm-evaluation-harness calls it.
         name: String,
-        /// Of a task what its definition says of it; of a group none.
+        /// For a task, the output type of its definition; `None` for a group.
         #[serde(skip_serializing_if = "Option::is_none")]
         output: Option<&'static str>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,7 +93,7 @@ pub enum Protocol {
     /// One forward pass over a prompt, the head at every position, or what is decoded behind it; the variants' passes one
     /// after the other in each round.
     Latency {
-        /// What is told of it.
+        /// Its registry entry.
         #[serde(serialize_with = "by_name")]
         metric: &'static MetricEntry,
         /// Tokens of a sequence, and sequences.
@@ -106,7 +107,7 @@ pub enum Protocol {
         /// Passes that are not counted, and that are.
         warmups: usize,
         rounds: usize,
-        /// What computed.
+        /// The machine of the measurement.
         machine: String,
     },
     /// Another metric of the same windows or documents.
@@ -136,10 +137,11 @@ fn by_name<S: Serializer>(metric: &&'static MetricEntry, serializer: S) -> Resul
 }
 
 impl Protocol {
-    /// A column for each metric of each text and each task, of the tasks together where there are several, and of each prompt.
+    /// Returns the columns: each metric of each text and task, of several tasks together, and of each prompt.
     pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let unlike = outcome.unlike_vocabularies(grid);
-        let (texts, tasks) = (&grid.evaluate.perplexity, &grid.evaluate.tasks);
+        let texts = &grid.evaluate.perplexity;
+        let tasks = &grid.evaluate.tasks;
         let scored: Vec<&TaskUse> = tasks.iter().filter(|used| outcome.task(used).is_some()).collect();
         let columns = |metric: &'static MetricEntry| -> Vec<Self> {
             let derived = |of| Self::Derived { metric, of };
@@ -162,13 +164,13 @@ impl Protocol {
         shown.flat_map(|metric| columns(metric)).chain(Self::defined(grid, outcome)).chain(latencies).collect()
     }
 
-    /// Every metric of each group and each task of definitions.
+    /// Returns every metric of each defined group and task.
     fn defined(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let known = |name: &str, how: &Asking| {
             let used = DefinitionUse { name: name.to_owned(), how: how.clone() };
             Some((outcome.defined(&used)?, grid.definitions.get(name)?))
         };
-        // Of a group nothing is said that its tasks have each for itself.
+        // A group's label omits options that its tasks state themselves.
         let protocol = |column: DefinedColumn, name: &str, how: &Asking, members: &[Member<'_>], is_group: bool| {
             let task = members.first().filter(|_| !is_group).map(|(_, task)| &task.definition);
             Self::Defined {
@@ -208,13 +210,13 @@ impl Protocol {
         all
     }
 
-    /// Of several backbones one may have fewer windows than the limit: the column is limited if any is.
+    /// Describes the windows of a column, which is limited if any backbone is.
     fn windows(grid: &Grid, outcome: &GridOutcome, text: &Perplexity) -> Self {
         let read = outcome.text_reads(text);
         Self::text(grid, text, read.min_by_key(|read| read.windows == read.all))
     }
 
-    /// What is told of a prompt, each by itself. `machine` is the one that they were measured on, in words.
+    /// Returns the protocols of a prompt's metrics. `machine` describes where they were measured.
     pub fn latencies(grid: &Grid, prompt: Latency, machine: &str) -> Vec<Self> {
         let Rounds { warmups, timed: rounds } = Rounds::PAPER;
         let latency = |metric: &&'static MetricEntry| Self::Latency {
@@ -235,7 +237,7 @@ impl Protocol {
         ENTRIES.iter().filter(told).map(latency).collect()
     }
 
-    /// How a text is scored; `read` is what one backbone has read of it.
+    /// Describes how a text is scored; `read` is what one backbone has read.
     pub fn text(grid: &Grid, text: &Perplexity, read: Option<TextExtent>) -> Self {
         let corpus = &grid.corpora[&text.corpus];
         Self::Windows {
@@ -250,7 +252,7 @@ impl Protocol {
         }
     }
 
-    /// How a task is scored.
+    /// Describes how a task is scored.
     pub fn task(grid: &Grid, used: &TaskUse, of: &TaskExtent) -> Self {
         Self::MultipleChoice {
             name: used.name.clone(),
@@ -268,7 +270,7 @@ impl Protocol {
         }
     }
 
-    /// What its numbers are the answers to.
+    /// Returns the question that its numbers answer.
     pub fn asked(&self) -> Question {
         match self {
             Self::Windows { corpus, length, .. } => {
@@ -290,7 +292,7 @@ impl Protocol {
         }
     }
 
-    /// The metric that is measured so.
+    /// Returns the metric.
     pub fn measures(&self) -> Metric {
         match self {
             Self::Windows { corpus, .. } => Metric::perplexity(stem(corpus)),
@@ -306,12 +308,12 @@ impl Protocol {
         }
     }
 
-    /// The column's name: `ppl wikitext2-test@512`, `arc_easy`, `average`.
+    /// Formats the column's name: `ppl wikitext2-test@512`, `arc_easy`, `average`.
     pub fn column(&self) -> String {
         self.asked().to_string()
     }
 
-    /// The column explained, for the line below a table.
+    /// Explains the column, for the line below a table.
     pub fn note(&self) -> String {
         let column = self.column();
         match self {
@@ -342,7 +344,7 @@ impl Protocol {
         }
     }
 
-    /// How much of what is scored, and what is not the published text or split, in a few words.
+    /// Formats the amount of data, and deviations from the published data.
     pub fn amount(&self) -> String {
         match self {
             Self::Windows { length, limit, windows, all, generated, shards, .. } => {
@@ -397,7 +399,7 @@ impl Protocol {
         }
     }
 
-    /// The same for a line about many columns: what is as published is not counted, what is usual is not said.
+    /// Formats a short version for lines about many columns, omitting defaults.
     pub fn short(&self) -> String {
         match self {
             Self::MultipleChoice { whole, bos, limit, max_length, .. } => {
@@ -412,7 +414,7 @@ impl Protocol {
         }
     }
 
-    /// What the column is called in such a line.
+    /// Returns the column's name in such a line.
     pub fn name(&self) -> &str {
         match self {
             Self::Windows { corpus, .. } => corpus,
@@ -426,7 +428,7 @@ impl Protocol {
     }
 }
 
-/// What is to be said of a text that is streamed.
+/// Describes a streamed text.
 pub(super) fn streamed(shards: Option<ShardOrder>) -> &'static str {
     match shards {
         None => "",
@@ -435,7 +437,7 @@ pub(super) fn streamed(shards: Option<ShardOrder>) -> &'static str {
     }
 }
 
-/// `c4` of `c4-train`: the paper names a text, whichever of its splits is used for what.
+/// Returns `c4` for `c4-train`, because the paper names texts without splits.
 pub fn stem(corpus: &str) -> &str {
     ["-train", "-validation", "-test"].iter().find_map(|split| corpus.strip_suffix(split)).unwrap_or(corpus)
 }

@@ -1,4 +1,5 @@
-//! `run.json`: what made the numbers beside it, and what a results folder belongs to. Another description has another folder.
+//! `run.json`: the origin of the numbers next to it, and the description that a results folder belongs to. Other
+//! descriptions have other folders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,7 +29,7 @@ pub struct Provenance {
     pub dirty: bool,
     /// The command line, program first.
     pub command: Vec<String>,
-    /// What the folder belongs to.
+    /// The description of the folder's run.
     pub description: RunDescription,
     /// Whether it is the recorded run, which the repository keeps.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -40,21 +41,21 @@ pub struct Provenance {
     /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
     pub seeds: Vec<u64>,
-    /// What ran each backbone: engine, float type, class of device.
+    /// Engine of each backbone, with float type and class of device.
     pub engines: BTreeMap<String, EngineId>,
     pub machine: Machine,
     /// The most bytes of memory that the process held; none where the system does not tell.
     pub peak_memory_bytes: Option<u64>,
-    /// SHA-256 of each file beside this one, by name.
+    /// SHA-256 of each file next to this one, by name.
     pub files: BTreeMap<String, String>,
     /// RFC 3339, UTC.
     pub started: String,
     pub finished: String,
-    /// What each cell found on its way: selection scores, operators' figures.
+    /// Details of each cell: selection scores, figures of operators.
     pub cells: serde_json::Value,
 }
 
-/// What is asked of a record whose cells are not: they are passed over, as they are most of it.
+/// Reads a record without its cells, which are most of it.
 #[derive(Deserialize)]
 struct RecordOutline {
     #[serde(default)]
@@ -69,17 +70,17 @@ impl Provenance {
     /// The file's name in a results folder.
     pub const FILE: &str = "run.json";
 
-    /// What a results folder belongs to, by its record; none where it has none, or one from before descriptions were kept.
+    /// Reads the run description of a results folder. `None` for older records or none.
     pub fn described(folder: &Path) -> Option<RunDescription> {
         serde_json::from_value(Self::outline(folder)?.description).ok()
     }
 
-    /// Whether a folder holds the recorded run.
+    /// Returns whether a folder holds the recorded run.
     pub fn is_recorded(folder: &Path) -> bool {
         Self::outline(folder).is_some_and(|record| record.recorded == true)
     }
 
-    /// When the run in a folder was finished, as its record says.
+    /// Returns when a folder's run finished, by its record.
     pub fn finished(folder: &Path) -> Option<String> {
         Some(Self::outline(folder)?.finished.as_str()?.to_owned())
     }
@@ -88,7 +89,7 @@ impl Provenance {
         Self::read(folder).ok()
     }
 
-    /// What the record in a folder says, as far as it is asked for.
+    /// Reads parts of a folder's record.
     ///
     /// # Errors
     /// There is none, or it is damaged.
@@ -104,7 +105,7 @@ impl Provenance {
     /// # Errors
     /// Exit code 3 when the folder cannot be written to.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        // What a repository keeps should be small.
+        // Files kept in a repository should be small.
         let text = if self.recorded { serde_json::to_string(self) } else { serde_json::to_string_pretty(self) };
         let mut text =
             text.map_err(|error| Error::job("the record of the run has no JSON form").found(error.to_string()))?;
@@ -119,11 +120,11 @@ impl Provenance {
 pub enum By {
     /// All that the grid evaluates, as one table.
     Run,
-    /// What an artifact shows of its grid.
+    /// An artifact of the paper.
     Reproduce,
 }
 
-/// What was run, on what, and how: all that makes two runs of one name two results.
+/// The grid, inputs and settings of a run: everything by which two runs of one name differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunDescription {
@@ -131,16 +132,16 @@ pub struct RunDescription {
     pub name: String,
     pub profile: Option<String>,
     pub by: By,
-    /// What was set from outside, by key.
+    /// Values set on the command line, by key.
     pub overrides: Vec<String>,
-    /// What runs each backbone.
+    /// Engine of each backbone.
     pub engines: BTreeMap<String, ComputeId>,
     /// In a few words, how that differs from the file as it stands and as this machine runs it; empty where it does not.
     pub differs: Vec<String>,
 }
 
 impl RunDescription {
-    /// Of a grid that is run or, where its file describes an artifact, reproduced under a name.
+    /// Describes a grid that is run or, for an artifact, reproduced under a name.
     ///
     /// # Errors
     /// An engine that cannot run here.
@@ -157,7 +158,7 @@ impl RunDescription {
             chosen.map(|(name, of)| Ok((name.clone(), asked.choose(&of.path)?.id().into()))).collect()
         };
         let engines = choose(asked)?;
-        // Of two settings of one key the later one counts; all else may stand in any order.
+        // Of two settings of one key the later wins; otherwise the order does not matter.
         let mut sorted: Vec<String> = overrides.iter().map(|text| text.trim().to_owned()).collect();
         sorted.sort_by(|a, b| key(a).cmp(key(b)));
         let mut differs = sorted.clone();
@@ -170,14 +171,14 @@ impl RunDescription {
         Ok(Self { name: name.to_owned(), profile: grid.profile.clone(), by, overrides: sorted, engines, differs })
     }
 
-    /// Whether results of the other one may take the place of this one's. The file may have got other backbones since.
+    /// Returns whether results of `other` may replace this one's. The file may have other backbones since.
     pub fn is_same(&self, other: &Self) -> bool {
         let alike = |(name, engine): (&String, &ComputeId)| other.engines.get(name).is_none_or(|of| of == engine);
         let named = |of: &Self| (of.name.clone(), of.profile.clone(), of.by, of.overrides.clone());
         named(self) == named(other) && self.engines.iter().all(alike)
     }
 
-    /// What tells its folder's name from another one's.
+    /// Returns the parts that distinguish its folder name.
     pub fn parts(&self) -> Vec<String> {
         match self.differs.as_slice() {
             [] => vec![words(&self.engines), if self.by == By::Run { "run" } else { "reproduce" }.to_owned()],
@@ -185,7 +186,7 @@ impl RunDescription {
         }
     }
 
-    /// Whether the grid itself got another name from outside.
+    /// Returns whether the grid was renamed from outside.
     pub fn is_renamed(&self) -> bool {
         self.by == By::Run && self.overrides.iter().any(|text| key(text) == "name")
     }

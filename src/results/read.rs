@@ -1,4 +1,4 @@
-//! What came of a grid, read from the store: the store alone says what is done.
+//! Results of a grid, read from the store, which alone determines what is done.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::work::backbone::{BackbonePlan, Evaluation, Subject, Variant};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 impl GridOutcome {
-    /// Reads what is stored of a plan. A cell with a reason has failed; another one that lacks something is not made yet.
+    /// Reads the stored results of a plan. A cell with a reason has failed; others with missing parts are unfinished.
     ///
     /// # Errors
     /// Damage that appeared since the run looked.
@@ -49,7 +49,7 @@ impl GridOutcome {
     }
 }
 
-/// What the stored tokens of an evaluation tell, whatever the variant: that of its kind.
+/// Information from the stored tokens of an evaluation, the same for all variants.
 struct TokensRead {
     text: Option<TextExtent>,
     solutions: Option<Arc<Solutions>>,
@@ -78,7 +78,7 @@ struct BackboneReader<'a> {
     grid: &'a Grid,
     backbone: &'a BackbonePlan,
     store: &'a Store,
-    /// Of each evaluation.
+    /// One per evaluation.
     scored: Vec<TokensRead>,
     errors: Vec<DrawnErrors<'a>>,
     /// The paths of the input files, by their hashes.
@@ -121,7 +121,7 @@ impl<'a> BackboneReader<'a> {
             result.training = distilled::losses(&artifact)?;
             result.seconds += artifact.meta().seconds;
         }
-        // What scores were made from may have gone to make room.
+        // The sources of scores may have been removed to make room.
         if variant.scores.is_empty() && variant.latencies.is_empty() && result.boundaries.is_empty() {
             let lacks = variant.operator.is_some();
             result.missing = lacks.then(|| "its operator is not solved".to_owned());
@@ -140,7 +140,8 @@ impl<'a> BackboneReader<'a> {
                 Subject::Windows(text) => {
                     let sample = values.map(|windows| Losses { windows });
                     if let Some(losses) = sample.as_ref().filter(|losses| losses.not_finite() > 0) {
-                        let (bad, all) = (losses.not_finite(), losses.windows.len());
+                        let bad = losses.not_finite();
+                        let all = losses.windows.len();
                         let reason = format!("{bad} of {all} windows of {} have no finite loss", text.corpus);
                         result.failure = Some(reason);
                     }
@@ -164,7 +165,7 @@ impl<'a> BackboneReader<'a> {
                     });
                     let sample = match scores.transpose() {
                         Ok(sample) => sample,
-                        // What a metric cannot be told of is a property of this variant's answers.
+                        // Metrics that cannot be computed depend on this variant's answers.
                         Err(error) => {
                             result.failure = Some(error.one_line());
                             None
@@ -229,8 +230,8 @@ impl<'a> BackboneReader<'a> {
 }
 
 impl BackboneReader<'_> {
-    /// Notes the input files whose hashes stand in a key or in its parents'. Weights and config stand there as one hash
-    /// of several files: those of the backbone's folder count for every cell.
+    /// Notes the input files whose hashes are in a key or in its parents. Weights and config are one hash over several
+    /// files: those of the backbone's folder count for every cell.
     fn read_by(&self, key: &Value, result: &mut CellResult) {
         match key {
             Value::String(hash) => {

@@ -1,6 +1,6 @@
-//! One number of a table, wherever it comes from: the paper's tables and ours are compared as lists of these; and the question
-//! that it answers, as a grid asks it: the columns of a run. Of two backbones it may be two measures (each reads a task
-//! in its own length), so a number is its cell and what was asked of it.
+//! One number of a table from any source: the paper's tables and ours are compared as lists of these. Also the question
+//! that it answers, as the grid asks it: the columns of a run. For two backbones one question may be two measures (each
+//! reads a task in its own length), so a number is identified by its cell and question.
 //!
 //! The words are those of the paper's tables as data (`data/paper/*.csv`), in both profiles.
 
@@ -16,7 +16,7 @@ use crate::metric::{DECODE, Metric, MetricEntry, PREFILL};
 /// The criterion of the dense backbone.
 pub const DENSE: &str = crate::criterion::DENSE.name;
 
-/// What a number was measured on.
+/// The condition of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
     /// `llama-3-8b`, `tiny-llama`, …
@@ -36,7 +36,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// The corpus of the calibration, and the number of its sequences where it is named.
+    /// Returns the calibration corpus, and the number of its sequences if named.
     pub fn calibrated(&self) -> (&str, Option<&str>) {
         self.calibration.split_once(':').map_or((&self.calibration, None), |(corpus, size)| (corpus, Some(size)))
     }
@@ -56,7 +56,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The part of a time that its deviation is, where that is so large that nothing can be said by it.
+    /// Returns the relative deviation of an unstable time.
     pub fn noise(&self) -> Option<f64> {
         let timed = |metric: Metric| [PREFILL.id, DECODE.id].contains(&metric.family());
         let timed = Metric::find(&self.metric).is_ok_and(timed);
@@ -65,17 +65,17 @@ impl Record {
     }
 }
 
-/// What is asked of every cell.
+/// A question asked of every cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Question {
     Text(&'static MetricEntry, Perplexity),
     Task(&'static MetricEntry, TaskUse),
-    /// Of a task or a group of tasks by definitions.
+    /// A task or a group of tasks with definitions.
     Defined(DefinedColumn),
-    /// Of all tasks together.
+    /// All tasks together.
     Tasks(&'static MetricEntry),
     Prompt(&'static MetricEntry, Latency),
-    /// What stands in no table of a run, by its metric's id.
+    /// A number that is in no table of a run, by its metric's id.
     Besides(String),
 }
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn how_much_a_backbone_reads_of_a_text_is_no_other_question_and_its_length_is() {
+    fn extent_is_not_part_of_a_metric_key_but_length_is() {
         assert_eq!(text(64, 5).asked(), text(64, 9).asked());
         assert_ne!(text(64, 5).asked(), text(48, 5).asked());
         let bits = Protocol::Derived {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_to_score_one_task_are_two_questions_and_the_metric_is_none() {
+    fn two_protocols_of_a_task_are_two_keys_of_one_metric() {
         let used = |bos| TaskUse { name: "copa".into(), limit: None, bos, max_length: None, draw: None };
         assert_ne!(
             Question::Task(&metric::TASK, used(Bos::Tokenizer)),

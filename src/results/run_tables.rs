@@ -17,10 +17,10 @@ use crate::{criterion, recovery};
 
 /// The status of a cell that has a result.
 pub(super) const OK: &str = "ok";
-/// That of one that nobody has made wholly.
+/// Text for an unfinished cell.
 const UNMADE: &str = "not made yet";
 
-/// All of some results. `besides` are lines that a reader has to know.
+/// Builds the table of all results. `besides` are notes.
 pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let decimals: Vec<usize> = results.protocols.iter().map(|protocol| decimals(results, protocol)).collect();
     // Most grids have nothing to note.
@@ -94,20 +94,20 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     table.ranked()
 }
 
-/// A cell's number; none where there is nothing to print.
+/// Returns a cell's printed number, if there is one.
 pub(super) fn shown(cell: &CellSummary, asked: &Question, decimals: usize) -> Option<PrintedNumber> {
     let known = |of: &&Arc<Measurement>| of.record.value.is_some() || of.sample == Sample::OutOfMemory;
     Some(PrintedNumber::printed(cell.number(asked).filter(known)?, decimals, ""))
 }
 
-/// What a cell has of a setting; nothing where it has none.
+/// Returns a cell's setting as text; empty if it has none.
 fn factor(cell: &CellSummary, name: &str) -> String {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     cell.factors.get(name).map(text).unwrap_or_default()
 }
 
-/// So many decimals for all numbers of a column that the smallest still shows four figures or more, and points line up. A
-/// perplexity has as many figures as it needs; a percentage always two decimals, as in the paper.
+/// Returns the decimals of a column, so that its smallest number shows at least four digits. Percentages have two, as in
+/// the paper.
 pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
     if protocol.measures().nearness == Nearness::Difference {
         return 2;
@@ -127,14 +127,14 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
 /// A column: backbone, layers removed, layers.
 type Setting = (String, usize, usize);
 
-/// One metric of some results: that of a column of the long table; without one, the average of the tasks, or else the
-/// first. `besides` are lines that a reader has to know.
+/// Builds the table of one metric: the given column, else the average of the tasks, else the first. `besides` are notes.
 ///
 /// # Errors
 /// A metric that the results do not have, or none at all.
 pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec<String>) -> Result<Table> {
     let protocol = chosen(&results.protocols, metric)?;
-    let (asked, decimals) = (protocol.asked(), decimals(results, protocol));
+    let asked = protocol.asked();
+    let decimals = decimals(results, protocol);
     let setting = |cell: &CellSummary| (cell.backbone.clone(), cell.depth, cell.layers);
     let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth > 0).map(setting).collect();
     // A backbone that is not pruned has a column of its own.
@@ -143,7 +143,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     let variants = distinct(results.cells.iter().map(variant).collect::<Vec<_>>().iter());
     let row = |(of, called): (&RowFactors, String)| {
         let number = |(backbone, depth, _): &Setting| {
-            // The dense value stands in each column of its backbone.
+            // The dense value is in each column of its backbone.
             let own = |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth == 0);
             shown(results.cells.iter().filter(own).find(|cell| variant(cell) == *of)?, &asked, decimals)
         };
@@ -172,7 +172,8 @@ fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Pro
         None => average.or(protocols.first()),
     };
     found.ok_or_else(|| {
-        let (asked, known) = (metric.unwrap_or_default(), protocols.iter().map(Protocol::column).collect::<Vec<_>>());
+        let asked = metric.unwrap_or_default();
+        let known = protocols.iter().map(Protocol::column).collect::<Vec<_>>();
         let error = Error::bad_input("the run has no such metric").at("--metric");
         let error = error.expected(format!("one of {}", known.join(", "))).found(format!("`{asked}`"));
         match nearest(asked, known.iter().map(String::as_str)) {
@@ -182,7 +183,7 @@ fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Pro
     })
 }
 
-/// What a row is about: the settings of its cells, whatever their backbones and depths. The dense backbone has none.
+/// The settings of a row's cells, without backbone and depth. Empty for the dense backbone.
 type RowFactors = Factors;
 
 fn variant(cell: &CellSummary) -> RowFactors {
@@ -190,8 +191,7 @@ fn variant(cell: &CellSummary) -> RowFactors {
     own.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// What the rows are called: a recovery stands below the criterion that it repairs, where that has a row of its own, and
-/// what would be called alike is told apart.
+/// Labels rows: a recovery goes below the row of its criterion, and equal labels are distinguished.
 fn called(variants: &[RowFactors]) -> Vec<String> {
     let word =
         |of: &RowFactors, name: &str| of.get(name).and_then(|of| of.as_str().map(str::to_owned)).unwrap_or_default();

@@ -162,7 +162,7 @@ fn notes_have_a_column_where_there_are_any() {
 }
 
 #[test]
-fn markdown_marks_the_best_and_names_the_protocols_and_tells_no_times() {
+fn markdown_marks_best_names_protocols_omits_times() {
     let text = markdown(&table());
     assert!(text.contains("| 123.456 | — |") && text.contains("| **25.500** | 3.25e12 |"), "{text}");
     assert_eq!(text.matches("**").count(), 2, "only pruned variants compete, and alone there is no best:\n{text}");
@@ -172,7 +172,7 @@ fn markdown_marks_the_best_and_names_the_protocols_and_tells_no_times() {
 }
 
 #[test]
-fn the_best_is_sought_within_a_backbone_and_depth_and_what_prints_alike_is_alike() {
+fn best_is_per_backbone_and_depth_with_printed_ties() {
     let rows = [
         cell("a", 3, "x", &[Some(2.900_000_015)]),
         cell("a", 3, "y", &[Some(2.9)]),
@@ -211,7 +211,7 @@ fn what_its_calibration_cannot_determine_is_never_the_best() {
 }
 
 #[test]
-fn of_accuracies_the_highest_is_best_and_errors_stand_in_the_files_alone() {
+fn highest_accuracy_is_best_and_errors_are_only_in_files() {
     let with = |value, recovery| Made { error: Some(5.0), ..cell("a", 3, recovery, value) };
     let table = long(&results(vec![task()], &[with(&[Some(55.0)], "x"), with(&[Some(60.0)], "y")]), "", Vec::new());
     assert!(table.rows[1].cells[0].as_ref().unwrap().best);
@@ -261,7 +261,7 @@ fn an_unwritable_folder_is_said_with_exit_code_3() {
 }
 
 #[test]
-fn methods_stand_in_rows_and_backbones_with_their_depths_in_columns() {
+fn methods_are_rows_and_backbones_with_depths_columns() {
     let average = Protocol::Average { tasks: 2 };
     let of = |backbone, depth, recovery, value: &'static [Option<f64>]| cell(backbone, depth, recovery, value);
     let rows = [
@@ -294,12 +294,12 @@ Bold: best of a block; underlined: second; in italics: ours.
     assert!(error.exit_code() == 2 && error.to_string().contains("did you mean `average`?"), "{error}");
 }
 
-/// Of 100 documents the first `right` are answered rightly.
+/// Returns 100 documents of which the first `right` are correct.
 fn answered(right: usize) -> Sample {
     Sample::Right((0..100).map(|at| at < right).collect())
 }
 
-/// Ghosted above two others by the same documents; `change` says what else differs of one of them.
+/// Builds ghosted above two others on the same documents; `change` modifies one of them.
 fn tested(change: impl FnOnce(&mut Measurement)) -> Table {
     let values = [("none", 40), ("linearpatch-diag", 50), ("ghosted", 80)];
     let rows = values.map(|(name, right)| (name, [Some(right as f64)]));
@@ -324,7 +324,7 @@ fn a_users_own_grid_has_the_marks_of_the_papers_tables() {
 }
 
 #[test]
-fn ours_is_tested_against_rows_of_its_own_selection_and_calibration_alone() {
+fn ours_is_tested_only_within_its_selection_and_calibration() {
     for setting in ["calibration.seed", "criterion.cosine"] {
         let other = |of: &mut Measurement| {
             of.setup.variant = Arc::new(Factors::from([(setting.to_owned(), 1.into())]));
@@ -335,7 +335,7 @@ fn ours_is_tested_against_rows_of_its_own_selection_and_calibration_alone() {
 }
 
 #[test]
-fn a_users_own_grid_prints_in_latex_with_its_marks_and_without_what_all_rows_share() {
+fn own_grid_prints_latex_with_marks_without_shared_columns() {
     let text = latex(&tested(|_| ()).printed("my grid"), "my-results");
     assert!(text.contains("\\caption[my grid]{my grid. ") && text.contains("\\label{tab:my-results}"), "{text}");
     assert!(text.contains("\\textbf{80.00}$^{+}$") && text.contains("shaded: ours"), "{text}");
@@ -345,7 +345,7 @@ fn a_users_own_grid_prints_in_latex_with_its_marks_and_without_what_all_rows_sha
 }
 
 #[test]
-fn texts_whose_windows_are_drawn_with_replacement_are_named_and_equal_cuts_too() {
+fn texts_drawn_with_replacement_and_equal_cuts_are_named() {
     let mut results = results(vec![text("wikitext2"), text("c4")], &[cell("a", 3, "none", &[Some(2.0), Some(3.0)])]);
     assert_eq!(results.notes(), Vec::<String>::new(), "of what has no errors nothing is to be said");
     for of in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {

@@ -55,7 +55,7 @@ impl RowContent<'_> {
     }
 }
 
-/// Whether two rows of one backbone are one measurement: equal programs, or all scores print alike.
+/// Whether two rows of one backbone are one measurement: equal programs, or all scores print equally.
 pub fn is_one_measurement(one: &RowContent<'_>, other: &RowContent<'_>) -> bool {
     one.is_decisive() && one == other
 }

@@ -1,5 +1,5 @@
-//! A table as `page.json` keeps it and the page shows it: the common table as texts, with what a reader sorts, opens and
-//! compares. All text is plain text, never HTML; a field that an older file lacks has its default.
+//! A table as stored in `page.json` and shown by the page: the common table as texts, with sort keys, links and
+//! comparisons. All text is plain text, never HTML; fields missing from an older file have defaults.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct SavedTable {
     pub caption: String,
     /// How the numbers were measured: one line that opens. May be empty.
     pub protocol: String,
-    /// What a reader has to know before the numbers are used, each in a line above them.
+    /// Remarks needed to use the numbers, one line each, shown above them.
     pub notes: Vec<String>,
     /// The name of the column that shows [`SavedRow::group`]; `Group` where it is empty.
     pub group_name: String,
@@ -37,9 +37,9 @@ pub struct SavedColumn {
     /// Whether this column names the row. Where no column says so, it is the last column of text before the first
     /// measured one.
     pub label: bool,
-    /// Whether rows can be chosen by what stands in this column.
+    /// Whether rows can be filtered by this column.
     pub choice: bool,
-    /// Whether nothing asks for the column: bits per byte stand beside each perplexity. The page leaves it out.
+    /// Whether nothing asks for the column: bits per byte are next to each perplexity. The page leaves it out.
     #[serde(skip_serializing_if = "usual")]
     pub unasked: bool,
 }
@@ -51,18 +51,18 @@ pub struct SavedRow {
     pub group: Option<String>,
     /// Whether the row is the paper's own method: it is shaded.
     pub ours: bool,
-    /// What a link to the row ends with; none where nothing leads to it.
+    /// Fragment of a link to the row; `None` if nothing links to it.
     pub anchor: Option<String>,
-    /// As many as the table has columns.
+    /// One per column.
     pub cells: Vec<SavedCell>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedCell {
-    /// What is printed.
+    /// The printed text.
     pub text: String,
-    /// What a numeric column is sorted by; none, or not finite, comes last.
+    /// Sort key of a numeric column; missing or non-finite values come last.
     #[serde(skip_serializing_if = "usual")]
     pub value: Option<f64>,
     /// Its standard error, or a time's deviation, as printed; empty where there is none.
@@ -82,8 +82,8 @@ pub struct SavedCell {
     /// The note that the number opens, a key of the page's cells. A key without a note makes no link.
     #[serde(skip_serializing_if = "usual")]
     pub key: Option<String>,
-    /// SHA-256 of what the number is (variant, what was measured, metric), as in `numbers.json`; none of a text, and of what
-    /// an older program made.
+    /// SHA-256 of the number's identity (variant, measurement, metric), as in `numbers.json`; `None` for a text, and
+    /// for results of an older program.
     #[serde(skip_serializing_if = "usual")]
     pub identity: Option<String>,
     #[serde(skip_serializing_if = "usual")]
@@ -97,7 +97,7 @@ impl SavedColumn {
 }
 
 impl SavedTable {
-    /// One of words alone, a text for each column of each row.
+    /// Builds a table of texts.
     pub fn of_words(columns: Vec<SavedColumn>, rows: &[Vec<String>]) -> Self {
         let row = |texts: &Vec<String>| SavedRow {
             cells: texts.iter().map(SavedCell::words).collect(),
@@ -108,13 +108,13 @@ impl SavedTable {
 }
 
 impl SavedCell {
-    /// One of words alone.
+    /// Builds a cell of text.
     pub fn words(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
 }
 
-/// What most cells have is not written.
+/// Returns whether a value is the default, which is not written.
 fn usual<T: Default + PartialEq>(of: &T) -> bool {
     *of == T::default()
 }
@@ -129,11 +129,11 @@ pub struct SavedMark {
     pub says: String,
 }
 
-/// The paper's number beside ours.
+/// The paper's number next to ours.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedComparison {
-    /// As printed there.
+    /// The value as printed in the paper.
     pub paper: String,
     /// Ours less the paper's, with its sign; none where ours failed.
     pub difference: Option<String>,
@@ -195,7 +195,7 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
     }
 }
 
-/// How many items a number is the mean of, where they are kept.
+/// Returns the number of items behind a mean, if they are kept.
 fn items(sample: &Sample) -> Option<usize> {
     match sample {
         Sample::None | Sample::OutOfMemory | Sample::NoisyTimes => None,

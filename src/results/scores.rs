@@ -1,4 +1,4 @@
-//! What one model scored, for a person and for the tools that read lm-evaluation-harness' files; and scores by definitions in
+//! Scores of one model, for people and for tools that read lm-evaluation-harness' files; scores of definitions are in
 //! the layout of its results file.
 
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub struct ModelScore {
     pub value: f64,
     /// Its standard error.
     pub error: Option<f64>,
-    /// What the model needs for a byte of the text, whatever its tokens are.
+    /// Independent of the tokenizer.
     pub bits_per_byte: Option<f64>,
     /// Windows or documents.
     pub items: usize,
@@ -44,7 +44,7 @@ pub struct ModelScore {
 }
 
 impl<'a> ModelScores<'a> {
-    /// What the only cell of a grid has scored.
+    /// Returns the scores of a grid's only cell.
     ///
     /// # Errors
     /// The cell failed, with its reason.
@@ -86,7 +86,7 @@ impl<'a> ModelScores<'a> {
         if all.len() > 1 {
             let all: Vec<TaskResult> = all.iter().map(|of| of.result.clone()).collect();
             let items = all.iter().map(|of| of.effective).sum();
-            // By each task's own column, as the paper's tables have it.
+            // Indexed by each task's own column, as in the paper's tables.
             scores.extend(tasks::average(&all).map(|mean| percent("average".into(), "acc, acc_norm", mean, items)));
         }
         let defined = |of: String, score: &Score| {
@@ -114,7 +114,7 @@ impl<'a> ModelScores<'a> {
         Ok(Self { grid, result, scores })
     }
 
-    /// In the layout of lm-evaluation-harness' results file. A text stands among the tasks, with its perplexity.
+    /// Formats lm-evaluation-harness' results file. A text is among the tasks, with its perplexity.
     ///
     /// # Errors
     /// A task that is scored twice under several protocols: the layout has one place for it.
@@ -148,8 +148,8 @@ impl<'a> ModelScores<'a> {
     }
 }
 
-/// A cell's results files: it has one place for each task, so what is asked in several ways stands in several. `native` are
-/// those of the other tasks.
+/// Builds a cell's results files: a file holds each task once, so several protocols make several files. `native` are those
+/// of built-in tasks.
 ///
 /// # Errors
 /// Never.
@@ -182,7 +182,8 @@ pub fn with_definitions(native: Vec<Value>, grid: &Grid, result: &CellResult, mo
 
 fn add(file: &mut Value, grid: &Grid, result: &CellResult, uses: &[&DefinitionUse], groups: &[&GroupUse]) {
     for used in uses {
-        let (name, definition) = (&used.name, &grid.definitions[&used.name].definition);
+        let name = &used.name;
+        let definition = &grid.definitions[&used.name].definition;
         let Some(scores) = result.defined(used).and_then(|of| of.sample.as_ref()) else { continue };
         let mut values = harness_scores(scores.scores.iter().map(|of| &of.score));
         let about = [("name", name), ("alias", &definition.alias)].map(|(key, text)| (key.to_owned(), json!(text)));

@@ -78,7 +78,7 @@ struct ScreenTable {
     texts: TextTable,
     /// Leading columns that every part shows.
     lead: Vec<usize>,
-    /// Columns that stay beside each other.
+    /// Columns that stay next to each other.
     units: Vec<Vec<usize>>,
     /// Heads of blocks: the row that each stands above, and its text.
     blocks: Vec<(usize, String)>,
@@ -139,7 +139,7 @@ impl ScreenTable {
         made
     }
 
-    /// Sets the columns behind those that lead; an average stays beside the last of what it is an average of.
+    /// Sets the columns behind those that lead; an average stays next to the last of what it is an average of.
     fn keep(&mut self, gone: &[usize], averages: &[usize]) {
         self.units.clear();
         for at in (self.texts.lead..self.texts.columns.len()).filter(|at| !gone.contains(at)) {
@@ -282,7 +282,7 @@ enum SharedBy {
 }
 
 impl SharedBy {
-    /// None where rows differ, or are too few to share anything.
+    /// `None` if rows differ, or are too few to share anything.
     fn new(column: &TextColumn, is_dense: &[bool]) -> Option<Self> {
         let known: Vec<(&String, bool)> =
             column.cells.iter().zip(is_dense.iter().copied()).filter(|(cell, _)| *cell != NONE).collect();

@@ -33,29 +33,29 @@ pub struct StoredResults {
     pub gate: bool,
     /// The grid as it ran.
     pub settings: Value,
-    /// SHA-256 of each input file, by path; none in what was written before they were kept.
+    /// SHA-256 of each input file, by path; empty in older files.
     #[serde(default)]
     pub inputs: BTreeMap<String, String>,
-    /// What ran each backbone; none in what was written before there was a choice.
+    /// Engine of each backbone; empty in older files.
     #[serde(default)]
     pub engines: BTreeMap<String, ComputeId>,
     /// How each metric was measured, and on which bytes.
     #[serde(default)]
     pub protocols: BTreeMap<String, Value>,
-    /// What tells each cell from the others, by its name; none in what was written before it was kept.
+    /// Distinguishing settings of each cell, by name; empty in older files.
     #[serde(default)]
     pub cells: BTreeMap<String, Factors>,
-    /// The same of what is measured, by the column of a run's table.
+    /// Same as above for measurements, by column of a run's table.
     #[serde(default)]
     pub measures: BTreeMap<String, Factors>,
-    /// What each cell is, whatever it is called, by its name; none in what an older program wrote.
+    /// Identity of each cell, by name; empty in files of older programs.
     #[serde(default, with = "super::stored_form::identities")]
     pub identities: BTreeMap<String, Identity>,
-    /// What was measured of a backbone, by its name and the column of a run's table: of a mean, each part.
+    /// Measurements of a backbone, by its name and the column of a run's table: for a mean, each part.
     #[serde(default)]
     pub measured: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
-    /// The same of times, by the cell: beside which others it was timed is each one's own. What an earlier program wrote has
-    /// them among the others.
+    /// Same for times, by cell: the variants timed together differ per cell. Older programs store them in
+    /// `measured`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     #[serde(with = "super::stored_form")]
@@ -155,42 +155,42 @@ impl StoredResults {
         let path = folder.join(Self::FILE);
         let text = std::fs::read_to_string(&path).map_err(|error| {
             Error::io("read", &path, &error)
-                .hint("`ghostlab run` and `ghostlab reproduce` write it beside their tables")
+                .hint("`ghostlab run` and `ghostlab reproduce` write it next to their tables")
         })?;
         serde_json::from_str(&text).map_err(|error| {
             Error::damaged("the numbers of a results folder cannot be read")
                 .at(path.display().to_string())
                 .found(error.to_string())
-                .hint("run the grid again: what is stored of it is not computed again")
+                .hint("run the grid again: stored results are reused")
         })
     }
 
-    /// What ran a backbone.
+    /// Returns the engine of a backbone.
     pub fn engine(&self, backbone: &str) -> ComputeId {
         self.engines.get(backbone).cloned().unwrap_or_else(|| CPU.into())
     }
 
-    /// Whether it says what each number is, as no older program did. What was never planned has none.
+    /// Returns whether it has identities, which older programs did not write. Unplanned numbers have none.
     pub fn identified(&self) -> bool {
         let known = |of: &StoredNumber| self.identities.contains_key(&of.cell) && !of.column.is_empty();
         self.numbers.iter().all(|number| known(number) || number.record.value.is_none())
     }
 
-    /// What tells a number from the others of its run, as far as the run says it.
+    /// Returns the settings that distinguish a number in its run.
     pub fn factors(&self, number: &StoredNumber) -> Factors {
-        let (cell, measure) = (self.cells.get(&number.cell), self.measures.get(&number.column));
+        let cell = self.cells.get(&number.cell);
+        let measure = self.measures.get(&number.column);
         cell.into_iter().chain(measure).flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
-    /// What was measured for a number: of a mean, each part.
+    /// Returns the measurements of a number; for a mean, of each part.
     pub fn measures(&self, number: &StoredNumber) -> &[MeasureId] {
         let own = self.timed.get(&number.cell).and_then(|of| of.get(&number.column));
         let own = own.or_else(|| self.measured.get(&number.record.condition.backbone)?.get(&number.column));
         own.map_or(&[], Vec::as_slice)
     }
 
-    /// All that a number is: the leaves of its variant, and of each thing that was measured of it. None of what an older
-    /// program made.
+    /// Flattens a number's identity: its variant and each measurement. `None` for older programs.
     pub fn leaves(&self, number: &StoredNumber) -> Option<Leaves> {
         let mut all = self.identities.get(&number.cell)?.leaves();
         for (at, measure) in self.measures(number).iter().enumerate() {
@@ -201,7 +201,7 @@ impl StoredResults {
         Some(all)
     }
 
-    /// SHA-256 of what a number is, by which a page names it too; none of what an older program made.
+    /// Returns the SHA-256 of a number's identity, which the page uses too. `None` for older programs.
     pub fn identity(&self, number: &StoredNumber) -> Option<String> {
         let variant = self.identities.get(&number.cell)?;
         let measures: Vec<&MeasureId> = self.measures(number).iter().collect();
@@ -221,15 +221,16 @@ fn answers(bits: &str) -> Vec<bool> {
     bits.chars().map(|c| c == '1').collect()
 }
 
-/// By metric: all that two numbers have to have in common, beside their condition, to be of the same items. `data` are the
-/// hashes of the files.
+/// Returns by metric everything that two numbers must share, besides their condition, to have equal items. Includes data
+/// file hashes.
 fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     let data = |path: &Path| -> Vec<&String> {
         outcome.inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path)).map(|(_, hash)| hash).collect()
     };
     let mut all = BTreeMap::new();
-    let (mut texts, mut tasks) = (serde_json::Map::new(), serde_json::Map::new());
-    // What is measured in several ways under one name is kept under the columns' names, each by itself.
+    let mut texts = serde_json::Map::new();
+    let mut tasks = serde_json::Map::new();
+    // Measurements with a shared name are stored separately, under the columns' names.
     let texts_of =
         |corpus: &str| grid.evaluate.perplexity.iter().filter(|text| stem(&text.corpus) == stem(corpus)).count();
     for text in &grid.evaluate.perplexity {
@@ -270,7 +271,8 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     for used in &grid.evaluate.definitions {
         let of = &grid.definitions[&used.name];
         let files: Vec<&String> = of.all_files().flat_map(|file| data(file)).collect();
-        let (asks, judges) = (sha256::of_bytes(of.definition.asks()), sha256::of_bytes(of.definition.judges()));
+        let asks = sha256::of_bytes(of.definition.asks());
+        let judges = sha256::of_bytes(of.definition.judges());
         let protocol = json!({"data": files, "asks": asks, "judges": judges, "how": used.how});
         for column in defined_columns(&used.to_string(), &of.definition) {
             all.insert(column.metric().id, protocol.clone());
@@ -285,7 +287,7 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
 }
 
 impl StoredNumber {
-    /// As it was before it was stored, but for its setup.
+    /// Restores a measurement without its setup.
     pub fn measurement(&self) -> Measurement {
         let sample = match (&self.right, &self.losses) {
             (Some(right), _) if right.contains(',') => Sample::Tasks(right.split(',').map(answers).collect()),

@@ -30,7 +30,7 @@ struct OfCell {
     values: Vec<OneValue>,
 }
 
-/// What tells a number from the others of its cell.
+/// Distinguishing properties of a number within its cell.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OneValue {
@@ -107,7 +107,8 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Stor
             };
             tasks.extend(right.iter().filter(|right| !right.contains(',')).cloned());
             let record = Record { condition: condition.clone(), metric: metric.clone(), value, error };
-            let (cell, column) = (cell.clone(), column.clone());
+            let cell = cell.clone();
+            let column = column.clone();
             numbers.push(StoredNumber { record, cell, column, failure, right, losses });
         }
     }
@@ -124,7 +125,7 @@ fn packed(bits: &str) -> String {
     format!("{}:{}", bits.len(), digits.collect::<String>())
 }
 
-/// The same back; none where it is no such number.
+/// Decodes the packed form. `None` if invalid.
 fn unpacked(text: &str) -> Option<String> {
     let (count, digits) = text.split_once(':')?;
     let count: usize = count.parse().ok()?;
@@ -136,7 +137,7 @@ fn unpacked(text: &str) -> Option<String> {
     Some(bits.get(bits.len() - count..)?.to_owned())
 }
 
-/// What cells are, as `numbers.json` has it: parts that many cells share, as their backbone and their calibration, stand once.
+/// Identities of cells in `numbers.json`: shared parts, such as backbone and calibration, are stored once.
 pub(super) mod identities {
     use std::collections::{BTreeMap, HashMap};
 

@@ -10,7 +10,7 @@ use super::paired::{self, Paired, PaperComparison};
 use crate::metric::{Direction, Metric};
 use crate::recovery;
 
-/// What stands in the place of a number for which memory did not suffice.
+/// Text in place of a number when memory was insufficient.
 pub(super) const OUT_OF_MEMORY: &str = "OOM";
 
 /// A table, laid out.
@@ -31,15 +31,15 @@ pub struct Table {
     /// The recovery that every other one of the same selection is tested against; none where ours is, against the best
     /// other.
     pub against: Option<String>,
-    /// What no column of a printed table says, since it is the same in all: the backbone, the layers removed. May be empty.
+    /// Values common to all columns of a printed table: backbone, removed layers. May be empty.
     pub of: String,
     /// How its numbers were made, in a sentence; may be empty.
     pub protocol: String,
-    /// What stands under the table in every form: what a reader has to know of its numbers.
+    /// Notes below the table in every format.
     pub notes: Vec<String>,
 }
 
-/// A column of words or counts beside the numbers.
+/// A column of words or counts next to the numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Lead {
     pub head: String,
@@ -49,12 +49,12 @@ pub struct Lead {
     pub kind: LeadKind,
 }
 
-/// What a column of words holds, as far as print shows it in a way of its own.
+/// Content of a column of words, where print treats it specially.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LeadKind {
     #[default]
     Words,
-    /// The same in all rows of one [`TableRow::backbone`]: printed once, beside all of them.
+    /// Same in all rows of one [`TableRow::backbone`]: printed once, spanning them.
     Spanning,
     /// Layers removed, of all.
     Fraction,
@@ -109,9 +109,9 @@ pub struct PrintedNumber {
     pub of: Arc<Measurement>,
     /// The value with the table's decimals, or `failed`.
     pub text: String,
-    /// What a reader takes from the text; none where the cell failed.
+    /// The value behind the text; `None` if the cell failed.
     pub value: Option<f64>,
-    /// Of the pruned variants in this column of this block.
+    /// Among the pruned variants in this column of this block.
     pub best: bool,
     pub second: bool,
     /// Ours against the best other row of the same selection, or what [`Table::against`] says, where both have items.
@@ -129,13 +129,13 @@ impl Lead {
         Self { head: head.into(), count: true, ..Self::default() }
     }
 
-    /// The same as one of another kind.
+    /// Changes the kind of a column.
     #[must_use]
     pub fn kind(self, kind: LeadKind) -> Self {
         Self { kind, ..self }
     }
 
-    /// The same in some forms alone.
+    /// Restricts a column to some formats.
     #[must_use]
     pub fn only(self, place: LeadPlace) -> Self {
         Self { place, ..self }
@@ -143,9 +143,8 @@ impl Lead {
 }
 
 impl PrintedNumber {
-    /// A number, without rank, as a table with so many decimals prints it: a latency or a speedup with its spread, and what memory did
-    /// not suffice for by its word. `lacking` stands for what has no value otherwise. What has failed has no value, whatever
-    /// was measured before.
+    /// Formats a number without rank: a latency or speedup with its spread, or the word for out of memory. `lacking`
+    /// replaces missing values. Failed cells have no value.
     pub fn printed(of: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
         let over_seeds = matches!(of.sample, Sample::Seeds(_));
         let spread = |of: &Measurement| of.record.error.filter(|_| of.metric.is_latency() || over_seeds);
@@ -160,7 +159,7 @@ impl PrintedNumber {
             None if of.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
             None => lacking.to_owned(),
         };
-        // Of fewer seeds than the others.
+        // Computed from fewer seeds than the others.
         let text = match &of.sample {
             Sample::Seeds(seeds) if of.record.value.is_some() && seeds.iter().any(|of| of.value.is_none()) => {
                 format!("{text} (n = {})", seeds.iter().filter(|of| of.value.is_some()).count())
@@ -172,7 +171,7 @@ impl PrintedNumber {
         Self { of: Arc::clone(of), text, value, best: false, second: false, paired: None, beside: None }
     }
 
-    /// Over how many seeds it is a mean; none of a number under one.
+    /// Returns the number of seeds of a mean, if it is one.
     pub fn seeds(&self) -> Option<usize> {
         match &self.of.sample {
             Sample::Seeds(seeds) => Some(seeds.iter().filter(|of| of.value.is_some()).count()),
@@ -180,15 +179,16 @@ impl PrintedNumber {
         }
     }
 
-    /// `+` where ours is better than the best other, `-` where it is worse, nothing where they cannot be told apart.
+    /// Returns `+` if ours is better than the best other row, `-` if worse, empty if not significant.
     pub fn mark(&self) -> &'static str {
         self.paired.as_ref().map_or("", Paired::mark)
     }
 }
 
 impl Table {
-    /// Marks the best and the second of each column of each block, and tests ours against the best of the others. What
-    /// prints alike is alike; a cell that failed, or whose calibration determines no repair, is no rival; a column in which all are the same has no best.
+    /// Marks the best and the second of each column of each block, and tests ours against the best of the others.
+    /// Values that print equally are equal; failed cells, and those whose calibration determines no operator, do not
+    /// compete; a column of equal values has no best.
     #[must_use]
     pub fn ranked(mut self) -> Self {
         for block in distinct(self.rows.iter().map(|row| &row.block)) {
@@ -201,7 +201,7 @@ impl Table {
 
     fn rank(&mut self, block: &[usize], column: usize) {
         let metric = &self.columns[column].metric;
-        // Of times that noise tells apart none is the best.
+        // Times within noise of each other have no best.
         if metric.is_latency() {
             return;
         }
@@ -241,25 +241,24 @@ impl Table {
         }
     }
 
-    /// Everything that is shown, with its row.
+    /// Iterates over all shown numbers with their rows.
     pub fn shown(&self) -> impl Iterator<Item = (&TableRow, &PrintedNumber)> {
         self.rows.iter().flat_map(|row| row.cells.iter().flatten().map(move |shown| (row, shown)))
     }
 
-    /// What stands under it: how its numbers were made, and what has to be known of them.
+    /// Iterates over the lines below the table: protocol and notes.
     pub fn below(&self) -> impl Iterator<Item = &String> {
         Some(&self.protocol).filter(|protocol| !protocol.is_empty()).into_iter().chain(&self.notes)
     }
 
-    /// The same without the paper's values.
+    /// Removes the paper's values.
     #[must_use]
     pub fn alone(mut self) -> Self {
         self.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten().for_each(|shown| shown.beside = None);
         self
     }
 
-    /// The same as print shows a table that has no description: ours shaded, and no words behind the numbers where all rows
-    /// have the same.
+    /// Prepares a table without a description for print: ours shaded, and no words that all rows share.
     #[must_use]
     pub fn printed(&self, title: &str) -> Self {
         let mut table = self.clone();
@@ -276,17 +275,17 @@ impl Table {
         table
     }
 
-    /// Whether anything is ranked: a table of one variant has no best.
+    /// Returns whether anything is ranked. A table of one variant has no best.
     pub fn has_ranks(&self) -> bool {
         self.shown().any(|(_, shown)| shown.best)
     }
 
-    /// Whether the paper has a value for anything that is shown.
+    /// Returns whether the paper has a value for any shown number.
     pub fn has_paper(&self) -> bool {
         self.shown().any(|(_, shown)| shown.beside.is_some())
     }
 
-    /// What the signs beside the paper's values mean: those that the table has.
+    /// Explains the signs of paper values that occur in the table.
     pub fn signs(&self) -> String {
         let mut known: Vec<(&str, &str)> = self
             .shown()
@@ -300,7 +299,7 @@ impl Table {
         if known.is_empty() { "none".to_owned() } else { known.join(", ") }
     }
 
-    /// What `+` and `-` say.
+    /// Explains `+` and `-`.
     pub fn marks(&self) -> String {
         match &self.against {
             Some(name) => {
@@ -315,7 +314,7 @@ impl Table {
         }
     }
 
-    /// Whether a paired test says that two variants differ, anywhere.
+    /// Returns whether any paired test is significant.
     pub fn significant(&self) -> bool {
         self.shown().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::significant))
     }
@@ -326,7 +325,7 @@ impl NumberColumn {
         Self { head: head.into(), metric, arrow: false }
     }
 
-    /// The direction that a head may show; none where neither is better.
+    /// Returns the direction of a header, if there is one.
     pub fn higher_is_better(&self) -> Option<bool> {
         match self.metric.direction {
             Direction::Higher => Some(true),

@@ -27,8 +27,7 @@ pub(super) struct TextColumn {
 }
 
 impl TextTable {
-    /// The texts of a table: the words that stand in some `places`, each by its column, the place of its row and whether it
-    /// leads, and the numbers of a column together.
+    /// Collects the texts of a table for some `places`: words by column, row and position, and the numbers of each column.
     pub(super) fn of(
         table: &Table,
         places: fn(LeadPlace) -> bool,
@@ -63,7 +62,7 @@ impl TextTable {
         }
     }
 
-    /// As a Markdown table, the head of a group behind those of its columns. Heads are escaped; cells stand as they are.
+    /// Formats a Markdown table, with a group's header after its columns'. Headers are escaped, cells are not.
     pub(super) fn markdown(&self) -> String {
         let groups: Vec<&String> =
             self.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head, *count)).collect();
@@ -82,13 +81,13 @@ impl TextTable {
     }
 }
 
-/// With a capital letter.
+/// Capitalises the first letter.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
 }
 
-/// A text as a cell of a Markdown table: nothing in it is a mark, a link, HTML, or the end of the cell.
+/// Escapes a text for a Markdown cell.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -101,7 +100,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// The best in bold, the second underlined, ours in italics; what the marks mean below it.
+/// Formats Markdown: best in bold, second underlined, ours in italics, with the marks explained below.
 pub fn markdown(table: &Table) -> String {
     let mut text = match table.title.as_str() {
         "" => String::new(),

@@ -1,4 +1,4 @@
-//! What a child process may take.
+//! Limits of a child process.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ impl Limits {
         }
     }
 
-    /// Returns the computing time after so many items.
+    /// Returns the computing time after a number of items.
     pub(super) fn milliseconds_after(self, items: u64) -> u64 {
         self.milliseconds + items * MICROSECONDS_PER_ITEM / 1_000
     }

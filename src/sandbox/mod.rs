@@ -1,4 +1,4 @@
-//! Tries untrusted inputs in a child process under limits, before this process uses them. Floor 0.
+//! Tries untrusted inputs in a child process under limits, before this process uses them. Layer 0.
 //!
 //! A template, a task definition, a chat template or a row comes from a stranger, and a template is a program: it can loop,
 //! double a text forty times or nest values until the stack overflows. An allocation that fails and a stack that overflows

@@ -90,7 +90,9 @@ fn run(request: &Request, text: &str) -> Result<()> {
             .hint("the program starts itself as a child process: check limits on processes and memory")
     };
     let mut child = start().map_err(failed)?;
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let stdin = child.stdin.take();
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
     let reports = stdout.map(read_reports);
     let errors = stderr.map(read_errors);
     // A child that has died reads nothing; how it died is told below.

@@ -1,4 +1,4 @@
-//! What a child can try.
+//! Inputs that a child can try.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub enum Probe {
     Chat { folder: PathBuf },
     /// Reads the rows of a definition and renders all requests and answers.
     Task(Box<TaskProbe>),
-    /// The same of a task that the program knows by itself, by its name.
+    /// Same of a task that the program knows by itself, by its name.
     Known { task: String, path: PathBuf, limit: Option<f64> },
 }
 

@@ -14,7 +14,7 @@ use crate::model::{Config, EngineChoice, deployed};
 use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::Stratified;
 
-/// The searches that a grid stands for: one for each backbone and each number of layers of its budget.
+/// Splits a grid into searches: one per backbone and number of layers of its budget.
 pub fn parts(grid: &Grid) -> Vec<Grid> {
     let Some(search) = &grid.search else { return Vec::new() };
     let depths: Vec<Vec<usize>> = match search.budget.layers.as_slice() {
@@ -37,7 +37,7 @@ pub fn parts(grid: &Grid) -> Vec<Grid> {
     grid.backbone.iter().flat_map(|backbone| depths.iter().map(move |layers| part(backbone, layers))).collect()
 }
 
-/// The least number of layers whose plain removal meets a budget: what a search without depths begins at.
+/// Returns the smallest number of layers whose plain removal meets a budget, the start of a search without depths.
 ///
 /// # Errors
 /// Exit code 2: the dense backbone meets it, or not even the deepest cut does.
@@ -64,14 +64,14 @@ pub fn shallowest(
     let most = config.layers.saturating_sub(1);
     (1..=most).find(|&depth| meets(depth)).ok_or_else(|| {
         refused("the budget is below what one layer costs")
-            .expected(format!("at the most what is left without {most} of {} layers: {}", config.layers, of(most)))
+            .expected(format!("at most what removing {most} of {} layers gives: {}", config.layers, of(most)))
             .found(budget.to_string())
             .hint("weights of embedding and head stay, whatever is removed")
     })
 }
 
-/// The pruned cells of a search, and those that are left out before anything runs: repairs that the backbone has no place for,
-/// cuts that miss the budget, and deeper cuts where a shallower one of the same kind meets it.
+/// Returns the pruned cells of a search, and those excluded upfront: repairs that the backbone cannot hold, cuts that miss
+/// the budget, and deeper cuts than a shallower one that meets it.
 ///
 /// # Errors
 /// Exit code 2: no candidate is left; with the nearest.
@@ -82,10 +82,12 @@ pub(super) fn candidates(
     dense: Option<f64>,
 ) -> Result<(Vec<Cell>, Vec<LeftOut>)> {
     let Some(search) = &grid.search else { return Ok((Vec::new(), Vec::new())) };
-    let (budget, prompt) = (&search.budget, search.prompt);
+    let budget = &search.budget;
+    let prompt = search.prompt;
     let unselectable = |of: &Unselectable| LeftOut { cell: of.to_string(), reason: of.reason.clone() };
     let mut left_out: Vec<LeftOut> = search.unselectable.iter().map(unselectable).collect();
-    let (mut taken, mut nearest) = (Vec::new(), Vec::new());
+    let mut taken = Vec::new();
+    let mut nearest = Vec::new();
     for cell in grid.cells.iter().filter(|cell| !cell.is_dense()) {
         let leave = |reason: String| LeftOut { cell: cell.name.clone(), reason };
         if let Some(Err(error)) = cell.recovery.as_ref().map(|recovery| recovery.rule.check(config)) {
@@ -115,13 +117,13 @@ pub(super) fn candidates(
     Ok((taken, left_out))
 }
 
-/// No candidate is left.
+/// Creates the error that no candidate is left.
 pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
     let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
     error.found(found).hint("other depths, or a budget that asks for less")
 }
 
-/// Leaves out what is deeper than another cell of its kind, both within the budget.
+/// Drops cells that are deeper than another of the same method, if both are within the budget.
 pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> Vec<Cell> {
     let kind = |cell: &Cell| format!("{:?} {:?} {:?}", cell.criterion, cell.recovery, cell.calibration);
     let mut least: BTreeMap<String, usize> = BTreeMap::new();
@@ -145,7 +147,7 @@ pub(super) struct Racer {
     pub(super) costs: Costs,
     pub(super) same: Vec<String>,
     pub(super) milliseconds: Option<f64>,
-    /// By objective.
+    /// Indexed by objective.
     pub(super) gains: Vec<Gains>,
     pub(super) beyond: Vec<Score>,
     pub(super) fate: Fate,
@@ -230,7 +232,7 @@ fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
     is_one_measurement(&one, &other)
 }
 
-/// The best of the survivors on the first objective; of equals the first.
+/// Returns the best survivor on the first objective, the first of equals.
 pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
     let merit = |of: usize| mean_of_means(&racers[of].gains[0]);
     let alive = (0..racers.len()).filter(|&of| racers[of].fate == Fate::Survived);

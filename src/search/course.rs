@@ -22,13 +22,14 @@ use crate::significance::stratified::Stratified;
 /// run.
 pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
     let spec = grid.search.as_ref().ok_or_else(|| Error::bad_input("the grid has no `search`"))?;
-    // What cannot be chosen is told once, by the search.
+    // Impossible cuts are reported once, by the search.
     let told = Search { unselectable: Vec::new(), ..spec.clone() };
     let bare = Grid { search: Some(told), ..grid.clone() };
     let (config, engine) = backbone(&bare, lab)?;
-    // Bounds that no time is needed for are told before anything runs.
+    // Candidates violating bounds that need no timing are reported before anything runs.
     let (mut cells, mut left_out) = candidates(grid, &config, engine, None)?;
-    let (chosen_from, grid) = (grid, &bare);
+    let chosen_from = grid;
+    let grid = &bare;
     let tracks = tracks(grid, spec, lab)?;
     let dense_time = spec.budget.latency.map(|_| dense_time(grid, spec, lab)).transpose()?;
     if dense_time.is_some() {
@@ -83,7 +84,7 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
     })
 }
 
-/// Races until one is left or the items end: the rounds, and what they cost.
+/// Searches until one candidate is left or the items end; returns the rounds and their costs.
 fn race(
     grid: &Grid,
     spec: &Search,
@@ -94,9 +95,11 @@ fn race(
     let count = tracks.iter().map(|track| track.schedule.rounds()).max().unwrap_or(1);
     let all: usize = tracks.iter().flat_map(|track| &track.strata).map(|of| of.used).sum();
     let everyone = layers(racers.iter().map(|of| &of.route));
-    let (all_items, all_layers) = ((all * racers.len()) as f64, all as f64 * everyone);
+    let all_items = (all * racers.len()) as f64;
+    let all_layers = all as f64 * everyone;
     let mut spent = Spent { all_items, all_layers, ..Spent::default() };
-    let (mut rounds, mut before) = (Vec::new(), 0);
+    let mut rounds = Vec::new();
+    let mut before = 0;
     for round in 0..count {
         let alive: Vec<usize> = (0..racers.len()).filter(|&of| racers[of].fate == Fate::Survived).collect();
         if round > 0 && alive.len() < 2 {
@@ -104,7 +107,8 @@ fn race(
         }
         let draws = |track: &Track, stratum: usize| track.schedule.new_in(round, stratum);
         let cells = alive.iter().map(|&of| racers[of].cell.clone()).collect();
-        let (name, evaluate) = (format!("{}.round-{}", grid.name, round + 1), evaluate(spec, tracks, &draws));
+        let name = format!("{}.round-{}", grid.name, round + 1);
+        let evaluate = evaluate(spec, tracks, &draws);
         let own = Grid { cells, name, evaluate, ..grid.clone() };
         let seen: usize = tracks.iter().flat_map(|track| track.schedule.seen(round)).sum();
         let outcome = (lab.run)(&own)?;
@@ -270,7 +274,8 @@ fn scored(
     (name, cells): (&str, Vec<Cell>),
     draws: &Stretches<'_>,
 ) -> Result<Vec<Scored>> {
-    let (name, evaluate) = (format!("{}.{name}", grid.name), evaluate(spec, tracks, draws));
+    let name = format!("{}.{name}", grid.name);
+    let evaluate = evaluate(spec, tracks, draws);
     let own = Grid { cells, name, evaluate, ..grid.clone() };
     let outcome = (lab.run)(&own)?;
     let read = |result: &CellResult| {

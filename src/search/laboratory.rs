@@ -1,6 +1,6 @@
-//! What a search works with: who runs grids, and the grids that measure times or score nothing; what is raced on, strata of one kind
-//! of numbers and the gains that candidates have of them; and how many items a race has seen after each round, as many of each stratum,
-//! twice as many round by round, and how many are kept.
+//! Environment of a search: the executor of grids, the grids that measure times or score nothing; the items, in strata
+//! of one kind of numbers, with the gains of candidates; and the number of items per round (equal per stratum, doubling
+//! each round) and the number held out.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -15,26 +15,26 @@ use crate::plan::Plan;
 use crate::significance::stratified::Stratified;
 use ghostlab_store::Store;
 
-/// What a search works with.
+/// Environment of a search.
 pub struct Laboratory<'a> {
     pub store: &'a Store,
     pub settings: RunSettings,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
-    /// Runs a grid to its end, alone or beside others.
+    /// Runs a grid to its end, alone or alongside others.
     pub run: &'a dyn Fn(&Grid) -> Result<GridOutcome>,
     /// Whether times may be measured here; those that are stored are read in any case.
     pub times: bool,
 }
 
 impl Laboratory<'_> {
-    /// The plan of a grid.
+    /// Plans a grid.
     pub(super) fn plan<'g>(&self, grid: &'g Grid) -> Result<Plan<'g>> {
         Plan::new(grid, self.store, self.settings.engine, self.settings.batch_tokens)
     }
 }
 
-/// The backbone's config, and what computes it.
+/// Returns the backbone's config and engine.
 pub(super) fn backbone(grid: &Grid, lab: &Laboratory<'_>) -> Result<(Config, EngineChoice)> {
     let bare = Grid { cells: dense(grid), ..bare(grid) };
     let plan = lab.plan(&bare)?;
@@ -42,17 +42,17 @@ pub(super) fn backbone(grid: &Grid, lab: &Laboratory<'_>) -> Result<(Config, Eng
     Ok((of.config.clone(), of.engine))
 }
 
-/// The grid with nothing to score.
+/// Returns the grid without scores.
 pub(super) fn bare(grid: &Grid) -> Grid {
     Grid { evaluate: Evaluate::default(), ..grid.clone() }
 }
 
-/// The whole backbone of a grid.
+/// Returns the dense cell of a grid.
 pub(super) fn dense(grid: &Grid) -> Vec<Cell> {
     grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect()
 }
 
-/// Milliseconds of the dense backbone over the prompt.
+/// Returns the dense backbone's milliseconds over the prompt.
 pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<f64> {
     let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..timed(grid, spec) };
     let outcome = times(&timed, lab)?;
@@ -60,12 +60,12 @@ pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Re
     time.ok_or_else(|| Error::job("the dense backbone has no time").at(grid.backbone.join(", ")))
 }
 
-/// The grid with only the prompt's time to measure.
+/// Returns the grid with only the prompt's time to measure.
 pub(super) fn timed(grid: &Grid, spec: &Search) -> Grid {
     Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
 }
 
-/// Runs a grid of times; reads what is stored of it where none are measured.
+/// Runs a grid of times; without timings it reads the stored ones.
 pub(super) fn times(grid: &Grid, lab: &Laboratory<'_>) -> Result<GridOutcome> {
     if lab.times {
         return (lab.run)(grid);
@@ -75,7 +75,7 @@ pub(super) fn times(grid: &Grid, lab: &Laboratory<'_>) -> Result<GridOutcome> {
         None => Ok(outcome),
         Some(of) => Err(Error::missing("a search under a time waits for times, which no worker measures")
             .at(of.cell.to_string())
-            .hint("`ghostlab search` of the same file measures them, beside the workers or after them")),
+            .hint("`ghostlab search` of the same file measures them, while workers run or afterwards")),
     }
 }
 
@@ -83,10 +83,11 @@ pub(super) fn milliseconds(of: &CellResult, spec: &Search) -> Option<f64> {
     Some(took(of.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
 }
 
-/// The mean milliseconds of a variant, and how many times as fast as the dense backbone that is, where it was timed beside it:
-/// of the prompt, and of what is decoded behind it.
+/// Returns the mean milliseconds of a variant, and its speedup if the dense backbone was timed with it, for prompt and
+/// decoding.
 pub fn took(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
-    let (read, faster) = (timed.spread()?.mean, timed.speedup().map(|of| of.ratio));
+    let read = timed.spread()?.mean;
+    let faster = timed.speedup().map(|of| of.ratio);
     let Some(decode) = &timed.decode else { return Some((read, faster)) };
     let new = decode.spread()?.mean;
     let dense = faster.zip(decode.speedup()).map(|(of_prompt, of_new)| of_prompt * read + of_new.ratio * new);
@@ -101,7 +102,7 @@ pub const FIRST_WINDOWS: usize = 16;
 /// Part of each stratum that is kept for the judgement.
 pub const JUDGED: f64 = 0.2;
 
-/// How many of so many items are kept for the judgement.
+/// Returns the number of items held out.
 pub fn judged(items: usize) -> usize {
     (items as f64 * JUDGED).round() as usize
 }
@@ -111,13 +112,13 @@ pub fn judged(items: usize) -> usize {
 pub struct Schedule {
     /// Items of each stratum, a task or a text, that the race may use.
     strata: Vec<usize>,
-    /// Of each stratum in the first round.
+    /// Items per stratum in the first round.
     each: usize,
 }
 
 impl Schedule {
-    /// `first` items of all strata together begin it, as far as a power of two for each allows: so the rounds of races on other
-    /// sets of tasks end at the same items.
+    /// Creates the rounds, starting with about `first` items over all strata, a power of two for each, so that races on
+    /// other task sets end at equal numbers of items.
     pub fn new(strata: Vec<usize>, first: usize) -> Self {
         let each = first.div_ceil(strata.len().max(1)).next_power_of_two();
         Self { strata, each }
@@ -129,19 +130,20 @@ impl Schedule {
         (0..).find(|&round| self.reach(round) >= most).map_or(1, |round| round + 1)
     }
 
-    /// Items of each stratum that are seen when a round, counted from 0, has ended.
+    /// Returns the items of each stratum seen after a round, counted from 0.
     pub fn seen(&self, round: usize) -> Vec<usize> {
         self.strata.iter().map(|&items| items.min(self.reach(round))).collect()
     }
 
-    /// The stretches of a stratum that are new in a round, each from and up to which place: those of the first round double, too.
+    /// Returns the ranges of a stratum that are new in a round; those of the first round double, too.
     pub fn new_in(&self, round: usize, stratum: usize) -> Vec<(usize, usize)> {
         let items = self.strata[stratum];
         let first = if round == 0 { 0 } else { self.reach(round - 1) };
-        let (mut from, end) = (first.min(items), self.reach(round).min(items));
+        let mut from = first.min(items);
+        let end = self.reach(round).min(items);
         let mut stretches = Vec::new();
         while from < end {
-            let to = if from == 0 { LEAST } else { 2 * from };
+            let to = if from == 0 { MIN_STRETCH } else { 2 * from };
             stretches.push((from, to.min(end)));
             from = to;
         }
@@ -154,14 +156,14 @@ impl Schedule {
 }
 
 /// The first stretch of a stratum: no round is shorter.
-const LEAST: usize = 4;
+const MIN_STRETCH: usize = 4;
 
-/// What is scored, and how much of it.
+/// A part of the items with one kind of score.
 pub(super) struct Stratum {
     pub(super) on: On,
     /// All items.
     pub(super) all: usize,
-    /// Those that the search may use: the race its first, the judgement the last of all.
+    /// Items that the search may use: the rounds take the first, the final judgement the rest.
     pub(super) used: usize,
 }
 
@@ -198,7 +200,7 @@ impl On {
     }
 }
 
-/// What is raced on, with how many items there are: all texts and tasks are tokenised for it.
+/// Returns the texts and tasks to race on, with their numbers of items, tokenizing all of them.
 pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<Vec<Track>> {
     let whole = Grid { cells: dense(grid), ..grid.clone() };
     let plan = lab.plan(&whole)?;
@@ -233,14 +235,15 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
 /// Which stretches of a stratum's order.
 pub(super) type Stretches<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
 
-/// The gains of a candidate that has none yet.
+/// Returns empty gains of a new candidate.
 pub(super) fn no_gains(tracks: &[Track]) -> Vec<Gains> {
     tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect()
 }
 
-/// What is scored of each stratum: some stretches of its order.
+/// Returns the evaluations of a round: some ranges of each stratum's order.
 pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -> Evaluate {
-    let (mut perplexity, mut tasks) = (Vec::new(), Vec::new());
+    let mut perplexity = Vec::new();
+    let mut tasks = Vec::new();
     for track in tracks {
         for (at, stratum) in track.strata.iter().enumerate() {
             for (from, to) in draws(track, at) {
@@ -285,7 +288,7 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
     Ok(())
 }
 
-/// A mean of gains as it is shown.
+/// Converts a mean gain to a score for display.
 pub(super) fn score(of: Option<Stratified>, mean: f64, track: &Track) -> Score {
     Score { mean: track.scale * mean, half: of.map(|of| track.scale.abs() * of.half_width(0.95)) }
 }

@@ -1,5 +1,5 @@
-//! Floor 3: which cells of a grid to race next under a budget, and when to stop (design §21). How a cell is run is not its
-//! business, nor what the paper says of it; it prints nothing.
+//! Layer 3: selects the cells of a grid to score next under a budget, and when to stop (design §21). It neither runs
+//! cells itself nor reads the paper's values, and prints nothing.
 //!
 //! | file | noun |
 //! | --- | --- |
@@ -12,7 +12,8 @@
 //! | `short_name` | candidates' names as its tables print them |
 //! | `report` | its tables as rows of texts, and what it cost in words |
 //!
-//! Here stands what a variant costs by the cost model, and what came of a search: plain data, for the screen, its files and a model card.
+//! Cost of a variant by the cost model, and the result of a search: plain data for the screen, its files and a model
+//! card.
 
 mod candidates;
 mod course;
@@ -49,29 +50,29 @@ pub struct Found {
     pub budget: String,
     /// The chance of any false exit that was asked for.
     pub alpha: f64,
-    /// Of the order of the items.
+    /// Seed for the order of items.
     pub seed: u64,
     /// The prompt that speed is counted over: `512×1`.
     pub prompt: String,
-    /// What was raced on; of two a candidate left only where one rival was better in both.
+    /// Objectives; with two, a candidate is eliminated only if one rival is better in both.
     pub objectives: Vec<Objective>,
     /// Round by round.
     pub rounds: Vec<Round>,
-    /// Those that raced, survivors first, each in the order of its grid.
+    /// The candidates, survivors first, each group in grid order.
     pub candidates: Vec<Candidate>,
     /// Cells that did not race, and why.
     pub left_out: Vec<LeftOut>,
     /// The candidate that led at the end; null where none meets the budget.
     pub winner: Option<String>,
-    /// What was scored on items that the race never saw.
+    /// Scores on items that the elimination rounds never used.
     pub judged: Vec<Judged>,
-    /// By objective: how much better the winner is than plain removal of its layers; empty where it is plain removal.
+    /// Indexed by objective: how much better the winner is than plain removal of its layers; empty where it is plain removal.
     pub leads: Vec<Lead>,
-    /// What it cost.
+    /// Its cost.
     pub spent: Spent,
 }
 
-/// What candidates were raced on.
+/// An objective of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Objective {
     /// `accuracy` in percent, or `loss` in nats per token.
@@ -102,7 +103,7 @@ pub struct Candidate {
     pub cell: String,
     /// The criterion that chose its layers.
     pub criterion: String,
-    /// What stands in their place.
+    /// The recovery at the cut.
     pub recovery: String,
     /// The text that both are computed from.
     pub calibration: String,
@@ -110,10 +111,10 @@ pub struct Candidate {
     pub removed: Vec<usize>,
     /// Cells that are the same, number for number.
     pub same: Vec<String>,
-    /// By the cost model.
+    /// Estimated by the cost model.
     #[serde(flatten)]
     pub costs: Costs,
-    /// Measured milliseconds over the prompt; null where nobody measured them.
+    /// Measured milliseconds over the prompt; null if not measured.
     pub milliseconds: Option<f64>,
     /// Its scores in the race, by objective.
     pub scores: Vec<Score>,
@@ -122,7 +123,7 @@ pub struct Candidate {
     pub beyond: Vec<Score>,
     /// Items that it saw.
     pub items: usize,
-    /// What became of it.
+    /// Result for this candidate.
     pub fate: Fate,
 }
 
@@ -144,11 +145,11 @@ pub struct Lead {
     pub held_out: Score,
 }
 
-/// What became of a candidate.
+/// Result for a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// It is not separated from the other survivors.
+    /// This is not distinguishable from the other survivors.
     Survived,
     /// A rival is better.
     Out {
@@ -159,14 +160,14 @@ pub enum Fate {
         /// Two-sided, before Holm's correction.
         p: f64,
     },
-    /// It has no scores.
+    /// This has no scores.
     Failed {
         /// Why.
         reason: String,
     },
-    /// It survived, and is slower than the budget allows when it is measured.
+    /// This survived, but its measured time exceeds the budget.
     Slow {
-        /// What was measured.
+        /// The measured time.
         reason: String,
     },
 }
@@ -187,24 +188,24 @@ pub struct Judged {
     pub role: String,
     /// Its cell.
     pub cell: String,
-    /// By objective.
+    /// Indexed by objective.
     pub scores: Vec<Score>,
     /// Less the winner's on the same items, by objective; empty of the winner.
     pub beyond: Vec<Score>,
 }
 
-/// What a search cost, and what scoring all candidates on all items would have.
+/// Cost of a search, and of scoring all candidates on all items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spent {
     /// Items that were scored, counted for each candidate.
     pub items: f64,
-    /// Of the exhaustive grid.
+    /// For the exhaustive grid.
     pub all_items: f64,
     /// Items × layers, what candidates share counted once.
     pub layers: f64,
-    /// Of the exhaustive grid.
+    /// For the exhaustive grid.
     pub all_layers: f64,
-    /// The same of the judgement, which the two above leave out.
+    /// Same as above for the final judgement, which the other two exclude.
     pub judged_items: f64,
     /// Items × layers.
     pub judged_layers: f64,
@@ -215,14 +216,14 @@ impl Found {
         self.candidates.iter().filter(|of| of.fate == Fate::Survived)
     }
 
-    /// The result in one sentence.
+    /// Formats the result in one sentence.
     pub fn sentence(&self) -> String {
         let Some(winner) = &self.winner else {
             let slow = self.candidates.iter().find_map(|of| match &of.fate {
                 Fate::Slow { reason } => Some((of, reason)),
                 _ => None,
             });
-            // What left the race is not measured, so a deeper cut is what is left to try.
+            // Eliminated candidates are not timed, so a deeper cut is the remaining option.
             let nearest = slow.map_or_else(String::new, |(of, reason)| {
                 let more = of.removed.len() + 1;
                 format!(": {} {reason}; `layers={more}` in the budget instead removes one layer more", of.cell)
@@ -249,7 +250,7 @@ impl Found {
 }
 
 impl Objective {
-    /// A score with its unit: `71.2 ± 1.4 %`, `perplexity 12.3 (12.1 to 12.5)`.
+    /// Formats a score with its unit: `71.2 ± 1.4 %`, `perplexity 12.3 (12.1 to 12.5)`.
     pub fn said(&self, score: &Score) -> String {
         let Score { mean, half } = *score;
         match (self.name.as_str(), half) {
@@ -263,7 +264,7 @@ impl Objective {
     }
 }
 
-/// What a variant costs by the cost model.
+/// Costs of a variant by the cost model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Costs {
     /// Operations of the dense backbone over the prompt, and for what is decoded behind it, divided by the variant's.
@@ -273,10 +274,11 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Of a program as it is deployed.
+    /// Measures a program as it is deployed.
     pub fn of(program: &Program, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
         let load = Load::windows(prompt.length * prompt.batch, prompt.length);
-        let (new, read) = (prompt.decode, Prompt { length: prompt.length, batch: prompt.batch });
+        let new = prompt.decode;
+        let read = Prompt { length: prompt.length, batch: prompt.batch };
         let flops = |program: &Program| {
             let own = Trie::new(std::slice::from_ref(program)).flops(config, &load).separate;
             own + new.map_or(0.0, |new| decode_work(config, program, read, new))
@@ -285,14 +287,14 @@ impl Costs {
         Self { speedup: flops(&dense) / flops(program), bytes: engine.needed_bytes(config, program) }
     }
 
-    /// Of a cut of so many layers without operators, wherever it lies.
+    /// Measures a cut of `depth` layers without operators, at any position.
     pub fn of_cut(depth: usize, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
         let start = config.layers.saturating_sub(depth) / 2;
         let removed: Vec<usize> = (start..(start + depth).min(config.layers)).collect();
         Self::of(&Program::pruned(config.layers, &removed, |_| None), config, engine, prompt)
     }
 
-    /// What of a budget is not met, in words; `dense` are the milliseconds of the dense backbone, where they are known.
+    /// Describes what a program misses of a budget; `dense` are the dense backbone's milliseconds, if known.
     pub fn misses(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
         let slow = budget.speedup.filter(|wanted| self.speedup < *wanted);
         let slow = slow.map(|wanted| format!("{:.3} times as fast by the cost model, not {wanted}", self.speedup));

@@ -1,4 +1,4 @@
-//! Who leaves a race after a round, and who leads it.
+//! Decides after each round which candidates are eliminated, and which leads.
 //!
 //! The leader has the best mean of means. Who is worse than it by a paired t-test within strata, and on right and wrong answers by
 //! McNemar's exact test as well, leaves, at a level that is held over rounds (Bonferroni) and over those alive (Holm). Of two objectives a candidate leaves only when one rival is proven
@@ -7,12 +7,12 @@
 use crate::significance::mcnemar_exact;
 use crate::significance::stratified::{Stratified, holm};
 
-/// What a round says.
+/// Verdict of a round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// The best of the first objective.
     pub leader: usize,
-    /// Who leaves, in the order of the candidates.
+    /// Eliminated candidates, in order.
     pub out: Vec<Exit>,
 }
 
@@ -26,12 +26,12 @@ pub struct Exit {
     pub p: f64,
 }
 
-/// Judges a round. `objectives` have by candidate and stratum the gains so far: what is larger is better, and one item stands at
-/// one place for all. `level` is the chance of any false exit in this round.
+/// Judges a round. `objectives` holds the gains so far by candidate and stratum: larger is better, and an item has the
+/// same position for all candidates. `level` is the probability of any wrong elimination in this round.
 pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
     let mean = |objective: &Vec<Vec<S>>, candidate: usize| mean_of_means(&objective[candidate]);
     let best = |objective: &Vec<Vec<S>>| {
-        // Of equals the first.
+        // The first of equal ones.
         let better = |best, other| if mean(objective, other) > mean(objective, best) { other } else { best };
         alive.iter().copied().reduce(better)
     };
@@ -51,15 +51,15 @@ pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level
     Some(Verdict { leader, out })
 }
 
-/// The mean of the means of strata; a stratum without items is none.
+/// Averages the means of nonempty strata.
 pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
     let means = strata.iter().map(AsRef::as_ref).filter(|values| !values.is_empty());
     let means: Vec<f64> = means.map(|values| values.iter().sum::<f64>() / values.len() as f64).collect();
     means.iter().sum::<f64>() / means.len() as f64
 }
 
-/// The p of a candidate being worse than a rival in every objective: the largest of the objectives' (an intersection-union
-/// test needs no correction); 1 where it is not worse in one.
+/// Computes the p of a candidate being worse than a rival in every objective: the largest of the objectives' p (an
+/// intersection-union test needs no correction); 1 if it is not worse in one.
 fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
     let one = |of: &Vec<Vec<S>>| match Stratified::paired(&of[rival], &of[candidate]) {
         Some(difference) if difference.mean > 0.0 => difference.p().max(exact(&of[rival], &of[candidate])),
@@ -68,8 +68,8 @@ fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<
     objectives.iter().map(one).fold(0.0, f64::max)
 }
 
-/// McNemar's exact p where gains are right or wrong answers: of a handful of unlike ones a t-test says too much. 0, which
-/// bounds nothing, for other gains.
+/// Computes McNemar's exact p if gains are answers, because a t-test is too optimistic for few differences. 0, which bounds
+/// nothing, for other gains.
 fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     let pairs = || rival.iter().zip(candidate).flat_map(|(a, b)| a.as_ref().iter().zip(b.as_ref()));
     if !pairs().all(|(a, b)| [a, b].into_iter().all(|gain| *gain == 0.0 || *gain == 1.0)) {
@@ -79,7 +79,7 @@ fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     mcnemar_exact(only(|a, b| a > b), only(|a, b| a < b))
 }
 
-/// Those that no other is better than in every objective, as far as was seen.
+/// Returns the candidates that no other beats in every objective so far.
 pub fn front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Vec<usize> {
     let means = |of: usize| -> Vec<f64> { objectives.iter().map(|objective| mean_of_means(&objective[of])).collect() };
     let all: Vec<(usize, Vec<f64>)> = alive.iter().map(|&of| (of, means(of))).collect();
@@ -91,7 +91,7 @@ pub fn front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Ve
 mod tests {
     use super::*;
 
-    /// Gains of a candidate that is right on so many of 40 questions, the first ones of each of two tasks.
+    /// Returns gains of a candidate with `count` of 40 correct answers, the first ones of each of two tasks.
     fn right(count: usize) -> Vec<Vec<f64>> {
         let task = |shift: usize| (0..40).map(|at| f64::from(u8::from((at * 7 + shift) % 40 < count))).collect();
         vec![task(0), task(3)]
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(verdict.leader, 0);
         assert_eq!(verdict.out.iter().map(|exit| (exit.candidate, exit.rival)).collect::<Vec<_>>(), [(1, 0)]);
         assert!(verdict.out[0].p < 1e-9);
-        // Of those alive alone.
+        // Only among the remaining ones.
         assert!(judge(&[2, 3], &[gains], 0.01).unwrap().out.is_empty());
     }
 

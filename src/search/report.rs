@@ -5,7 +5,7 @@ use super::{Candidate, Fate, Found, Judged, Lead, Objective, Score};
 use crate::quantity::counted;
 
 impl Found {
-    /// What it is: backbone, budget, what it raced on.
+    /// Formats the title: backbone, budget and data.
     pub fn title(&self) -> String {
         let on = |of: &Objective| format!("{} on {} ({} items, {} kept)", of.name, of.on.join(", "), of.items, of.kept);
         let on: Vec<String> = self.objectives.iter().map(on).collect();
@@ -69,7 +69,7 @@ impl Found {
         }
     }
 
-    /// The judgement, on items that the race never saw.
+    /// Tabulates the evaluation on held-out items.
     pub fn judgement(&self) -> Vec<Vec<String>> {
         let mut head = ["role", "variant"].map(str::to_owned).to_vec();
         head.extend(self.objectives.iter().flat_map(|of| [of.name.clone(), "beyond the winner".to_owned()]));
@@ -85,7 +85,7 @@ impl Found {
         std::iter::once(head).chain(self.judged.iter().map(row)).collect()
     }
 
-    /// How sure and how dear, a line each.
+    /// Formats certainty and cost, one per line.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let survivors = self.survivors().count();
@@ -124,7 +124,7 @@ impl Found {
         lines
     }
 
-    /// The whole report, in Markdown.
+    /// Formats the report in Markdown.
     pub fn markdown(&self) -> String {
         let mut text = format!("## {}\n\n{}\n\n{}\n", self.title(), self.sentence(), markdown(&self.table()));
         if !self.judged.is_empty() {
@@ -150,7 +150,7 @@ impl Objective {
         )
     }
 
-    /// A difference, with its unit and interval.
+    /// Formats a difference with its unit and interval.
     fn difference(&self, of: &Score) -> String {
         let Score { mean, half } = *of;
         let half = |decimals: usize| half.map_or_else(String::new, |half| format!(" ± {half:.decimals$}"));
@@ -161,7 +161,7 @@ impl Objective {
     }
 }
 
-/// `4–7, 9`
+/// Formats `4–7, 9`.
 fn ranges(layers: &[usize]) -> String {
     let runs = layers.chunk_by(|a, b| a + 1 == *b);
     let run = |run: &[usize]| match run {
@@ -177,7 +177,7 @@ fn bytes(of: u64) -> String {
     if size < 1e9 { format!("{:.2} MB", size / 1e6) } else { format!("{:.2} GB", size / 1e9) }
 }
 
-/// Rows of texts, the first of them heads, in Markdown.
+/// Formats rows of texts as a Markdown table with a header.
 pub fn markdown(rows: &[Vec<String>]) -> String {
     let line = |row: &Vec<String>| {
         format!("| {} |", row.iter().map(|of| of.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))

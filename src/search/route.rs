@@ -1,4 +1,4 @@
-//! What candidates share: a pass over an item runs their common beginnings once.
+//! Computation shared between candidates: a pass over an item runs their common prefixes once.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,12 +8,12 @@ use crate::stage::operator::{BoundaryResult, PlacedRepair};
 /// A candidate's way through the layers. Steps are equal when they compute the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Route {
-    /// What each step is, and how many half layers it counts.
+    /// Identity of each step, and its cost in half layers.
     steps: Vec<(u64, u32)>,
 }
 
 impl Route {
-    /// Of a backbone of so many layers without those that are removed.
+    /// Builds the path through a backbone without the removed layers.
     pub fn of<'b>(layers: usize, removed: &[usize], boundaries: &'b [BoundaryResult]) -> Self {
         let before = |start: usize| (0..start).rev().find(|layer| !removed.contains(layer));
         let repair = |of: &'b BoundaryResult| Some((of.region.0, of.placed?, of.operator.as_deref()?));
@@ -28,7 +28,7 @@ impl Route {
         };
         let mut route = Self::default();
         for layer in 0..layers {
-            // What has no layer before it scales the stream itself.
+            // At the first layer it scales the stream itself.
             for (start, placed, operator) in &repairs {
                 if *start == layer && (*placed == PlacedRepair::Stream || before(layer).is_none()) {
                     route.push(&("operator", operator), 0);
@@ -49,9 +49,10 @@ impl Route {
     }
 }
 
-/// The layers that one item runs through under all of some candidates, what they share counted once.
+/// Counts the layers that one item runs through under some candidates, shared ones once.
 pub fn layers<'a>(routes: impl IntoIterator<Item = &'a Route>) -> f64 {
-    let (mut seen, mut halves) = (HashSet::new(), 0);
+    let mut seen = HashSet::new();
+    let mut halves = 0;
     for route in routes {
         // A beginning is known by the hash of all its steps.
         let mut beginning = DefaultHasher::new();
@@ -82,8 +83,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_counts_once_until_the_last_that_shares_it_has_left() {
-        // By hand: 10 layers without 3 to 5; 3 are shared by all, 4 stand behind each operator.
+    fn shared_value_counts_once_until_its_last_user_leaves() {
+        // Expected by hand: 10 layers without 3 to 5; 3 are shared by all, 4 follow each operator.
         let cut = |repairs: &[BoundaryResult]| Route::of(10, &[3, 4, 5], repairs);
         let [plain, one, two] = [cut(&[]), cut(&[repair(3, "a", Stream)]), cut(&[repair(3, "b", Stream)])];
         assert_eq!(layers([&plain]), 7.0);

@@ -1,4 +1,4 @@
-//! What a calibration pass keeps: the residual stream at sites, and sums of similarities, some sequences at a time.
+//! Data from a calibration pass: the residual stream at sites, and sums of similarities, in groups of sequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -40,17 +40,18 @@ pub const ROWS: &str = "rows.f32";
 /// The sums of some similarities, in the order of their pairs.
 pub const SUMS: &str = "sums.f64";
 
-/// A calibration pass: the activations at all sites. Which of them are read is known only when the layers are chosen.
+/// Returns the key family of a calibration pass: the activations at all sites. Which of them are read is known only after
+/// layers are selected.
 pub(super) fn family(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, backbone.on_engine(), tokens, backbone)
 }
 
-/// The residual stream at one site over some sequences of a calibration's tokens.
+/// Returns the key of the residual stream at one site over some sequences of a calibration.
 pub fn rows(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, site: HookPoint, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(SITE, json!(site.to_string())), (SEQUENCES, range(sequences))])
 }
 
-/// The sums of some similarities over some sequences of a calibration's tokens.
+/// Returns the key of similarity sums over some sequences of a calibration.
 pub fn sums(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, pairs: &BTreeSet<Pair>, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(PAIRS, json!(pairs)), (SEQUENCES, range(sequences))])
 }
@@ -59,56 +60,56 @@ pub(super) fn range(sequences: &Range<usize>) -> Value {
     json!([sequences.start, sequences.end])
 }
 
-/// What the claim of a calibration begins with.
+/// Prefix of a calibration's claims.
 const CALIBRATING: &str = "calibrate-";
 
-/// What a process claims that makes a backbone's repairs on one calibration.
+/// Returns the lease name for making a backbone's repairs on one calibration.
 pub fn claim(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
     let work = format!("{} {}{}", backbone.content, tokens.hash(), backbone.other_engine());
     format!("{CALIBRATING}{}", sha256::of_bytes(work))
 }
 
 impl CalibrationPlan {
-    /// What a process claims that makes the repairs on it.
+    /// Returns the lease name for making the repairs of a calibration.
     pub fn claim(&self, of: &BackbonePlan) -> String {
         claim(of.calibrated().keyed(), &self.tokens)
     }
 }
 
-/// Whether a claim is one of these.
+/// Returns whether a lease is for a calibration.
 pub(super) fn is_claim(name: &str) -> bool {
     name.starts_with(CALIBRATING)
 }
 
-/// Floating-point operations of a pass through all layers.
+/// Estimates the operations of a pass through all layers.
 pub fn pass_flops(config: &Config, load: &Load) -> f64 {
     Trie::new(&[Program::trunk(config.layers)]).flops(config, load).shared
 }
 
-/// What keeping a byte takes, in floating-point operations: hashing it, and waiting until a disk has it. Measured with two
-/// cores at 90 GFLOP/s and a disk that takes 160 MB/s.
+/// Cost of storing a byte, in floating-point operations: hashing it and waiting for the disk. Measured with two cores
+/// at 90 GFLOP/s and a disk of 160 MB/s.
 pub(super) const KEPT_BYTE: f64 = 550.0;
 
-/// Bytes of one site.
+/// Returns the bytes of one site.
 pub fn site_bytes(config: &Config, load: &Load) -> u64 {
     (4 * load.tokens * config.hidden) as u64
 }
 
-/// What it takes to keep some sites, and to write others for a while.
+/// Estimates keeping some sites, and writing others temporarily.
 pub fn cost(config: &Config, shape: ActivationShape, load: &Load, [kept, spooled]: [usize; 2]) -> Cost {
     let inodes = (kept + spooled) as u64 * shape.shard_count() as u64 * (STAGE.inodes)(false);
     let flops = KEPT_BYTE * ((kept + spooled) as u64 * site_bytes(config, load)) as f64;
     Cost { separate: flops, shared: flops, left: flops, disk: kept as u64 * site_bytes(config, load), inodes }
 }
 
-/// Stored sums, if they are as many as there are pairs.
+/// Reads stored sums, if there is one per pair.
 pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
     let sums: Vec<f64> = object.read(SUMS).ok()?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
     (sums.len() == pairs).then_some(sums)
 }
 
-/// The first pass: all of some sites where they fit the limit, or where there is no choice to wait for. Of more, those that
-/// the choice is made by (`read`), if these fit.
+/// Plans the first pass: all sites if they fit the limit or nothing has to be selected first; otherwise those read by the
+/// selection, if they fit.
 pub(crate) fn first(
     job: &CalibrationJob<'_>,
     pairs: BTreeSet<Pair>,
@@ -156,11 +157,13 @@ pub(crate) fn run(
     };
     let work: Vec<PassRequest> = (0..shards.len()).map(missing).collect();
     let left: usize = shards.iter().zip(&work).filter(|(_, work)| !work.is_empty()).map(|(s, _)| s.len()).sum();
-    let (sequences, tokens) = (job.shape.sequences, left * job.shape.length);
+    let sequences = job.shape.sequences;
+    let tokens = left * job.shape.length;
     if left < sequences {
         job.run.note(format!("{label}: {} of {sequences} sequences are stored", sequences - left));
     }
-    let (config, load) = (&job.backbone.config, Load::windows(tokens, job.shape.length));
+    let config = &job.backbone.config;
+    let load = Load::windows(tokens, job.shape.length);
     let lacking: usize = shards.iter().zip(&work).map(|(shard, work)| work.sites.len() * shard.len()).sum();
     let bytes = (4 * lacking * job.shape.length * job.shape.channels) as f64;
     let flops = Trie::new(&[request.program(config.layers)]).flops(config, &load).shared + KEPT_BYTE * bytes;
@@ -168,7 +171,7 @@ pub(crate) fn run(
     let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     let mut next = 0;
     while next < shards.len() {
-        // Of neighbours that lack the same, so many as the engine takes through the layers together.
+        // As many neighbouring shards with the same missing parts as the engine processes together.
         let like = (next..shards.len()).take_while(|&index| work[index] == work[next]);
         let tokens = like.map(|index| shards[index].len() * job.shape.length);
         let end = next + together(tokens, job.engine.pass_tokens(work[next].streams()));
@@ -191,24 +194,25 @@ pub(crate) fn run(
     Ok(similarities)
 }
 
-/// The residual stream at one site over some sequences.
+/// Returns the key of the residual stream at one site over some sequences.
 pub(super) fn rows_key(job: &CalibrationJob<'_>, site: HookPoint, shard: &Range<usize>) -> Key {
     self::rows(job.backbone.keyed(), job.tokens, site, shard)
 }
 
-/// The sums of some similarities over some sequences.
+/// Returns the key of similarity sums over some sequences.
 fn sums_key(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Key {
     self::sums(job.backbone.keyed(), job.tokens, pairs, shard)
 }
 
-/// What one shard gives: the rows by site, and the sums of the similarities.
+/// Result of one shard: the rows by site, and the sums of the similarities.
 type OfShard = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
 
-/// Runs some shards together and stores what they give.
+/// Runs some shards together and stores their results.
 fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
     fault::here("activations");
     job.run.wait_while_timed()?;
-    let (store, started) = (job.run.store, Instant::now());
+    let store = job.run.store;
+    let started = Instant::now();
     let mut drafts = shards.iter().map(|_| Drafts::create(store, &work.sites)).collect::<Result<Vec<_>>>()?;
     let piece = |(shard, drafts)| {
         let shard: &Range<usize> = shard;
@@ -222,7 +226,7 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     let progress = |tokens| {
         done += tokens;
         match job.run.advance(id, tokens) {
-            // What is whole is stored before the pass stops.
+            // Finished shards are stored before the pass stops.
             Err(error) if error.kind() == ErrorKind::Interrupted && done >= whole => Ok(()),
             advanced => advanced,
         }
@@ -288,7 +292,7 @@ fn unwritten(site: HookPoint, error: &std::io::Error) -> Error {
     no_room("cannot write calibration activations", error).at(site.to_string())
 }
 
-/// What is written while a pass goes on cannot be.
+/// Creates the error for temporary files that cannot be written.
 pub(super) fn no_room(what: &str, error: &std::io::Error) -> Error {
     Error::missing(what)
         .found(error.to_string())
@@ -308,18 +312,18 @@ impl KeptActivations {
         }
     }
 
-    /// Those of some sites of which not all is stored.
+    /// Returns the sites that are not completely stored.
     pub(crate) fn lacking(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
         let whole = |site: &HookPoint| self.0.get(site).is_some_and(|shards| shards.iter().all(Option::is_some));
         sites.iter().copied().filter(|site| !whole(site)).collect()
     }
 
-    /// Whether a shard of a site is here.
+    /// Returns whether a shard of a site is stored.
     pub(crate) fn has(&self, site: HookPoint, shard: usize) -> bool {
         self.0.get(&site).is_some_and(|shards| shards[shard].is_some())
     }
 
-    /// Takes in what was stored just now of one shard.
+    /// Adds the newly stored results of one shard.
     pub(crate) fn add(
         &mut self,
         shape: ActivationShape,
@@ -354,8 +358,8 @@ fn map(artifact: &Option<StoredObject>) -> Result<Shard> {
     })
 }
 
-/// Removes what a pass wrote and nobody needs: sites that no selection chose, and the sums that chose them. What trainings of
-/// other calibrations on the same text read stays.
+/// Removes objects of a pass that are no longer needed: sites that no selection chose, and the sums used for choosing.
+/// Inputs of trainings with other calibrations on the same text stay.
 pub(crate) fn clear(job: &CalibrationJob<'_>, pass: &PassRequest, chosen: &BTreeSet<HookPoint>) -> Result<()> {
     let mut keys = Vec::new();
     for shard in job.shape.shards() {

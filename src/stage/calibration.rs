@@ -53,7 +53,8 @@ fn make(
 ) -> Result<Progressed> {
     let Tools { run, models, .. } = *tools;
     let plan = &backbone.calibrations[place];
-    let (label, name) = (plan.label(backbone), plan.claim(backbone));
+    let label = plan.label(backbone);
+    let name = plan.claim(backbone);
     let Some(lease) = run.claim(&name, &label)? else { return Ok(Progressed::Busy) };
     let hold = Hold::new(run, lease, &name);
     // Another process may have made them while this one waited.
@@ -74,11 +75,11 @@ fn make(
     if let Some(reason) = run.given_up(&name) {
         return Ok(Progressed::GivenUp(reason));
     }
-    // As long as the claim is held, so that no other process tries what is known to fail.
+    // While the claim is held, so that no other process tries work that is known to fail.
     let done = caught(|| calibrated(run, models, backbone, plan, &left, &label, &hold));
     if done.is_err() && hold.is_lost() {
         run.check_stop()?;
-        run.note(format!("{label}: halted for so long that others took it for dead; what they are at is left to them"));
+        run.note(format!("{label}: suspended for so long that others took it for dead; it leaves their work to them"));
         return Ok(Progressed::Busy);
     }
     match &done {
@@ -131,7 +132,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let chosen = chosen(job.run, variants, &selections);
     let sites = selections.needs(job, variants).exact;
     activations::clear(job, &request, &sites)?;
-    // Collect what was chosen and not spooled.
+    // Collects chosen sites that are not stored yet.
     let rest = kept.lacking(&sites);
     kept.find(job, &rest);
     let second = PassRequest { sites: rest, ..PassRequest::default() };
@@ -152,9 +153,11 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     if lacking.is_empty() {
         return Ok(());
     }
-    let (count, tokens) = (lacking.len(), job.shape.sequences * job.shape.length);
+    let count = lacking.len();
+    let tokens = job.shape.sequences * job.shape.length;
     let label = format!("{}: solve {}", job.label, counted(count, "operator"));
-    let (config, load) = (&job.backbone.config, Load::windows(tokens, job.shape.length));
+    let config = &job.backbone.config;
+    let load = Load::windows(tokens, job.shape.length);
     let solving = |&(variant, selection, _): &(&Variant, &Selection, _)| {
         let recovery = operator::recovery_of(&run.grid.cells[variant.cell])?;
         let spans = operator::spans(recovery, selection.regions()).count();
@@ -173,7 +176,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     Ok(())
 }
 
-/// The variants whose layers are chosen; those whose criterion failed are said to have failed.
+/// Returns the variants whose layers are selected, and reports those whose criterion failed.
 fn chosen<'s>(
     run: &Context<'_>,
     variants: &[&'s Variant],

@@ -1,5 +1,5 @@
-//! Scoring variants on a text or a task: chunk by chunk, each chunk's results kept as it comes, so that a run that was
-//! stopped in any way goes on where it was, and two processes at the same work share it.
+//! Scores variants on a text or a task chunk by chunk. Each chunk's results are stored as they are computed, so that an
+//! interrupted run resumes, and two processes with the same work share it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::work::models::Models;
 use crate::work::progress::{Progressed, caught};
 use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease, fault};
 
-/// At most this much work is lost when a run is killed, beside the chunk it is at.
+/// Upper bound on the work lost when a run is killed, besides the current chunk.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 /// Variants of one backbone on one text or task.
@@ -27,7 +27,7 @@ pub(crate) struct ChunkRun<'a> {
     pub(crate) backbone: &'a BackbonePlan,
     pub(crate) eval_set: &'a dyn EvalSet,
     pub(crate) label: &'a str,
-    /// What runs a variant, by the key of its scores; none where it has no program, which is said then.
+    /// Program of a variant, by the key of its scores; `None` after reporting that it has none.
     pub(crate) program: &'a dyn Fn(&Key) -> Result<Option<Program>>,
     /// The name of the journal and of the claims: the same for all processes that score this backbone on this text.
     pub(crate) journal: String,
@@ -50,7 +50,7 @@ impl ChunkRun<'_> {
         Ok(ChunkState { job: None, journal: Some(journal), candidates, left, caught_up: true })
     }
 
-    /// The chunks that some candidates lack.
+    /// Returns the chunks missing from some candidates.
     fn left(&self, candidates: &[ScoredVariant]) -> Vec<usize> {
         (0..self.eval_set.chunks()).filter(|&chunk| candidates.iter().any(|c| c.lacks(chunk))).collect()
     }
@@ -72,7 +72,7 @@ impl ChunkRun<'_> {
         Ok(*job.insert(self.run.start(work, self.label, tokens, candidates.len(), flops)))
     }
 
-    /// Computes what nobody else is at, and stores what is whole.
+    /// Computes chunks that no other process works on, and stores finished variants.
     pub(crate) fn go_on(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         while !scoring.left.is_empty() {
             match self.pass(scoring)? {
@@ -85,10 +85,12 @@ impl ChunkRun<'_> {
 
     /// Stores what every variant scored: one process does, and the others see that it is there.
     fn store(&self, scoring: &mut ChunkState) -> Result<Progressed> {
-        let (store, known_objects) = (self.run.store, &self.run.known_objects);
+        let store = self.run.store;
+        let known_objects = &self.run.known_objects;
         let mut left: Vec<&mut ScoredVariant> = scoring.candidates.iter_mut().filter(|of| !of.settled).collect();
         let stored = |left: &[&mut ScoredVariant]| known_objects.all(store, left.iter().map(|of| &of.key));
-        let (mut lease, mut stands) = (None, stored(&left));
+        let mut lease = None;
+        let mut stands = stored(&left);
         if stands == AllStored::Lacking {
             lease = self.run.claim(&format!("{}-store", self.journal), &format!("{}: storing", self.label))?;
             if lease.is_none() {
@@ -124,7 +126,8 @@ impl ChunkRun<'_> {
 
     /// Stores what some candidates scored, together.
     fn put(&self, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
-        let (store, mut packed) = (self.run.store, Vec::new());
+        let store = self.run.store;
+        let mut packed = Vec::new();
         for ScoredVariant { key, chunks, seconds, .. } in candidates.iter_mut().map(|of| &mut **of) {
             let chunks: Vec<Vec<f64>> = chunks.iter_mut().map(|of| of.take().unwrap_or_default()).collect();
             let values = self.eval_set.assemble(&chunks);
@@ -140,13 +143,13 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Goes once through the chunks that are left, and computes those that nobody else is at: done where that was any, busy
-    /// where others are at all that is left.
+    /// Visits the remaining chunks once and computes unclaimed ones: done if there were any, busy if others work on all
+    /// of them.
     fn pass(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();
         let Some(journal) = journal else { return Ok(Progressed::Busy) };
-        // Most of what nobody is at any more is done: that is read once, and not found by claiming each.
+        // Most unclaimed chunks are finished: reading the journal once is cheaper than claiming each.
         let free = |claims: &BTreeSet<String>| left.iter().any(|chunk| !claims.contains(&self.claim_name(*chunk)));
         if !std::mem::take(caught_up) && self.run.store.with_claims(free)? {
             self.catch_up(journal, candidates);
@@ -183,7 +186,7 @@ impl ChunkRun<'_> {
             sweep.group.chunks.push(chunk);
             sweep.group.leases.push(lease);
             sweep.group.tokens += tokens;
-            // Nothing is waited for where one chunk is enough.
+            // No further claims are needed when one chunk suffices.
             if sweep.group.tokens >= most {
                 self.compute(job, journal, candidates, &mut sweep)?;
             }
@@ -201,7 +204,7 @@ impl ChunkRun<'_> {
         format!("{}-{chunk}", self.journal)
     }
 
-    /// Claims a chunk that some candidates lack.
+    /// Claims a chunk missing from some candidates.
     fn claim(
         &self,
         job: Option<usize>,
@@ -215,7 +218,7 @@ impl ChunkRun<'_> {
                 return Ok(ChunkClaim::Others);
             }
             let ClaimResult::Mine(lease) = self.run.store.claim(&name)? else { return Ok(ChunkClaim::Others) };
-            // Whoever had the chunk before has written its records before giving it free.
+            // The previous holder wrote its records before releasing the claim.
             self.catch_up(journal, candidates);
             let members: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
             if !members.is_empty() {
@@ -245,7 +248,7 @@ impl ChunkRun<'_> {
             return Ok(());
         }
         self.run.wait_while_timed()?;
-        // As long as the claims are held, so that no other process tries what is known to fail.
+        // While the claims are held, so that no other process tries work that is known to fail.
         let result = caught(|| self.record(&group, journal, candidates, &mut sweep.trie));
         if let Err(error) = &result
             && error.kind() == ErrorKind::Job
@@ -261,7 +264,8 @@ impl ChunkRun<'_> {
         }
         let (lost, ran) = result?;
         if !lost.is_empty() {
-            let (label, count) = (self.label, lost.len());
+            let label = self.label;
+            let count = lost.len();
             self.run.note(format!(
                 "{label}: halted for so long that others took it for dead; {count} chunks are left to them"
             ));
@@ -277,8 +281,8 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Computes some chunks for some candidates that all lack them, and notes what comes of it, but of those whose claims are
-    /// gone then; and how many tokens ran of each, where that is not what was announced.
+    /// Computes some chunks for candidates that all lack them, and records the results except those with lost claims;
+    /// also the numbers of tokens processed, if they differ from the announced ones.
     fn record(
         &self,
         group: &ChunkGroup,
@@ -299,7 +303,8 @@ impl ChunkRun<'_> {
         engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
         let results = results?;
         let shares = trie.shares(&seconds);
-        let (mut lost, mut ran) = (Vec::new(), HashMap::new());
+        let mut lost = Vec::new();
+        let mut ran = HashMap::new();
         for ((&chunk, lease), results) in chunks.iter().zip(leases).zip(results) {
             if !lease.holds() {
                 lost.push(chunk);
@@ -319,11 +324,13 @@ impl ChunkRun<'_> {
         Ok((lost, ran))
     }
 
-    /// Writes down what was computed, if the backbone is still the one that was hashed.
+    /// Writes results if the backbone is still unchanged since hashing.
     fn flush(&self, sweep: &mut Sweep, journal: &mut Journal) -> Result<()> {
-        let (store, started) = (self.run.store, self.run.store.now());
+        let store = self.run.store;
+        let started = self.run.store.now();
         self.models.unchanged(self.backbone)?;
-        let (now, any) = (store.now(), !sweep.unwritten.is_empty());
+        let now = store.now();
+        let any = !sweep.unwritten.is_empty();
         journal.flush()?;
         sweep.unwritten.clear();
         (sweep.since, sweep.looking) = (Some(now), now - started);
@@ -336,8 +343,8 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Takes in what this or other processes have written, and sees which candidates others have stored by now. Whoever stores
-    /// a text stores it of all variants: of hundreds one is asked for.
+    /// Reads what all processes have written, and which candidates are stored by now. A text is stored for all variants
+    /// together, so one of hundreds is looked up.
     fn catch_up(&self, journal: &mut Journal, candidates: &mut [ScoredVariant]) {
         let (records, damages) = journal.read();
         for error in damages {
@@ -350,7 +357,8 @@ impl ChunkRun<'_> {
                 candidates[index].take(record, self.eval_set);
             }
         }
-        let (store, known_objects) = (self.run.store, &self.run.known_objects);
+        let store = self.run.store;
+        let known_objects = &self.run.known_objects;
         let mut left = candidates.iter_mut().filter(|candidate| !candidate.settled).peekable();
         if left.peek().is_some_and(|first| known_objects.has(store, &first.key)) {
             left.for_each(|candidate| candidate.settled = known_objects.has(store, &candidate.key));
@@ -358,24 +366,24 @@ impl ChunkRun<'_> {
     }
 }
 
-/// A scoring that is under way, also while others are at what is left of it.
+/// The state of scoring, including while others work on the rest.
 pub(crate) struct ChunkState {
-    /// None as long as nothing was computed here.
+    /// `None` until something is computed here.
     job: Option<usize>,
     /// Until the work is stored.
     journal: Option<Journal>,
     candidates: Vec<ScoredVariant>,
-    /// The chunks that some candidates lack.
+    /// The chunks missing from some candidates.
     left: Vec<usize>,
-    /// What others have written was read just now.
+    /// Whether others' results were just read.
     caught_up: bool,
 }
 
-/// What came of the attempt to claim a chunk.
+/// Result of an attempt to claim a chunk.
 enum ChunkClaim {
     /// With the candidates that lack it.
     Mine(Vec<usize>, Lease),
-    /// Nobody lacks it any more.
+    /// No candidate lacks it any more.
     Done,
     Others,
     GivenUp(String),
@@ -394,16 +402,16 @@ struct ChunkGroup {
 /// One way through the chunks.
 #[derive(Default)]
 struct Sweep {
-    /// What is computed together next.
+    /// The next group of chunks to compute.
     group: ChunkGroup,
     /// Chunks at which others are.
     others: Vec<usize>,
     /// The trie of the candidates that lacked a chunk: mostly the same from chunk to chunk.
     trie: Option<(Vec<usize>, Trie)>,
-    /// Of chunks whose records are not on the disk yet: others may have them after that.
+    /// Claims on chunks whose records are not on disk yet; released after writing.
     unwritten: Vec<Lease>,
     /// When records were last written; the first are written at once.
     since: Option<Duration>,
-    /// How long it took to see that the backbone is unchanged: long where the system does not tell of changes.
+    /// Time needed to check that the backbone is unchanged: long if the system does not notify of changes.
     looking: Duration,
 }

@@ -39,15 +39,15 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// The parent of a checkpoint: what it is on the way to.
+/// The key of a checkpoint refers to the training that it belongs to.
 const TRAINED: &str = "trained";
 
-/// The losses of a training, one a step; beside them lies what an operator has.
+/// Losses of a training, one per step, stored next to the operator's files.
 const LOSSES: &str = "losses.f64";
 /// The payload of a checkpoint.
 pub const STATE: &str = "state.bin";
 
-/// A trained operator's key has the operator that the training begins with, and its text.
+/// Returns the key of a trained operator: the operator that training starts from, and its text.
 pub fn key(backbone: KeyedBackbone<'_>, operator: &Arc<Key>, text: &Arc<Key>, what: &Arc<Identity>) -> Key {
     let of = json!({
         "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
@@ -60,13 +60,13 @@ pub fn key(backbone: KeyedBackbone<'_>, operator: &Arc<Key>, text: &Arc<Key>, wh
     Key::new(KIND, of, parents).about(what)
 }
 
-/// A training after so many steps: what it goes on from when it was killed.
+/// Returns the key of a training checkpoint after `steps` steps.
 pub fn checkpoint(trained: &Arc<Key>, steps: usize) -> Key {
     Key::new(KIND, json!({"checkpoint": steps}), [(TRAINED, Arc::clone(trained))])
 }
 
-/// What a training on a text takes, through what stands after the boundary, taken to be a quarter of the layers. `pass` is what
-/// a token takes through all of them.
+/// Estimates training on a text through the layers after the boundary, assumed to be a quarter. `pass` is the cost of a
+/// token through all layers.
 pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
     let head = 2.0 * config.hidden as f64 * config.vocab as f64;
     let products = (pass / 4.0 + head) * text.tokens as f64;
@@ -74,17 +74,17 @@ pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
     Cost { separate: steps, shared: steps, left: if left { steps } else { 0.0 }, ..Cost::default() }
 }
 
-/// What a number takes that stands between the products of a layer in training, forwards and backwards, in operations of a
-/// product: the plain forms write and read it many times. As nine trainings took at C = 128.
+/// Cost of an elementwise number between the matrix products of a layer in training, forward and backward, in
+/// floating-point operations: the unfused forms read and write it many times. Measured in nine trainings at C = 128.
 const NUMBER: f64 = 650.0;
 
-/// Forwards, and backwards twice that, through so many layers whose products forwards are `products`.
+/// Forward, and twice that backward, through the given layers; `products` is the forward cost of their matrix products.
 fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64 {
     let widths = 8 * (config.hidden + config.intermediate) + 6 * config.heads * text.length;
     3.0 * products + NUMBER * (widths * layers * text.tokens) as f64
 }
 
-/// What it takes to make what all trainings at one boundary read: stream and teacher of a text.
+/// Estimates making the common inputs of all trainings at one boundary: stream and teacher of a text.
 pub fn lessons_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
     Cost {
         left: teacher::read_flops(config, text),
@@ -113,7 +113,7 @@ pub fn store(
     store.put(key, seconds, &payloads).map(drop)
 }
 
-/// The loss of each step of a stored training.
+/// Reads the loss of each step of a stored training.
 ///
 /// # Errors
 /// Damage.
@@ -156,7 +156,8 @@ fn one(
     selection: &Selection,
     activations: &Activations,
 ) -> Result<()> {
-    let (run, backbone) = (job.run, job.backbone);
+    let run = job.run;
+    let backbone = job.backbone;
     let [(start, end)] = selection.regions()[..] else {
         return Err(Error::job("an operator is only fine-tuned at a contiguous cut"));
     };
@@ -168,7 +169,8 @@ fn one(
     let began = Instant::now();
     let (state, spent) = resumed(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
     let mut training = Training::new(&tail, state)?;
-    let (steps, length) = (plan.finetune.sequences, plan.finetune.length);
+    let steps = plan.finetune.sequences;
+    let length = plan.finetune.length;
     let label = format!("fine-tune {}", run.grid.cells[variant.cell]);
     let load = Load::windows((steps - training.steps()) * length, length);
     let program = Program::pruned(backbone.config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
@@ -206,7 +208,7 @@ fn one(
     (1..=CHECKPOINTS).try_for_each(|place| run.store.discard(&self::checkpoint(&plan.key, place * every)))
 }
 
-/// The last checkpoint of a training with the seconds until then, or its beginning.
+/// Returns the last checkpoint of a training with its seconds, or the start.
 fn resumed(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,
@@ -216,7 +218,7 @@ fn resumed(
     for place in (1..=CHECKPOINTS).rev() {
         let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, place * every)) else { continue };
         let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;
-        job.run.note(format!("fine-tuning goes on after step {} of {}", place * every, plan.finetune.sequences));
+        job.run.note(format!("fine-tuning resumes after step {} of {}", place * every, plan.finetune.sequences));
         return Ok((state, artifact.meta().seconds));
     }
     Ok((start()?, 0.0))

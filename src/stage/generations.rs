@@ -1,4 +1,4 @@
-//! What a variant answers to a task: a text for each prompt.
+//! Answers of a variant to a task: a text for each prompt.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ pub fn store(store: &Store, key: &Key, seconds: f64, answers: &[Generation]) -> 
     store.put(key, seconds, &[(ANSWERS, &to_json(&answers)?)]).map(drop)
 }
 
-/// The texts of a stored variant.
+/// Reads the texts of a stored variant.
 ///
 /// # Errors
 /// Damage.

@@ -1,5 +1,5 @@
-//! What is made in one job: claimed, scheduled and told of together, as all scores on a text are one trie; and the variants as
-//! programs that jobs run, with their operators in memory.
+//! A group of objects made in one job: claimed, scheduled and reported together, as all scores on a text share one
+//! trie. Also the variants as programs run by jobs, with their operators in memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,44 +18,45 @@ use crate::work::models::Models;
 use crate::work::progress::{Progressed, lock};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// What generic code asks of jobs of one kind. A backbone may have several, told apart by their places.
+/// Properties of jobs of one kind, for generic code. A backbone may have several, numbered by place.
 pub struct Group {
     pub kind: WorkKind,
     /// How many a backbone has.
     pub places: fn(&BackbonePlan) -> usize,
     /// How events and records name one.
     pub label: fn(&BackbonePlan, usize) -> String,
-    /// What the names of its claims begin with; its label where no other process shares in it.
+    /// Prefix of its claims; the label if it is not shared with other processes.
     pub claim: fn(&BackbonePlan, usize) -> String,
-    /// What cells are measured on or over there; none where what is made is their own.
+    /// The text or task of the job; `None` if its objects have none.
     pub on: fn(&BackbonePlan, usize) -> Option<String>,
-    /// What it makes of a variant, in order.
+    /// Keys of the objects made for a variant, in order.
     pub made: for<'v> fn(&'v Variant, usize) -> Vec<&'v Arc<Key>>,
-    /// Bytes that it takes for some variants, beside the weights and a batch.
+    /// Memory in bytes for some variants, besides the weights and a batch.
     pub bytes: fn(&BackbonePlan, &[&Variant]) -> u64,
     pub order: Order,
     pub(crate) make: Make,
-    /// Tells what came of some variants.
+    /// Reports the results of some variants.
     pub(crate) tell: fn(&Context<'_>, &BackbonePlan, usize, &[&Variant]),
 }
 
 /// When a group's jobs run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Before the others of its backbone, each by whoever has its one claim. Each may write as much again as the one before.
+    /// Before the others of its backbone, each by the holder of its only claim. Each may write as many bytes as the one
+    /// before.
     First,
     Then,
-    /// When nothing else does, of all variants anew where one lacks; by no worker, and why.
+    /// When nothing else runs, and for all variants again if one is missing; never in a worker, with the reason.
     Alone(&'static str),
 }
 
-/// Makes what some variants lack in the job at a place.
+/// Makes the missing objects of some variants in the job at a place.
 type Make = fn(&Tools<'_>, &BackbonePlan, usize, &[&Variant], &mut Going) -> Result<Progressed>;
 
-/// What a job keeps to go on with when others were at it.
+/// State with which a job resumes after waiting for others.
 pub(crate) type Going = Option<(Text, ChunkState)>;
 
-/// What jobs work with.
+/// Dependencies of jobs.
 #[derive(Clone, Copy)]
 pub(crate) struct Tools<'a> {
     pub(crate) run: &'a Context<'a>,
@@ -79,7 +80,7 @@ impl Job {
         (self.group.claim)(of, self.place)
     }
 
-    /// What it makes of a variant.
+    /// Returns the objects that it makes of a variant.
     pub fn made(self, of: &Variant) -> Vec<&Arc<Key>> {
         (self.group.made)(of, self.place)
     }
@@ -90,13 +91,13 @@ impl Job {
 }
 
 impl BackbonePlan {
-    /// Its jobs, in the order in which they begin.
+    /// Iterates over its jobs in order.
     pub fn jobs(&self) -> impl Iterator<Item = Job> {
         let of = |group: &'static Group| (0..(group.places)(self)).map(move |place| Job { group, place });
         GROUPS.into_iter().flat_map(of)
     }
 
-    /// What a variant is made from, in order: the job that makes it, what it is called, and its key.
+    /// Iterates over what a variant is made from, in order: the job, its name, and its key.
     pub fn parts<'v>(&self, of: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
         let made = self.jobs().flat_map(|job| job.made(of).into_iter().map(move |key| (job, key)));
         made.filter_map(|(job, key)| Some((job, Stage::of(key.kind()).ok()?.words?, key)))
@@ -104,7 +105,7 @@ impl BackbonePlan {
 }
 
 impl Variant {
-    /// Its artifacts that any machine may make for all.
+    /// Iterates over its objects that any machine can make for all.
     pub fn shared_keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.keys().filter(|key| !Stage::is_here(key))
     }
@@ -116,10 +117,10 @@ impl fmt::Debug for Job {
     }
 }
 
-/// The program of a variant, from the store.
+/// Reads the program of a variant from the store.
 ///
 /// # Errors
-/// Kinds `Job` and `Damaged`: what the variant lacks.
+/// Kinds `Job` and `Damaged`: an object of the variant is missing.
 pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
     let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
         return whole(&backbone.config, &backbone.folder);
@@ -152,10 +153,10 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// The program of a variant whose selection and operators are stored.
+    /// Returns the program of a variant whose selection and operators are stored.
     ///
     /// # Errors
-    /// Kinds `Job` and `Damaged`: what the variant lacks.
+    /// Kinds `Job` and `Damaged`: an object of the variant is missing.
     pub(crate) fn of(&self, run: &Context<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
         let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
             return self.whole(run, backbone);
@@ -178,7 +179,7 @@ impl Programs {
         Ok(program)
     }
 
-    /// The same; where there is none, its cell has failed.
+    /// Returns the program, or records the failure of its cell.
     ///
     /// # Errors
     /// What stops the whole run.
@@ -197,7 +198,7 @@ impl Programs {
         }
     }
 
-    /// The program of a backbone as its folder has it.
+    /// Returns the program of a backbone's folder.
     fn whole(&self, run: &Context<'_>, backbone: &BackbonePlan) -> Result<Program> {
         if backbone.config.attachments.is_empty() {
             return Ok(Program::dense(backbone.config.layers));

@@ -23,8 +23,8 @@ use crate::work::event::WorkKind;
 use crate::work::progress::{self, Progressed, timing_claim};
 use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 
-// 2: a tied table counts once where it is one, and operators in f32. 4: rounds go on until they are quiet, and ten of them
-// count.
+// 2: a tied table counts once if stored once, and operators are f32. 4: rounds continue until they are quiet, and ten
+// of them count.
 pub const KIND: ObjectKind = ObjectKind::new("latency", 4);
 
 pub const STAGE: Stage = Stage {
@@ -42,9 +42,8 @@ pub const STAGE: Stage = Stage {
 /// Times and bytes.
 pub const LATENCY: &str = "latency.json";
 
-/// Those of a prompt are measured together, so that each key says among which others, and on which machine: no other one's
-/// times stand for its own. `what` is measured by `measure`, a prefill. How many tokens are decoded stands in a key where
-/// some are.
+/// Returns the key of a prompt's timings, which are measured together on one machine and so contain their cohort and
+/// machine. `what` is measured by `measure`. The number of decoded tokens is part of it if there are any.
 pub fn key(
     backbone: KeyedBackbone<'_>,
     operator: Option<&Arc<Key>>,
@@ -67,14 +66,14 @@ pub fn key(
     Key::new(KIND, of, operator).named(backbone.name).about(what)
 }
 
-/// What a step of decoding takes beside its rows, in rows of a prefill: all weights are read, and in small backbones a product of
-/// few rows fills neither tiles nor both cores. By times at C = 128 and 256, and of one and 32 sequences at C = 4096.
+/// Estimates the fixed cost of a decoding step in prefill rows: all weights are read, and products of few rows fill neither
+/// tiles nor cores. Fitted to times at C = 128 and 256, and of one and 32 sequences at C = 4096.
 fn beside_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }
 
-/// Each variant alone, and all of a comparison anew where one lacks. Who decodes reads the prompt once more. Rounds that go on
-/// because the first ones are noise, which can double them, are not foreseen.
+/// Estimates timing each variant alone, and all of a cohort if one is missing. Decoding reads the prompt again. Extra
+/// rounds for unstable times are not included.
 pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
     let flops = |tokens: usize, length: usize| all.flops(config, &Load::windows(tokens, length)).separate;
     let of = |length: usize| flops(length * prompt.batch, length);
@@ -87,7 +86,7 @@ pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
     Cost { separate: rounds, shared: rounds, left: if left { rounds } else { 0.0 }, ..Cost::default() }
 }
 
-/// What was stored of a variant.
+/// Reads a stored variant's latency.
 ///
 /// # Errors
 /// Damage.
@@ -103,7 +102,7 @@ struct TimedVariant {
     by_channel: Option<Program>,
 }
 
-/// What `--retime` is going to do, before it does.
+/// Describes what `--retime` will do.
 pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
     let timed = |backbone: &BackbonePlan| {
         let prompts: Vec<String> = backbone.latencies.iter().map(ToString::to_string).collect();
@@ -122,10 +121,7 @@ pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
     match timed.is_empty() {
         true => "--retime: nothing is timed here".to_owned(),
         false => {
-            format!(
-                "--retime: times {} anew, in the place of what is stored of them and of nothing else",
-                timed.join("; ")
-            )
+            format!("--retime: times {} again, and replaces only their stored times", timed.join("; "))
         }
     }
 }
@@ -138,7 +134,7 @@ pub const GROUP: Group = Group {
     claim: label,
     on: |backbone, place| Some(backbone.latencies[place].to_string()),
     made: |variant, place| variant.latencies.get(place).into_iter().collect(),
-    // What does not fit is a result of its own.
+    // Insufficient memory is a result of its own.
     bytes: |_, _| 0,
     order: Order::Alone("latencies are not measured by workers: `ghostlab run` measures them on its machine"),
     make,
@@ -149,8 +145,8 @@ fn label(backbone: &BackbonePlan, place: usize) -> String {
     format!("time {} over {}", backbone.name, backbone.latencies[place])
 }
 
-/// Measures the variants of a backbone over the prompt at `place`, all of them anew: times of two sessions are not
-/// compared. One without a program fails alone.
+/// Measures all variants of a backbone over the prompt at `place` again: times of two sessions are not comparable. A
+/// variant without a program fails alone.
 ///
 /// # Errors
 /// What stops the whole run, and what all variants suffer from.
@@ -173,16 +169,19 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
     let started = Instant::now();
     let engine = models.get(backbone)?;
     let memory = run.settings.memory_bytes();
-    let (config, choice) = (&backbone.config, backbone.engine);
+    let config = &backbone.config;
+    let choice = backbone.engine;
     let comparison = TimedComparison { run, config, choice, engine: &*engine, prompt, asked, label: &label, memory };
     let results = comparison.results(&candidates)?;
     models.unchanged(backbone)?;
     if !lease.holds() {
-        run.note(format!("{label}: halted for so long that others may have computed beside it; it is measured again"));
+        run.note(format!(
+            "{label}: suspended for so long that others may have computed meanwhile; it is measured again"
+        ));
         return Ok(Progressed::Busy);
     }
     let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
-    // What is there stays where it is put, and whoever is killed in between leaves no times of two sessions beside each other.
+    // Removes stored times first, so that a kill in between cannot leave times of two sessions side by side.
     backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[place]))?;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
@@ -191,14 +190,15 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
     Ok(Progressed::Done)
 }
 
-/// The variants that have a program, each once.
+/// Returns the unique variants that have a program.
 fn candidates(
     run: &Context<'_>,
     programs: &Programs,
     backbone: &BackbonePlan,
     place: usize,
 ) -> Result<Vec<TimedVariant>> {
-    let (mut candidates, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut candidates = Vec::new();
+    let mut seen = BTreeSet::new();
     for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
         let Some(program) = programs.or_failed(run, backbone, variant)? else { continue };
         let program = deployed(&program, &backbone.config).program;
@@ -221,7 +221,7 @@ struct TimedComparison<'a> {
     choice: EngineChoice,
     engine: &'a dyn Engine,
     prompt: Prompt,
-    /// The same with the new tokens behind it.
+    /// Same as above, with the new tokens after it.
     asked: Latency,
     label: &'a str,
     /// Bytes that weights and intermediates may take.
@@ -232,7 +232,7 @@ impl TimedComparison<'_> {
     fn results(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
         let forms = candidates.iter().flat_map(|of| [Some(&of.full), of.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
-        // Who decodes reads the prompt once more.
+        // Decoding reads the prompt first.
         let decode = self.asked.decode;
         let behind = decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
         let tokens = passes(fit.len(), Rounds::PAPER) * (self.prompt.tokens() + behind);
@@ -249,8 +249,9 @@ impl TimedComparison<'_> {
         });
         let decoded = decoded.transpose()?;
         let mut results = Vec::new();
-        let (mut timed, mut behind) = (prefill.timed.into_iter(), decoded.map(|of| (of.first, of.timed.into_iter())));
-        // What did not fit has no place among the timed ones.
+        let mut timed = prefill.timed.into_iter();
+        let mut behind = decoded.map(|of| (of.first, of.timed.into_iter()));
+        // Variants that did not fit have no timing.
         let next = |timed: &mut std::vec::IntoIter<Timed>, program: &Program| {
             let Timed::Milliseconds(times) = self.fits(program).then(|| timed.next())?? else { return None };
             Some(times)
@@ -295,7 +296,7 @@ impl TimedComparison<'_> {
         Ok(results)
     }
 
-    /// Rounds of all that fit, as a part of a job that has `tokens` for each pass.
+    /// Times all that fit in rounds, as part of a job with `tokens` per pass.
     fn session(
         &self,
         label: &str,
@@ -307,7 +308,7 @@ impl TimedComparison<'_> {
             if asked {
                 return self.run.advanced(job, tokens, None);
             }
-            // They are no progress in what was announced.
+            // They do not count towards the announced progress.
             if !std::mem::replace(&mut goes_on, true) {
                 let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
                 self.run.note(format!(
@@ -320,12 +321,12 @@ impl TimedComparison<'_> {
         rounds(&mut after).map_err(|error| error.at(self.label.to_string()))
     }
 
-    /// Whether weights and intermediates lie in this machine's memory. A device of its own tells when its own is used up.
+    /// Returns whether weights and intermediates are in host memory. Other devices report out-of-memory themselves.
     fn in_memory(&self) -> bool {
         self.engine.id().is_on_cpu()
     }
 
-    /// Whether memory is likely to suffice for a pass.
+    /// Returns whether a pass probably fits in memory.
     fn fits(&self, program: &Program) -> bool {
         let Prompt { length, batch } = self.prompt;
         let cached =
@@ -335,8 +336,8 @@ impl TimedComparison<'_> {
         !self.in_memory() || wanted <= self.memory
     }
 
-    /// The most bytes that a pass holds at a time beside the weights. It runs on one new thread: what a thread keeps for later
-    /// counts, and how many threads share a product does not.
+    /// Measures the peak bytes of a pass besides the weights, on one new thread, so that thread caches count and the number
+    /// of threads does not matter.
     fn intermediates(&self, program: &Program) -> Result<Option<u64>> {
         // Weights that are made when a step needs them would count as intermediates.
         let by_need = self.choice.weight_bytes(self.config) > self.memory;
@@ -355,7 +356,7 @@ impl TimedComparison<'_> {
         let trie = Trie::new(std::slice::from_ref(program));
         let (done, most) = thread.install(|| heap::high_water(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
         drop(thread);
-        // What it kept is free before the next count begins.
+        // Its memory is freed before the next count begins.
         ends.into_iter().for_each(|end| drop(end.join()));
         done.map(|()| most)
     }

@@ -1,6 +1,5 @@
-//! Floor 1: the kinds of stored objects. A file each says what is known of one kind: what its keys are made of, what it
-//! reads and costs, what lies in it and how that is read back. What plans, counts and clears up asks a [`Stage`] and names
-//! none.
+//! Layer 1: the kinds of stored objects, one file each: its key, inputs, costs, contents and how to read them. Plans,
+//! counts and clean-up use a [`Stage`] and name none.
 
 pub mod activations;
 pub mod calibration;
@@ -32,7 +31,7 @@ use crate::work::backbone::{BackbonePlan, Variant};
 use crate::work::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, StoreWords, StoredObject};
 
-/// What generic code asks of a kind of stored objects.
+/// Properties of a kind of stored objects, for generic code.
 pub struct Stage {
     pub kind: ObjectKind,
     pub check: Check,
@@ -47,7 +46,7 @@ pub struct Stage {
     pub words: Option<Words>,
 }
 
-/// What people and JSON call something that a cell is made from.
+/// Names of an input of a cell, for people and for JSON.
 #[derive(Clone, Copy)]
 pub struct Words {
     /// The jobs that make it.
@@ -55,31 +54,31 @@ pub struct Words {
     /// Which part of a cell it is, and what that is.
     pub part: &'static str,
     pub about: &'static str,
-    /// With what it is on or over behind it, where it is.
+    /// Followed by its text or task, if it has one.
     pub what: &'static str,
     /// Tokens that are read for it first.
     pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<Read>,
 }
 
-/// What tokens are called, and their key.
+/// Name of the tokens, with their key.
 pub type Read = (String, Arc<Key>);
 
-/// What is read of a stored object before a run relies on it.
+/// How much of a stored object is verified before a run uses it.
 #[derive(Debug, Clone, Copy)]
 pub enum Check {
     Whole,
-    /// All of it where something that is made of it lacks, else one payload: the others are large.
+    /// Everything if an object derived from it is missing, otherwise one payload: the others are large.
     Only(&'static str),
-    /// Whoever reads it looks.
+    /// Checked by its reader.
     Never,
 }
 
 /// How an object belongs to one that a plan names.
 #[derive(Debug, Clone, Copy)]
 pub enum Member {
-    /// It has these fields beside those of its [`Family`].
+    /// This has these fields besides those of its [`Family`].
     Of(&'static [&'static str]),
-    /// It is on the way to the parent of this name, and of use as long as that is not stored.
+    /// An intermediate result for the parent with this name, needed until that is stored.
     Toward(&'static str),
 }
 
@@ -96,7 +95,7 @@ const STAGES: &[Stage] = &[
     latency::STAGE,
 ];
 
-/// What is made together, in the order in which jobs begin.
+/// Groups in the order in which their jobs start.
 pub const GROUPS: [&Group; 3] = [&calibration::GROUP, &scoring::GROUP, &latency::GROUP];
 
 /// The kinds of all stages. One that gives other bytes than before gets the next version. (`tests/golden.rs` fails when a
@@ -111,29 +110,28 @@ pub const KINDS: [ObjectKind; STAGES.len()] = {
     kinds
 };
 
-/// What every store of this program is opened with.
+/// Settings with which this program opens stores.
 pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
 
-/// A claim that is held while something is computed is of a calibration, or of a chunk. Of other claims it says nothing that
-/// their owner died.
+/// Returns whether a dead owner of the lease counts as a death: leases of calibrations and chunks.
 fn counts_death(claim: &str) -> bool {
     activations::is_claim(claim) || scores::is_claim(claim)
 }
 
 impl Stage {
-    /// Small objects of which all is read and that no plan leaves out.
+    /// Creates a stage of small objects that are read completely and never skipped.
     const fn new(kind: ObjectKind) -> Self {
         Self { kind, check: Check::Whole, inodes: |_| 2, members: &[], here: false, words: None }
     }
 
-    /// Those that cells have, job by job.
+    /// Returns the parts of cells, job by job.
     pub fn parts() -> Vec<Words> {
         let mut parts: Vec<Words> = STAGES.iter().filter_map(|stage| stage.words).collect();
         parts.sort_by_key(|words| words.group);
         parts
     }
 
-    /// What is known of a kind.
+    /// Returns the stage of a kind.
     ///
     /// # Errors
     /// Kind `Job`: no stage makes such objects.
@@ -142,16 +140,16 @@ impl Stage {
             Error::job("no stage makes objects of this kind")
                 .expected(KINDS.map(ObjectKind::name).join(", "))
                 .found(kind.name())
-                .hint("its stage lacks its line in `STAGES` (`src/stage/mod.rs`)")
+                .hint("its stage has no line in `STAGES` (`src/stage/mod.rs`)")
         })
     }
 
-    /// Whether an object holds on one machine alone.
+    /// Returns whether an object is valid on one machine only.
     pub fn is_here(key: &Key) -> bool {
         Self::of(key.kind()).is_ok_and(|stage| stage.here)
     }
 
-    /// Reads what a run relies on; `loaded` where something that is made of the object lacks.
+    /// Verifies what a run uses; `loaded` if an object derived from it is missing.
     ///
     /// # Errors
     /// Damage.
@@ -164,8 +162,8 @@ impl Stage {
     }
 }
 
-/// What has many members, of which it is not known before which will be made: its own key is of nothing that is stored, and
-/// stands for all of them in the keys of what is made from some.
+/// Objects with many members, of which it is not known in advance which will be made: the family's own key refers to
+/// nothing stored and represents all of them in the keys of derived objects.
 #[derive(Debug, Clone)]
 pub struct Family {
     kind: ObjectKind,
@@ -179,19 +177,19 @@ impl Family {
         Self { kind, of, tokens: Arc::clone(tokens), backbone: backbone.name.to_owned() }
     }
 
-    /// What stands for all members.
+    /// Returns the key that stands for all members.
     fn key(self) -> Key {
         Key::new(self.kind, self.of, [("tokens", self.tokens)]).named(&self.backbone)
     }
 
-    /// The member that some fields tell from the others, those of a [`Member::Of`].
+    /// Returns the key of the member with these fields, which [`Member::Of`] names.
     fn member<const N: usize>(mut self, fields: [(&str, Value); N]) -> Key {
         fields.into_iter().for_each(|(name, value)| self.of[name] = value);
         self.key()
     }
 }
 
-/// A payload as JSON bytes.
+/// Serializes a payload as JSON.
 ///
 /// # Errors
 /// Kind `Job`: what JSON has no form for.
@@ -199,7 +197,7 @@ fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::job("an artifact has no JSON form").found(error.to_string()))
 }
 
-/// A payload from JSON.
+/// Reads a JSON payload.
 ///
 /// # Errors
 /// Damage.
@@ -211,18 +209,18 @@ fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result
     })
 }
 
-/// What a group of objects costs that are made together.
+/// Costs of objects made together.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
     /// Floating-point operations, each by itself.
     pub separate: f64,
-    /// The same, what they share counted once.
+    /// Same as above, with shared work counted once.
     pub shared: f64,
-    /// What is not stored of that.
+    /// The part of that not stored yet.
     pub left: f64,
     /// Bytes that will be written to the store.
     pub disk: u64,
-    /// Files and folders that are made beside those of the objects that plans name.
+    /// Number of files and folders made besides those of planned objects.
     pub inodes: u64,
 }
 
@@ -284,7 +282,7 @@ mod tests {
         assert!(distilled::STAGE.members.iter().any(toward));
     }
 
-    /// Also where its operator was solved before that, whose key is that of the weights as they are stored.
+    /// Also if its operator was solved before rounding, whose key is that of the stored weights.
     #[test]
     fn what_rounded_weights_score_has_keys_of_its_own() {
         use crate::model::WeightType;

@@ -1,4 +1,4 @@
-//! A variant's operators in the store: what stands there, and how it becomes a program.
+//! A variant's operators in the store: the format, and how they become a program.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -38,10 +38,10 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// What is known of each boundary.
+/// Measurements of each boundary.
 pub(super) const FIGURES: &str = "figures.json";
 
-/// An operator's key has the selection, the activations, and how many of the sequences it is solved on.
+/// Returns the key of an operator: selection, activations, and the number of sequences it is solved on.
 pub fn key(backbone: KeyedBackbone<'_>, selection: &Arc<Key>, repair: &RepairId, tokens: &Arc<Key>) -> Key {
     let RepairId { recovery, version, options, fitted, training: _ } = repair;
     let of = json!({
@@ -51,12 +51,12 @@ pub fn key(backbone: KeyedBackbone<'_>, selection: &Arc<Key>, repair: &RepairId,
     Key::new(KIND, of, [("selection", Arc::clone(selection)), ("activations", activations)])
 }
 
-/// The spans that a recovery repairs where regions `[start, end)` are removed.
+/// Returns the spans that a recovery repairs for removed regions `[start, end)`.
 pub fn spans(recovery: &dyn Recovery, regions: Vec<(usize, usize)>) -> impl Iterator<Item = Span> {
     regions.into_iter().flat_map(move |(start, end)| recovery.spans(Span { start, end }))
 }
 
-/// A variant that lacks its operators, as far as its layers are chosen.
+/// A variant without operators, whose layers are chosen.
 pub struct WantedRepair<'a> {
     pub criterion: &'a dyn Criterion,
     pub recovery: &'a dyn Recovery,
@@ -65,14 +65,15 @@ pub struct WantedRepair<'a> {
     pub regions: Option<Vec<(usize, usize)>>,
 }
 
-/// What some variants need of a calibration pass together, before and after layers are chosen: plan, cost and run ask here.
+/// Inputs that some variants need from a calibration pass together, before and after layers are chosen: used by plan,
+/// cost and run.
 #[derive(Debug, Default)]
 pub struct Needs {
     /// Activations that recoveries read at what is chosen.
     pub exact: BTreeSet<HookPoint>,
-    /// Those that they would read at what may be chosen.
+    /// Sites that they would read at any possible choice.
     pub perhaps: BTreeSet<HookPoint>,
-    /// What the choice is made by: activations and similarities.
+    /// Inputs of the choice: activations and similarities.
     pub looks: BTreeSet<HookPoint>,
     pub pairs: BTreeSet<Pair>,
 }
@@ -95,7 +96,7 @@ impl Needs {
     }
 }
 
-/// What repairing variants on one calibration takes: a pass, and what solving `all` takes and those that are `missing`.
+/// Estimates repairing variants on one calibration: a pass, and solving those that are `missing` out of `all`.
 pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     let [every, left] = [all, missing].map(|solves| solves.iter().sum::<f64>());
     Cost {
@@ -107,10 +108,11 @@ pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     }
 }
 
-/// What solving operators at so many spans takes, in floating-point operations, and measuring them: `fitted` of the
-/// calibration's sequences make an operator, `load` is all of it.
+/// Estimates solving and measuring operators at `spans` spans in floating-point operations; `fitted` sequences of `load`
+/// make an operator.
 pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted: usize, spans: usize) -> f64 {
-    let (c, tokens) = (config.hidden as f64, load.tokens as f64);
+    let c = config.hidden as f64;
+    let tokens = load.tokens as f64;
     let product = 2.0 * tokens * c * c * F64_COST;
     let measured = MEASURED * tokens * c
         + match recovery.place() {
@@ -122,10 +124,11 @@ pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted
     spans as f64 * (recovery.operations(config.hidden, fitted * load.length) + measured)
 }
 
-/// What measuring takes for a number of what enters a span, in floating-point operations. As solves of 18 operators took.
+/// Cost of measuring one number at the input of a region, in floating-point operations. Measured on solves of 18
+/// operators.
 const MEASURED: f64 = 450.0;
 
-/// Bytes of one matrix.
+/// Returns the bytes of one matrix.
 pub fn matrix_bytes(config: &Config) -> u64 {
     4 * (config.hidden * config.hidden) as u64
 }
@@ -151,7 +154,7 @@ pub struct BoundaryResult {
     pub operator: Option<String>,
     /// Where it stands.
     pub placed: Option<PlacedRepair>,
-    /// What a reader has to know of the repair.
+    /// Remarks on the repair for readers.
     pub notes: Vec<String>,
     /// Whether its calibration can determine no repair at all: its numbers are no merit then.
     #[serde(default)]
@@ -162,13 +165,13 @@ pub struct BoundaryResult {
     pub condition: Option<f64>,
     /// Mean loss of each epoch, where the method iterates.
     pub losses: Vec<f64>,
-    /// What solving took, without measuring.
+    /// Time for solving, without measuring.
     pub solve_seconds: f64,
     #[serde(flatten)]
     pub numbers: RepairMetrics,
 }
 
-/// The payload of the operator at a boundary: its name and its numbers.
+/// Encodes the operator at a boundary: payload name and numbers.
 ///
 /// # Errors
 /// None that a reader could mend.
@@ -194,7 +197,7 @@ pub fn store(
     store.put(key, seconds, &payloads).map(drop)
 }
 
-/// The payload of what is known of the boundaries.
+/// Encodes the results of the boundaries.
 ///
 /// # Errors
 /// Kind `Job`: figures that are not finite.
@@ -208,7 +211,7 @@ pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     }
 }
 
-/// What is known of a stored variant's boundaries.
+/// Reads the results of a stored variant's boundaries.
 ///
 /// # Errors
 /// Damage.
@@ -216,7 +219,7 @@ pub fn figures(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
     from_json(artifact, FIGURES)
 }
 
-/// The matrix of a variant's only boundary, in full.
+/// Reads the full matrix of a variant's only boundary.
 ///
 /// # Errors
 /// Damage.
@@ -224,7 +227,7 @@ pub fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
     load(artifact, 0)?.to_dense()
 }
 
-/// A stored variant as a program.
+/// Reads a stored variant as a program.
 ///
 /// # Errors
 /// Damage.
@@ -259,7 +262,7 @@ pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) ->
     Ok(Program::repaired(layers, &selection.removed, &repairs))
 }
 
-/// Puts an operator after what stands there already: the layer before a region takes the maps of all its layers in.
+/// Appends an operator to an existing one: the layer before a region absorbs the maps of all its layers.
 fn add<K: Ord>(place: Entry<'_, K, Arc<Operator>>, operator: Arc<Operator>) -> Result<()> {
     match place {
         Entry::Vacant(free) => drop(free.insert(operator)),
@@ -281,7 +284,7 @@ fn load(artifact: &StoredObject, index: usize) -> Result<Arc<Operator>> {
     Operator::from_parts(form, values)
 }
 
-/// The recovery of a cell that is not the dense one.
+/// Returns the recovery of a pruned cell.
 pub(crate) fn recovery_of(cell: &Cell) -> Result<&dyn Recovery> {
     let method = cell.recovery.as_ref().map(|of| &*of.rule);
     method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))
@@ -301,7 +304,9 @@ pub(crate) fn solve(
     let started = Instant::now();
     let recovery = recovery_of(&job.run.grid.cells[variant.cell])?;
     let spans: Vec<Span> = self::spans(recovery, selection.regions()).collect();
-    let (mut results, mut matrices, mut earlier) = (Vec::new(), Vec::new(), Vec::new());
+    let mut results = Vec::new();
+    let mut matrices = Vec::new();
+    let mut earlier = Vec::new();
     for &span in &spans {
         let boundary = Boundary {
             backbone: &*job.engine,

@@ -1,5 +1,5 @@
-//! What a variant scores on one text or task, and what a backbone without some layers scores on a calibration's text: what
-//! stands there, the names under which it is made, and what is there of it meanwhile.
+//! Scores of a variant on one text or task, and scores of a backbone without some layers on a calibration's text: the
+//! format, the names of work in progress, and its partial results.
 
 use std::sync::Arc;
 
@@ -49,8 +49,8 @@ fn dense(backbone: KeyedBackbone<'_>) -> Value {
     of
 }
 
-/// The same of a variant. With an operator what it runs on stands in that one's key, but for weights that are rounded after it
-/// was solved.
+/// Returns the key part of a scored variant. An operator's key includes its engine, except for weights rounded after
+/// solving.
 pub(super) fn scored(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>) -> Value {
     if operator.is_none() {
         return dense(backbone);
@@ -62,7 +62,7 @@ pub(super) fn scored(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>) -
     of
 }
 
-/// The scores of a variant on some tokens, or on a part of them; or what else is made of them.
+/// Returns the key of a variant's scores on some tokens, or on part of them.
 pub fn key(
     kind: ObjectKind,
     backbone: KeyedBackbone<'_>,
@@ -80,7 +80,7 @@ pub fn key(
     Key::new(kind, of, parents).named(backbone.name).about(what)
 }
 
-/// What scoring all variants takes, whose trie `all` is, and what of it is `missing`.
+/// Estimates scoring the `missing` variants of the trie `all`.
 pub fn cost(config: &Config, all: &Trie, missing: &[Program], load: &Load) -> Cost {
     let TrieCost { shared, separate } = all.flops(config, load);
     let mut cost = Cost { separate, shared, ..Cost::default() };
@@ -92,17 +92,17 @@ pub fn cost(config: &Config, all: &Trie, missing: &[Program], load: &Load) -> Co
     cost
 }
 
-/// The scores of the bare backbone without some layers, on a calibration's tokens. The whole one stands for all of them.
+/// Returns the key family of leave-out scores on a calibration. The dense score represents it.
 pub(super) fn trials(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Those without one set of layers.
+/// Returns the key of the score without one set of layers.
 pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, removed: &[usize]) -> Key {
     trials(backbone, tokens).member([(REMOVED, json!(removed))])
 }
 
-/// What trials take; a step of a greedy search waits for the one before it: each size is a run of its own.
+/// Estimates trials. Steps of a greedy search are sequential, so each size is a run of its own.
 pub fn trial_cost(config: &Config, sets: &[Vec<usize>], left: bool, load: &Load) -> Cost {
     let mut cost = Cost::default();
     for run in sets.chunk_by(|a, b| a.len() == b.len()) {
@@ -114,24 +114,24 @@ pub fn trial_cost(config: &Config, sets: &[Vec<usize>], left: bool, load: &Load)
     cost
 }
 
-/// The name of the journal, and of the claims, of what is scored on some tokens, or on a part of them.
+/// Returns the name of the journal and leases for scoring on some tokens, or on part of them.
 pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key, draw: Option<Draw>) -> String {
     let KeyedBackbone { content, batch_tokens, .. } = backbone;
     let draw = draw.map_or_else(String::new, |draw| format!(" {draw}"));
     sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}", tokens.hash(), backbone.other_engine()))
 }
 
-/// Whether a claim is of a chunk: a journal's name and a number.
+/// Returns whether a lease is for a chunk: a journal's name and a number.
 pub(super) fn is_claim(name: &str) -> bool {
     name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
 }
 
-/// Files of so many scores that are stored together.
+/// Returns the number of packs for `scores` scores.
 fn files(scores: usize) -> u64 {
     scores.div_ceil(Store::TOGETHER) as u64
 }
 
-/// The values of stored scores.
+/// Reads stored scores.
 ///
 /// # Errors
 /// Damage.
@@ -140,7 +140,7 @@ pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
     Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
 }
 
-/// The payload that [`read`] reads.
+/// Encodes the payload that [`read`] reads.
 pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
 }
@@ -150,7 +150,7 @@ pub(super) struct ScoredVariant {
     pub(super) key: Arc<Key>,
     /// From the first chunk on that is computed here: operators are large.
     pub(super) program: Option<Program>,
-    /// By chunk.
+    /// Indexed by chunk.
     pub(super) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
     /// Another process has stored it meanwhile, or it has no program.
@@ -170,12 +170,12 @@ impl ScoredVariant {
     }
 }
 
-/// What a score of a definition is multiplied by where it is shown: shares are told in percent.
+/// Returns the display factor of a defined score: shares are shown in percent.
 pub(crate) fn scale(metric: &Metric) -> f64 {
     if metric.unit == Unit::Percent { 100.0 } else { 1.0 }
 }
 
-/// How the documents of a task were answered, by the scores of its choices.
+/// Judges the documents of a task from the scores of its choices.
 pub(crate) fn answered(values: &[f64], sheet: &Arc<Solutions>) -> Result<(Answered, TaskResult)> {
     let scored = choices::scored(values);
     let scores = scored.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });

@@ -1,4 +1,4 @@
-//! Scoring variants on a text or a task, and telling what came of it.
+//! Scores variants on a text or a task, and reports the results.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) const GROUP: Group = Group {
     tell,
 };
 
-/// Scores some variants on an evaluation. One without a program fails alone. What is `going` is gone on with.
+/// Scores some variants on an evaluation. Variants without a program fail alone.
 ///
 /// # Errors
 /// What stops the whole run, and what all variants suffer from.
@@ -86,8 +86,8 @@ fn make(
     Ok(step)
 }
 
-/// Of a part of a text takes the scores of those variants that are scored on all of it. On the CPU a score does not depend on
-/// what is computed beside it. Whether there were any.
+/// Extracts the scores of a sample for variants that are scored completely. On the CPU scores do not depend on their batch.
+/// Returns whether there were any.
 fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&Variant]) -> Result<bool> {
     let evaluation = &backbone.evaluations[place];
     let Some(draw) = evaluation.subject.draw().filter(|_| backbone.engine.id() == CPU) else { return Ok(false) };
@@ -118,8 +118,8 @@ fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants:
     Ok(true)
 }
 
-/// Tells what was scored here: perplexities, and accuracies in percent. Damage right after writing is found again by whoever
-/// reads the outcome.
+/// Reports the scores computed here: perplexities, and accuracies in percent. Damage right after writing is found when
+/// the results are read.
 fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&Variant]) {
     let evaluation = &backbone.evaluations[place];
     let values = || -> Result<Vec<(usize, f64)>> {
@@ -152,12 +152,13 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&V
         Ok(values)
     };
     for (cell, value) in values().unwrap_or_default() {
-        let (cell, on) = (run.grid.cells[cell].to_string(), evaluation.subject.to_string());
+        let cell = run.grid.cells[cell].to_string();
+        let on = evaluation.subject.to_string();
         run.reporter.event(Event::Scored { cell, on, value });
     }
 }
 
-/// The program of those variants whose scores have a key. Where they have none, they fail.
+/// Returns the programs of variants with score keys, or records their failure.
 fn program(
     run: &Context<'_>,
     programs: &Programs,

@@ -42,11 +42,11 @@ pub const STAGE: Stage = Stage {
 
 /// The layers and scores.
 const LAYERS: &str = "selection.json";
-/// What speaks against it, where anything does.
+/// Warnings, if any.
 const NOTES: &str = "notes.json";
 
-/// A selection's key has what the criterion looks at: similarities of activations, scores without some layers. Families
-/// stand for them, as it is known only on the way which are read.
+/// Returns the key of a selection: the families of similarities and leave-out scores, because the members that are read are
+/// known only later.
 pub fn key(backbone: KeyedBackbone<'_>, cut: &CutId, rule: (&dyn Criterion, &PruneSpec<'_>), tokens: &Arc<Key>) -> Key {
     let CutId { criterion: name, version, options, depth, known } = cut;
     let mut of = json!({
@@ -72,12 +72,13 @@ pub fn key(backbone: KeyedBackbone<'_>, cut: &CutId, rule: (&dyn Criterion, &Pru
 /// # Errors
 /// A store that cannot be written.
 pub fn store(store: &Store, key: &Key, seconds: f64, selection: &Selection, notes: &[String]) -> Result<()> {
-    let (layers, notes) = (to_json(selection)?, (!notes.is_empty()).then(|| to_json(&notes)).transpose()?);
+    let layers = to_json(selection)?;
+    let notes = (!notes.is_empty()).then(|| to_json(&notes)).transpose()?;
     let payloads = [Some((LAYERS, layers.as_slice())), notes.as_deref().map(|of| (NOTES, of))];
     store.put(key, seconds, &payloads.into_iter().flatten().collect::<Vec<_>>()).map(drop)
 }
 
-/// A stored selection.
+/// Reads a stored selection.
 ///
 /// # Errors
 /// Damage.
@@ -85,7 +86,7 @@ pub fn read(object: &StoredObject) -> Result<Selection> {
     from_json(object, LAYERS)
 }
 
-/// Why a selection tells nothing, a line each; empty where it does.
+/// Returns the reasons why a selection is meaningless, if any.
 ///
 /// # Errors
 /// Damage.
@@ -112,12 +113,12 @@ struct SelectionSlot<'a> {
 pub(crate) enum Picked {
     Done(Selection),
     Failed(String),
-    /// It needs similarities or activations that the pass has to make.
+    /// This needs similarities or activations from the pass.
     Waiting,
 }
 
 impl<'a> Selections<'a> {
-    /// Looks up what is stored, and picks what needs no similarities.
+    /// Looks up stored selections, and computes those that need no similarities.
     ///
     /// # Errors
     /// The run was stopped; a selection that fails by itself is kept as failed.
@@ -151,16 +152,19 @@ impl<'a> Selections<'a> {
         Ok(Self { by_key })
     }
 
-    /// What some variants need of a pass, by what is chosen until now; those without a choice for good need nothing.
+    /// Returns what some variants need of a pass, given the selections so far; variants without a final selection need
+    /// nothing.
     pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> Needs {
         Needs::of(variants.iter().filter_map(|variant| {
-            let (slot, recovery) = (self.slot(variant)?, &job.run.grid.cells[variant.cell].recovery);
+            let slot = self.slot(variant)?;
+            let recovery = &job.run.grid.cells[variant.cell].recovery;
             let regions = match &slot.picked {
                 Picked::Done(selection) => Some(selection.regions()),
                 Picked::Failed(_) => return None,
                 Picked::Waiting => None,
             };
-            let (criterion, recovery) = (&*slot.criterion, &*recovery.as_ref()?.rule);
+            let criterion = &*slot.criterion;
+            let recovery = &*recovery.as_ref()?.rule;
             Some(WantedRepair { criterion, recovery, cut: slot.cut, regions })
         }))
     }
@@ -229,7 +233,7 @@ impl SelectionSlot<'_> {
 /// Scores trials, each once: two rules, or two depths, may ask for the same.
 pub(crate) struct Trials<'a> {
     job: &'a CalibrationJob<'a>,
-    /// By removed layers.
+    /// Indexed by removed layers.
     known: BTreeMap<Vec<usize>, f64>,
 }
 
@@ -238,7 +242,7 @@ impl<'a> Trials<'a> {
         Self { job, known: BTreeMap::new() }
     }
 
-    /// The perplexity without each of some sets of layers. `label` is the rule that asks.
+    /// Returns the perplexity without each set of layers. `label` names the criterion.
     pub(crate) fn perplexities(&mut self, label: &str, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
         let new: Vec<&Vec<usize>> = removed.iter().filter(|set| !self.known.contains_key(*set)).collect();
         if !new.is_empty() {
@@ -248,7 +252,7 @@ impl<'a> Trials<'a> {
         Ok(removed.iter().map(|set| self.known[set]).collect())
     }
 
-    /// All in one trie. Each is stored.
+    /// Measures all sets in one trie, and stores each.
     fn measure(&self, label: &str, removed: &[&Vec<usize>]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = backbone.batch_tokens;
@@ -272,7 +276,7 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// The values of each variant: stored ones as they are, the others scored and stored.
+/// Returns the values of each variant, scoring and storing missing ones.
 fn scored(of: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
     let stored = |key: &&Arc<Key>| of.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
     let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();

@@ -30,53 +30,55 @@ const SEQUENCES: &str = "sequences";
 const TOKENS: &str = "likeliest.u32";
 const LOGITS: &str = "logits.f32";
 
-/// What choosing the likeliest tokens takes for a logit, in floating-point operations. As three texts took at a vocabulary of 2,048.
+/// Cost of choosing the likeliest tokens per logit, in floating-point operations. Measured on three texts at a
+/// vocabulary of 2,048.
 const CHOSEN: f64 = 1400.0;
 
-/// Floating-point operations of reading so much text for training: a pass with its head, the choice of tokens, and keeping these
-/// and the stream.
+/// Estimates reading text for training: a pass with its head, the choice of tokens, and writing tokens and stream.
 pub(super) fn read_flops(config: &Config, load: &Load) -> f64 {
     let pass = Trie::new(&[Program::dense(config.layers)]).flops(config, load).shared;
     pass + CHOSEN * (load.tokens * config.vocab) as f64 + KEPT_BYTE * read_bytes(config, load.tokens) as f64
 }
 
-/// Bytes of what is kept of so many tokens.
+/// Returns the bytes kept for `tokens` tokens.
 pub(super) fn read_bytes(config: &Config, tokens: usize) -> u64 {
     ((4 * config.hidden + 8 * Finetune::TOP_TOKENS) * tokens) as u64
 }
 
-/// What it predicts for all of a text.
+/// Returns the key family of the teacher's predictions for a text.
 pub(super) fn family(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     let mut of = backbone.on_engine();
     of["likeliest"] = json!(Finetune::TOP_TOKENS);
     Family::new(KIND, of, tokens, backbone)
 }
 
-/// What it predicts for some sequences.
+/// Returns the key of the teacher's predictions for some sequences.
 pub fn shard(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(SEQUENCES, range(sequences))])
 }
 
-/// The claim of a shard, for all that train on the text.
+/// Returns the lease name of a shard, common to all trainings on the text.
 pub fn claim(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, sequences: &Range<usize>) -> String {
     format!("teach-{}", shard(backbone, tokens, sequences).hash())
 }
 
-/// The payloads of a shard.
+/// Encodes the payloads of a shard.
 pub fn payloads<'a>(tokens: &'a [u32], logits: &'a [f32]) -> [(&'static str, &'a [u8]); 2] {
     [(TOKENS, bytemuck::cast_slice(tokens)), (LOGITS, bytemuck::cast_slice(logits))]
 }
 
-/// What is predicted at some `positions` of a shard that has `all`.
+/// Reads the predictions at some `positions` of a shard with `all`.
 ///
 /// # Errors
 /// Damage.
 pub fn read(object: &StoredObject, positions: Range<usize>, all: usize) -> Result<TopTokens> {
-    let (tokens, logits) = (object.read(TOKENS)?, object.read(LOGITS)?);
+    let tokens = object.read(TOKENS)?;
+    let logits = object.read(LOGITS)?;
     let kept = tokens.len() / (4 * all).max(1);
     let range = 4 * positions.start * kept..4 * positions.end * kept;
     let damaged = || Error::damaged("a teacher's shard has another length");
-    let (tokens, logits) = (tokens.get(range.clone()).ok_or_else(damaged)?, logits.get(range).ok_or_else(damaged)?);
+    let tokens = tokens.get(range.clone()).ok_or_else(damaged)?;
+    let logits = logits.get(range).ok_or_else(damaged)?;
     Ok(TopTokens {
         kept,
         tokens: tokens.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
@@ -87,32 +89,34 @@ pub fn read(object: &StoredObject, positions: Range<usize>, all: usize) -> Resul
 /// Rows whose logits are there at a time.
 const LOGIT_ROWS: usize = 256;
 
-/// What a training reads, sequence by sequence.
+/// Inputs of a training, sequence by sequence.
 pub(super) struct TrainingData {
     shape: ActivationShape,
     site: HookPoint,
     streams: Activations,
-    /// By shard.
+    /// Indexed by shard.
     tops: Vec<StoredObject>,
     shards: Vec<Range<usize>>,
-    /// As long as they are read, nothing of them is cleared away.
+    /// While they are read, no clean-up removes them.
     _pin: Pin,
 }
 
 impl TrainingData {
-    /// Those of a text at a boundary: what is stored, the rest from a dense pass, shard by shard.
+    /// Returns the inputs of training at a boundary: stored shards, and the rest from a dense pass.
     pub(super) fn kept(
         job: &CalibrationJob<'_>,
         plan: &TrainingPlan,
         boundary: usize,
         tail: &LayersAfter,
     ) -> Result<Self> {
-        let (run, backbone) = (job.run, job.backbone);
+        let run = job.run;
+        let backbone = job.backbone;
         let text_tokens = &backbone.calibrations[plan.text].tokens;
         let windows = tokens::windows(run, backbone, text_tokens)?;
         let shape =
             ActivationShape { channels: backbone.config.hidden, sequences: windows.count(), length: windows.length };
-        let (site, last) = (HookPoint::Stream(boundary), HookPoint::Stream(backbone.config.layers));
+        let site = HookPoint::Stream(boundary);
+        let last = HookPoint::Stream(backbone.config.layers);
         let sites = BTreeSet::from([site]);
         let shards: Vec<Range<usize>> = shape.shards().collect();
         let label = format!("read {} for fine-tuning {}", backbone.calibrations[plan.text].calibration, backbone.name);
@@ -162,7 +166,7 @@ impl TrainingData {
         Ok(Self { shape, site, streams, tops: tops.into_iter().flatten().collect(), shards, _pin: pin })
     }
 
-    /// What enters the first removed layer, `[positions, C]`.
+    /// Returns the input of the first removed layer, `[positions, C]`.
     pub(super) fn stream(&self, sequence: usize) -> Result<&[f32]> {
         self.streams.rows(self.site, sequence * self.shape.length..(sequence + 1) * self.shape.length)
     }
@@ -170,14 +174,15 @@ impl TrainingData {
     pub(super) fn teacher(&self, sequence: usize) -> Result<TopTokens> {
         let lost = || Error::job("what the teacher said vanished from the store");
         let at = self.shards.iter().position(|shard| shard.contains(&sequence)).ok_or_else(lost)?;
-        let (shard, length) = (&self.shards[at], self.shape.length);
+        let shard = &self.shards[at];
+        let length = self.shape.length;
         let first = (sequence - shard.start) * length;
         self::read(&self.tops[at], first..first + length, shard.len() * length)
     }
 }
 
 impl CalibrationJob<'_> {
-    /// One shard of a dense pass: the stream at the boundary, and what the head makes of the last one where that is not stored.
+    /// Runs a dense pass over one shard: the stream at the boundary, and the head's output if it is not stored.
     fn lesson(
         &self,
         id: usize,
@@ -187,7 +192,8 @@ impl CalibrationJob<'_> {
         top: Option<StoredObject>,
     ) -> Result<(StoredObject, StoredObject)> {
         fault::here("teach");
-        let (store, started) = (self.run.store, Instant::now());
+        let store = self.run.store;
+        let started = Instant::now();
         let windows: Vec<&[u32]> = self.windows.iter().skip(shard.start).take(shard.len()).collect();
         let mut draft = store.draft()?;
         let payload = draft.payload(ROWS)?;

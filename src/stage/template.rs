@@ -1,4 +1,4 @@
-//! How often each token stands in a text. (A sketch to begin with: put what you store in its place.)
+//! Counts of each token in a text. (An example: replace it by the object that you store.)
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
-/// What gives other bytes than before gets the next version.
+/// Increase the version when the output changes.
 pub const KIND: ObjectKind = ObjectKind::new("my-stage", 1);
 
 /// All of it is read before a run relies on it, and it belongs to no family ([`Stage`] says what else there is to say).
@@ -18,14 +18,15 @@ pub const STAGE: Stage = Stage { inodes: |_| 2, ..Stage::new(KIND) };
 /// A number for each token id, as `u32` in little-endian order.
 const COUNTS: &str = "counts.u32";
 
-/// All that its bytes depend on, and the keys of what it is made from.
+/// Returns the key: everything that the bytes depend on, and the keys of inputs.
 pub fn key(tokens: &Arc<Key>, vocab: usize) -> Key {
     Key::new(KIND, json!({"vocab": vocab}), [("tokens", Arc::clone(tokens))])
 }
 
-/// What it takes, for `tokens` of text, where it is `left` to make.
+/// Estimates the cost for `tokens` tokens of text, if it is `left` to make.
 pub fn cost(tokens: usize, vocab: usize, left: bool) -> Cost {
-    let (flops, disk) = (tokens as f64, 4 * vocab as u64);
+    let flops = tokens as f64;
+    let disk = 4 * vocab as u64;
     let (left, disk) = if left { (flops, disk) } else { (0.0, 0) };
     Cost { separate: flops, shared: flops, left, disk, ..Cost::default() }
 }
@@ -44,7 +45,7 @@ pub fn make(store: &Store, key: &Key, windows: &Windows, vocab: usize) -> Result
     store.put(key, 0.0, &[(COUNTS, &bytes)]).map(drop)
 }
 
-/// What is stored.
+/// Reads the stored object.
 ///
 /// # Errors
 /// Damage.
@@ -60,7 +61,7 @@ mod tests {
     use crate::stage::{WORDS, tokens};
 
     #[test]
-    fn what_is_made_is_read_again_and_is_another_thing_for_other_tokens() {
+    fn made_objects_are_read_back_and_depend_on_tokens() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), WORDS).unwrap();
         let tokens = |seed: u64| Arc::new(Key::new(tokens::KIND, json!({"seed": seed}), []));

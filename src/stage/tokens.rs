@@ -36,12 +36,12 @@ pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";
 const REQUESTS: &str = "requests.json";
-/// Of a task's tokens: what its documents are judged by.
+/// For a task's tokens: data for judging its documents.
 const SHEET: &str = "sheet.json";
 /// How much text they are.
 const LOAD: &str = "load.json";
 
-/// The key of a text's windows. `corpus` is what the grid calls the text.
+/// Returns the key of a text's windows. `corpus` is its name in the grid.
 pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value) -> Key {
     let TextId { bytes, format, column, rule, shards } = text;
     let mut of = json!({
@@ -53,13 +53,12 @@ pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value)
     Key::new(KIND, of, []).named(corpus)
 }
 
-/// The key of a task's requests, of all that they are made of; of a definition's what it asks, under that name. `name` is what
-/// the grid calls the task.
+/// Returns the key of a task's requests from everything that they are made of. `name` is its name in the grid.
 pub fn of_requests(name: &str, of: Value) -> Key {
     Key::new(KIND, of, []).named(name)
 }
 
-/// How much text stored tokens are.
+/// Returns the amount of text in stored tokens.
 ///
 /// # Errors
 /// Damage.
@@ -72,7 +71,7 @@ fn load_bytes(load: &Load) -> Vec<u8> {
     json!([load.tokens, load.scored, load.length]).to_string().into_bytes()
 }
 
-/// What the documents of a stored task are judged by.
+/// Reads the data that a stored task's documents are judged by.
 ///
 /// # Errors
 /// Damage.
@@ -80,7 +79,7 @@ pub fn solutions(object: &StoredObject) -> Result<Solutions> {
     from_json(object, SHEET)
 }
 
-/// The same of an evaluation; none of a text, and of a task that is not stored.
+/// Reads the solutions of an evaluation. `None` for a text, or a task that is not stored.
 pub(crate) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc<Solutions>>> {
     match (&evaluation.subject, store.look(&evaluation.tokens)) {
         (Subject::Task(used), Lookup::Whole(artifact)) => {
@@ -98,7 +97,7 @@ pub(crate) fn sheet(evaluation: &Evaluation, store: &Store) -> Result<Option<Arc
 struct WindowsRecord {
     length: usize,
     corpus_tokens: usize,
-    /// Of the text that the predicted tokens stand for.
+    /// Bytes of the text behind the predicted tokens.
     bytes: usize,
     /// Document and token at which each window begins.
     starts: Vec<(usize, usize)>,
@@ -127,7 +126,7 @@ fn put(store: &Store, key: &Key, seconds: f64, payloads: &[(&str, Vec<u8>)]) -> 
     store.put(key, seconds, &payloads).map(drop)
 }
 
-/// The windows of a stored text.
+/// Reads the windows of a stored text.
 ///
 /// # Errors
 /// Damage.
@@ -139,7 +138,7 @@ pub fn read_windows(artifact: &StoredObject) -> Result<Windows> {
     Ok(windows)
 }
 
-/// How many windows a stored text has, of how many tokens they were cut, and the bytes of what they predict.
+/// Returns a stored text's number of windows, tokens, and predicted bytes.
 ///
 /// # Errors
 /// Damage.
@@ -191,7 +190,7 @@ fn places(lengths: &[Vec<[usize; 2]>]) -> Vec<Vec<[Range<usize>; 2]>> {
 }
 
 impl TaskTokens {
-    /// The requests of a stored task.
+    /// Reads the requests of a stored task.
     ///
     /// # Errors
     /// Damage.
@@ -203,7 +202,7 @@ impl TaskTokens {
         Ok(tokens)
     }
 
-    /// The choices of each document.
+    /// Returns the choices of each document.
     pub fn choices(&self) -> Vec<Vec<TokenisedChoice<'_>>> {
         let choice = |[input, continuation]: &[Range<usize>; 2]| TokenisedChoice {
             input: &self.ids[input.clone()],
@@ -213,7 +212,7 @@ impl TaskTokens {
     }
 }
 
-/// No search races on generated answers: the grid refuses definitions there.
+/// Creates the error for races on generated answers, which the grid rejects.
 fn undrawn() -> Error {
     Error::job("a part is drawn of what is generated")
 }
@@ -226,7 +225,7 @@ pub enum Text {
 }
 
 impl Text {
-    /// How many windows, or documents.
+    /// Returns the number of windows or documents.
     pub fn items(&self) -> usize {
         match self {
             Self::Windows(windows) => windows.count(),
@@ -235,7 +234,7 @@ impl Text {
         }
     }
 
-    /// How many tokens are scored of each choice or text of a task.
+    /// Returns the scored tokens of each choice or text of a task.
     pub(crate) fn scored_tokens(&self) -> Vec<usize> {
         match self {
             Self::Task(tokens) => tokens.places.iter().flatten().map(|[_, continuation]| continuation.len()).collect(),
@@ -243,7 +242,7 @@ impl Text {
         }
     }
 
-    /// Where the values of a part stand among those of all of it, item by item: a window has one, a choice two.
+    /// Returns the positions of a sample's values among all values, item by item: a window has one value, a choice two.
     ///
     /// # Errors
     /// None that a caller could mend.
@@ -261,7 +260,7 @@ impl Text {
         Ok(draw.of(all.len())?.into_iter().map(|item| all[item].clone()).collect())
     }
 
-    /// A part of it, in the order of the draw.
+    /// Selects a sample, in the order of the draw.
     ///
     /// # Errors
     /// None that a caller could mend.
@@ -271,7 +270,7 @@ impl Text {
             Self::Windows(all) => Self::Windows(Windows {
                 ids: drawn.iter().flat_map(|&at| all.window(at)).copied().collect(),
                 starts: drawn.iter().map(|&at| all.starts[at]).collect(),
-                // Of a part nobody asks how much text it stands for.
+                // The length of the text is not needed for a part.
                 bytes: 0,
                 ..all
             }),
@@ -306,11 +305,11 @@ pub struct Prompts {
     tokenizer: Tokenizer,
 }
 
-/// How prompts are stored beside their ids.
+/// Format of prompts next to their ids.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PromptsRecord {
-    /// What the draws of each depend on, and its tokens.
+    /// Seed identity and tokens of each.
     prompts: Vec<(String, usize)>,
     max_new_tokens: usize,
     context: usize,
@@ -353,7 +352,7 @@ impl Prompts {
         put(store, key, seconds, &own.into_iter().chain(more).collect::<Vec<_>>())
     }
 
-    /// Stored prompts; `cache_bytes` of keys and values are kept while they run.
+    /// Reads stored prompts; at most `cache_bytes` of keys and values are kept.
     ///
     /// # Errors
     /// Damage.

@@ -1,4 +1,4 @@
-//! What lies in a folder: models that can be used and those that cannot, texts, tasks.
+//! Contents of a folder: usable and unusable models, texts, tasks.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::model::{Config, check_weights};
 /// A model that can be pruned.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
-    /// What the grid calls it.
+    /// Name in the grid.
     pub(super) name: String,
     pub(super) path: PathBuf,
     pub(super) architecture: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct Model {
     /// Whether its stream can be turned by a Hadamard matrix.
     pub(super) rotates: bool,
     pub(super) tokenizer: Arc<Tokenizer>,
-    /// What the grid's depths come to.
+    /// The depths of the grid as numbers of layers.
     pub(super) depths: Vec<usize>,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     Ok(texts)
 }
 
-/// The last part of a folder's name, also where it is `.`.
+/// Returns the last part of a folder's name, resolving `.`.
 fn name_of(folder: &Path) -> String {
     let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let last = whole.components().rev().find_map(|part| match part {
@@ -92,7 +92,7 @@ fn name_of(folder: &Path) -> String {
     if is_gguf(folder) { last[..last.len() - ".gguf".len()].to_owned() } else { last }
 }
 
-/// A file's name up to its first point.
+/// Returns a file name up to its first dot.
 fn stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').find(|part| !part.is_empty()).unwrap_or("text").to_owned()
@@ -104,7 +104,7 @@ pub(super) type LeftOut = Vec<(PathBuf, Error)>;
 /// How many folders below the named one are looked into: `models/org/name`.
 const LEVELS: usize = 2;
 
-/// The models of a folder, and what looks like one and cannot be used.
+/// Returns the models of a folder, and what looks like one but cannot be used.
 ///
 /// # Errors
 /// A folder that cannot be read, or in which nothing can be used.
@@ -118,7 +118,8 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
         std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
         folders(folder, LEVELS)
     };
-    let (mut models, mut left_out) = (Vec::<Model>::new(), Vec::new());
+    let mut models = Vec::<Model>::new();
+    let mut left_out = Vec::new();
     for found in candidates {
         match Model::read(&found) {
             Ok(model) => models.push(model),
@@ -140,7 +141,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
     Ok((models, left_out))
 }
 
-/// Folders that hold a config or weights, and GGUF files, in the order of their names; what lies in one is its own.
+/// Folders that hold a config or weights, and GGUF files, sorted by name; the contents of such a folder belong to it.
 fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     let mut inner: Vec<PathBuf> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()).collect();
@@ -155,7 +156,7 @@ fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     files.into_iter().chain(inner.iter().flat_map(|path| folders(path, levels.saturating_sub(1)))).collect()
 }
 
-/// Nothing can be used.
+/// Creates the error that nothing can be used.
 pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
     let place = folder.display().to_string();
     let expected = "a folder with config.json, tokenizer.json and *.safetensors, a .gguf file, or folders of such";
@@ -169,7 +170,7 @@ pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
         .found(each.collect::<Vec<_>>().join("\n"))
 }
 
-/// The invented texts that come with the program: one to calibrate on, another to score.
+/// Returns the bundled synthetic texts: one to calibrate on, another to score.
 pub(super) fn embedded_texts(folder: Option<&Path>) -> Result<Vec<Corpus>> {
     let missing = || {
         Error::missing("there is no text to calibrate on and to score")
@@ -189,7 +190,7 @@ pub(super) fn embedded_texts(folder: Option<&Path>) -> Result<Vec<Corpus>> {
     if texts.iter().all(|text| text.path.is_file()) { Ok(texts) } else { Err(missing()) }
 }
 
-/// The invented tasks that come with the program.
+/// Returns the bundled synthetic tasks.
 pub(super) fn embedded_tasks(folder: &Path, known: &[&str]) -> Vec<(String, PathBuf)> {
     let files = known.iter().map(|name| ((*name).to_owned(), folder.join("tasks").join(format!("{name}.jsonl.gz"))));
     files.filter(|(_, file)| file.is_file()).collect()

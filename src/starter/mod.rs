@@ -1,4 +1,4 @@
-//! A grid to begin with, of the models that lie in a folder. Floor 4.
+//! A first grid for the models in a folder. Layer 4.
 
 mod find;
 
@@ -17,16 +17,16 @@ use crate::{criterion, recovery};
 
 /// Tokens of a window where texts and models allow it: the reference code's.
 const LENGTH: usize = 2048;
-/// The same of the texts that come with the program: they are short, and so is what their models were trained on.
+/// Same for the embedded texts, which are short, like those on which their models were trained.
 const EMBEDDED_LENGTH: usize = 256;
 /// Windows shorter than these tell nothing.
 const SHORTEST: usize = 8;
 /// Calibration sequences of the paper.
 const SEQUENCES: usize = 128;
-/// As much of a text is tokenised to see how long its windows may be.
+/// Bytes of a text that are tokenised to determine the window length.
 const LOOKED_AT: usize = 1 << 20;
 
-/// What a grid to begin with is made of.
+/// Contents of a first grid.
 #[derive(Debug)]
 pub struct Starter {
     /// The folder that was looked through.
@@ -43,8 +43,8 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Looks through a folder: it is a model's, or holds folders of models, or folders of such. `texts` are files to
-    /// calibrate on and to score; without any, those in `embedded` are taken. The grid is to stand at `target`.
+    /// Searches a folder: a model's, one with models, or one with folders of models. `texts` are files for calibration
+    /// and scoring; without any, those in `embedded` are used. The grid will be stored at `target`.
     ///
     /// # Errors
     /// No model that can be used, with what is wrong with each; no text, or one that is too short.
@@ -64,7 +64,7 @@ impl Starter {
         let folder = folder.to_owned();
         let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, length, sequences };
         for mut model in models {
-            // What a grid of that model alone is refused for is known by trying.
+            // Tests whether a grid with this model alone is refused.
             match Grid::of_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
                 Ok(grid) => {
                     model.depths = grid.depth;
@@ -76,7 +76,7 @@ impl Starter {
         if starter.models.is_empty() { Err(find::none(&starter.folder, &starter.left_out)) } else { Ok(starter) }
     }
 
-    /// The grid's text, for a file at `target`.
+    /// Renders the grid for a file at `target`.
     ///
     /// # Errors
     /// A template that does not fit, which is a fault of the program.
@@ -84,12 +84,12 @@ impl Starter {
         self.text(&self.models, target)
     }
 
-    /// The models that are used, by name.
+    /// Iterates over the models in use by name.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(|model| model.name.as_str())
     }
 
-    /// What was read: the models' files and the texts. A grid may stand beside them.
+    /// Returns the inputs: model files and texts. A grid may be next to them.
     pub fn inputs(&self) -> Vec<Input> {
         let is_grid = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
         let listed =
@@ -106,13 +106,13 @@ impl Starter {
         self.corpora.iter().find(|text| text.calibrates && text.scored).map(|text| text.name.as_str())
     }
 
-    /// The folders that are left out, each with the reason.
+    /// Returns the folders left out, with reasons.
     pub fn left_out(&self) -> &[(PathBuf, Error)] {
         &self.left_out
     }
 }
 
-/// How many tokens the beginning of a text has, by the tokenizer that makes the fewest of it.
+/// Returns the number of tokens at the beginning of a text, by the tokenizer with the fewest.
 fn tokens_of(corpus: &Corpus, models: &[Model]) -> Result<usize> {
     let mut text = read_rows(&corpus.path, None)?.join("\n\n");
     let end = (0..=LOOKED_AT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
@@ -121,7 +121,7 @@ fn tokens_of(corpus: &Corpus, models: &[Model]) -> Result<usize> {
     Ok(counts.collect::<Result<Vec<usize>>>()?.into_iter().min().unwrap_or(0))
 }
 
-/// Windows of which each text has two and that fit into each model's context: their tokens, and how many to calibrate on.
+/// Chooses windows that fit each model's context, with two per text: their length, and the number for calibration.
 fn windows(corpora: &[Corpus], tokens: &[usize], models: &[Model], most: usize) -> Result<(usize, usize)> {
     let Some((shortest, fewest)) = corpora.iter().zip(tokens).min_by_key(|(_, tokens)| **tokens) else {
         return Err(Error::missing("there is no text to calibrate on"));
@@ -149,7 +149,7 @@ const TEMPLATE: &str = include_str!("grid.yaml.j2");
 const SCORED: [&str; 2] = ["arc_easy", "hellaswag"];
 
 impl Starter {
-    /// The text of a grid of these models, for a file at `target`.
+    /// Renders a grid of these models for a file at `target`.
     ///
     /// # Errors
     /// A template that does not fit, which is a fault of the program.
@@ -200,7 +200,7 @@ impl Starter {
     }
 }
 
-/// A comment line for each method, with what it is called in tables and its options.
+/// Formats a comment line per method with its label and options.
 fn described(methods: &[Described]) -> Vec<String> {
     let line = |Described { name, label, options, .. }: &Described| {
         let keys = options["properties"].as_object().into_iter().flat_map(|keys| keys.keys());
@@ -215,12 +215,12 @@ fn described(methods: &[Described]) -> Vec<String> {
     methods.iter().map(line).collect()
 }
 
-/// A path for a comment: on one line.
+/// Formats a path on one line for a comment.
 fn plain(path: &Path) -> String {
     crate::error::printable(&path.display().to_string()).replace('\n', " ")
 }
 
-/// A text as YAML has it: as it is where nothing in it means something else.
+/// Quotes a text for YAML if needed.
 fn quoted(text: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
@@ -237,7 +237,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// A path from the folder of the grid's file, or whole where there is no way without leaving the disk's root.
+/// Returns a path relative to the grid's folder, or absolute if they share only the root.
 fn relative(path: &Path, target: &Path) -> String {
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let clean = |path: PathBuf| path.canonicalize().unwrap_or(path);
@@ -245,7 +245,7 @@ fn relative(path: &Path, target: &Path) -> String {
     let folder = whole(target).parent().map(|folder| clean(folder.to_owned())).unwrap_or_default();
     let common = path.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
     let normal = |part: &Component<'_>| matches!(part, Component::Normal(_));
-    // Nothing in common but the root: far away.
+    // Paths that share only the root are unrelated.
     if path.components().take(common).filter(normal).count() == 0 {
         return path.display().to_string();
     }

@@ -1,5 +1,5 @@
-//! The drawn part of a folder's numbers: what computing it takes, and then, computed afresh, what of it agrees. A draw
-//! depends on its seed and on what is drawn, on nothing else: the same call draws the same on every machine.
+//! The randomly drawn part of a folder's numbers: its cost, and the comparison after recomputing it. The draw depends
+//! only on its seed and on the items: the same call draws the same on every machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,11 +17,11 @@ use crate::identity::{ComputeId, MeasureId};
 use crate::model::{EngineChoice, EngineRequest, KernelFamily};
 use crate::plan::{BackbonePlan, Evaluation};
 
-/// What is drawn of a folder, to be computed.
+/// The drawn part of a folder.
 pub(super) struct DrawnPart {
-    /// By what ran them.
+    /// Indexed by engine.
     parts: Vec<EngineGrid>,
-    /// Of the chunks.
+    /// Share of the chunks.
     share: f64,
     inputs: Check,
 }
@@ -38,7 +38,7 @@ struct EngineGrid {
 /// make its own pass, for the sites of its own cells.
 ///
 /// # Errors
-/// That the user asked to stop. What else fails is told of the folders that need it.
+/// Fails when the user interrupts. Other failures are reported for the folders that need the result.
 pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
@@ -64,9 +64,10 @@ impl EngineGrid {
         part
     }
 
-    /// Whether the same names mean the same in both, and the same engine runs them.
+    /// Returns whether the same names mean the same in both, on the same engine.
     fn takes(&self, other: &Self) -> bool {
-        let (own, two) = (&self.grid, &other.grid);
+        let own = &self.grid;
+        let two = &other.grid;
         let backbones = own.backbones.iter().all(|(name, of)| two.backbones.get(name).is_none_or(|two| two == of));
         let corpora = own.corpora.iter().all(|(name, of)| two.corpora.get(name).is_none_or(|two| two == of));
         backbones && corpora && self.engine == other.engine && self.settings.batch_tokens == other.settings.batch_tokens
@@ -86,7 +87,7 @@ impl EngineGrid {
     }
 }
 
-/// Draws cells, and finds what they are made from; what is not there is told in the check of inputs.
+/// Draws cells and finds their inputs; missing ones are reported by the check of inputs.
 pub(super) fn draw(
     recorded: &Recorded,
     request: &VerifyRequest<'_>,
@@ -135,7 +136,7 @@ pub(super) fn draw(
     drawn
 }
 
-/// The tokens of a batch in which something was scored.
+/// Returns the tokens of a scored batch.
 fn batch(of: &MeasureId) -> Option<usize> {
     match of {
         MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } | MeasureId::Defined { batch, .. } => {
@@ -146,19 +147,20 @@ fn batch(of: &MeasureId) -> Option<usize> {
 }
 
 impl DrawnPart {
-    /// Which chunks: by what is measured of what, not by a name.
+    /// Selects chunks by what is measured, not by name.
     fn chunks(&self, request: &VerifyRequest<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
-        let (seed, share) = (request.seed, self.share);
+        let seed = request.seed;
+        let share = self.share;
         move |backbone, of, chunks| {
             let measure = serde_json::to_string(&*of.measure).unwrap_or_default();
             drawn(seed, &format!("{}/{measure}", backbone.content), chunks, share)
         }
     }
 
-    /// What computing it takes, as far as it can be known before.
+    /// Estimates the work, as far as known in advance.
     ///
     /// # Errors
-    /// That the user asked to stop. What else is wrong is told when it is computed.
+    /// Fails when the user interrupts. Other failures are reported when it is computed.
     pub(super) fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
         let mut work = Work::default();
         for EngineGrid { grid, settings, .. } in &self.parts {
@@ -178,7 +180,7 @@ impl DrawnPart {
         Ok(work)
     }
 
-    /// Computes it anew, and compares.
+    /// Recomputes it and compares.
     ///
     /// # Errors
     /// That the user asked to stop.
@@ -218,7 +220,7 @@ fn asked(of: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<
     }
 }
 
-/// Leaves of a grid what can be read here, at its places here.
+/// Reduces a grid to the inputs found here, at their local paths.
 fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Check) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
@@ -230,7 +232,7 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
     grid.corpora.retain(|name, of| is_here("text", name, &mut of.path));
     grid.tasks.retain(|name, of| is_here("task", name, &mut of.path));
     grid.definitions.retain(|name, of| {
-        // Each is looked for, so that all that lack are told.
+        // All are looked for, so that all missing ones are reported.
         let mut here = true;
         for file in of.rows.splits.values_mut().flatten() {
             here &= is_here("rows of the task", name, file);
@@ -248,17 +250,17 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
     evaluate.groups.clear();
 }
 
-/// Some of so many places, ascending: the share of them, rounded up, and at least one.
+/// Samples a share of indices in ascending order, rounded up and at least one.
 pub(super) fn drawn(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
     let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
     let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
     (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
 }
 
-/// Which cells are drawn, and the part of the chunks of each of them: together they make the share of all. `groups` says
-/// what each cell is calibrated with. First groups are drawn, then cells of these, then chunks: a calibration,
-/// which takes longest, serves all cells of its group, and a cell that is wrong as a whole is likelier found than a number.
-/// Neither depends on the folder, so that what several folders share is computed once.
+/// Samples cells, and the share of chunks of each, which together make the total share. `groups` says what each cell is
+/// calibrated with. Groups are sampled first, then their cells, then chunks: a calibration, which takes longest, serves all
+/// cells of its group, and a cell wrong as a whole is likelier found than a number. The sample does not depend on the
+/// folder, so shared work is done once.
 pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
     let chosen = ranked(seed, &kinds, share.sqrt());
@@ -271,7 +273,7 @@ pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share:
     (cells, part)
 }
 
-/// That part of some texts, rounded up and at least one, by a hash of each alone.
+/// Selects a share of texts by a hash of each alone, rounded up and at least one.
 fn ranked<'a>(seed: u64, of: &[&'a String], part: f64) -> BTreeSet<&'a str> {
     // A product like 0.05 × 100 may be a hair above 5.
     let count = ((part * of.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(of.len());
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_and_chunks_make_the_share_and_few_calibrations_are_needed() {
+    fn sample_has_the_share_with_few_calibrations() {
         let of = |count: usize| -> (Vec<String>, Vec<String>) {
             (0..count).map(|at| (format!("backbone {}", at % 3), format!("cell {at}"))).unzip()
         };
@@ -310,7 +312,7 @@ mod tests {
             let kinds: BTreeSet<&String> = drawn.iter().map(|&at| &groups[at]).collect();
             assert!(share > 0.1 || kinds.len() <= 2, "{kinds:?}");
         }
-        // The same cells wherever they stand.
+        // Same cells in any order.
         let (groups, names) = of(57);
         let (first, _) = drawn_cells(7, &groups, &names, 0.02);
         let reversed = |of: &[String]| of.iter().rev().cloned().collect::<Vec<_>>();

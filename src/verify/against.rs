@@ -1,4 +1,4 @@
-//! What was computed afresh, held against the record: cells by identity and items by place.
+//! Compares recomputed values with the record: cells by identity and items by position.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// After those of the inputs.
+    /// Creates the checks after those of the inputs.
     pub(super) fn new(inputs: Check) -> Self {
         use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
         let [windows, documents, choices, selections, operators] =
@@ -32,7 +32,7 @@ impl Checks {
         Self { inputs, windows, documents, choices, selections, operators }
     }
 
-    /// A cell with its record.
+    /// Compares a cell with its record.
     pub(super) fn compare(&mut self, recorded: &Recorded, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
         // Another engine may have computed here; all else has to be the same.
         let own_engine = *cell.identity.engine == *engine;
@@ -80,7 +80,7 @@ impl Checks {
 
     fn items(&mut self, recorded: &Recorded, number: &StoredNumber, scores: &SampledScores, how: (Tolerance, bool)) {
         let (of, own_engine) = how;
-        // What a perplexity may be apart as a part of it, its logarithm may be apart as a number: nats per token.
+        // A relative tolerance of perplexity is an absolute tolerance of its logarithm, in nats per token.
         let per_token = of.perplexity.ln_1p();
         let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
         match &scores.items {
@@ -134,7 +134,7 @@ impl Checks {
         }
     }
 
-    /// Each with how many numbers of its kind the record has.
+    /// Returns all checks with the number of recorded values of each kind.
     pub(super) fn all(self, recorded: &Recorded) -> Vec<Check> {
         let numbers = &recorded.numbers.numbers;
         let losses = |defined: bool| -> usize {
@@ -199,7 +199,7 @@ fn document(number: &StoredNumber, place: usize) -> String {
     format!("{}, {}, document {place}", number.cell, number.column)
 }
 
-/// A text that another engine generates may part at any token whose second is near, and so may what is made of it.
+/// Compares generated answers. Another engine's text may diverge at any near tie, and so may its score.
 fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check: &mut Check) {
     let said = number.right.as_deref().unwrap_or_default();
     for (place, made) in made {
@@ -208,7 +208,7 @@ fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check:
             Some(said) if said == *made => check.agree(0.0),
             Some(said) if own_engine => check.differ(at(), [word(said), word(*made)], None),
             Some(said) => check.lack(at(), format!("its engine: {} there, {} here", word(said), word(*made))),
-            // What is no mean of ones and zeros is recorded without them.
+            // Numbers other than means of ones and zeros are recorded without items.
             None if said.is_empty() => {}
             None => check.lack(at(), "its answer in the record"),
         }
@@ -246,7 +246,7 @@ fn choices(
     }
 }
 
-/// Whether rounding may decide which choice is the best.
+/// Returns whether rounding may decide which choice is best.
 fn is_tie(document: &DocumentResult, kind: AccuracyKind, per_token: f64) -> bool {
     let part = |choice: &ChoiceResult| match kind {
         AccuracyKind::Acc => 1.0,

@@ -1,4 +1,4 @@
-//! The verdicts beside a recorded run, judged again on the numbers of the folders around it.
+//! Judges the recorded verdicts again from the numbers of the folders around the run.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::results::StoredResults;
 #[derive(Default)]
 pub(super) struct Judge(Mutex<HashMap<ProfilePlace, Arc<Verdicts>>>);
 
-/// Folders beside each other, and the profile in question.
+/// Sibling folders, and the profile.
 type ProfilePlace = (Vec<PathBuf>, String);
 
 /// All claims, and the artifacts whose results are there.
@@ -58,11 +58,11 @@ pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result
         let seeds = claim.best_by.map(|_| SEEDS);
         let mut needed = claim.artifacts.iter().copied().chain(seeds);
         if let Some(lacking) = needed.find(|name| !verdicts.there.contains(*name)) {
-            check.lack(format!("{CLAIMS}, {}", claim.id), format!("the results of {lacking}, beside this folder"));
+            check.lack(format!("{CLAIMS}, {}", claim.id), format!("the results of {lacking}, next to this folder"));
             continue;
         }
         let made = line(of);
-        // By its sentence, which stands first.
+        // Indexed by its sentence, the first column.
         let sentence = |of: &str| of.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
         let said = text.lines().find(|line| sentence(line) == sentence(&made));
         match said {
@@ -78,7 +78,7 @@ pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result
     Ok(check.of(all))
 }
 
-/// The folders of all artifacts in the same place, this one among them.
+/// Returns the folders of all artifacts in the same place, including this one.
 fn around(folder: &Path) -> Vec<PathBuf> {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let (Some(own), Some(results)) = (absolute.file_name(), absolute.parent().and_then(Path::parent)) else {

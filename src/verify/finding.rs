@@ -1,5 +1,5 @@
-//! What a check found: how many numbers agree, which do not and by how much, and which cannot be checked and for want of
-//! what.
+//! Result of a check: the number of agreeing values, the differing ones with their difference, and those that cannot be
+//! checked with the missing parts.
 
 use std::path::Path;
 
@@ -15,12 +15,12 @@ pub struct Verification {
     pub share: f64,
     /// The seed of the draw.
     pub seed: u64,
-    /// What there was to compute.
+    /// Work to be done.
     pub work: Work,
     pub folders: Vec<FolderCheck>,
 }
 
-/// What computing the drawn part takes, as far as that is known before.
+/// Work for recomputing the drawn part, as far as known in advance.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct Work {
     /// Cells that are drawn.
@@ -36,7 +36,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Both.
+    /// Combines two checks.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         let Self { cells, backbones, calibrations, chunks, flop } = other;
@@ -61,11 +61,11 @@ pub struct FolderCheck {
     /// Version and commit of the program that wrote it.
     pub program: String,
     pub checks: Vec<Check>,
-    /// What a reader has to know: what is not verified, and what was left out.
+    /// Remarks for readers: parts not verified or left out.
     pub notes: Vec<String>,
 }
 
-/// What was compared with what.
+/// Kind of comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckKind {
@@ -79,20 +79,20 @@ pub enum CheckKind {
     Claims,
     /// The inputs, by their hashes.
     Inputs,
-    /// Window losses, computed afresh.
+    /// Window losses, recomputed.
     Windows,
-    /// Answers to documents, computed afresh.
+    /// Answers to documents, recomputed.
     Documents,
-    /// Log-likelihoods of choices and texts, computed afresh.
+    /// Log-likelihoods of choices and texts, recomputed.
     LogLikelihoods,
-    /// Removed layers, chosen afresh.
+    /// Removed layers, chosen again.
     Selections,
-    /// Operators' figures, solved afresh.
+    /// Operators' figures, solved again.
     Operators,
 }
 
 impl CheckKind {
-    /// In a few words.
+    /// Names the check in a few words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Files => "files by their hashes",
@@ -100,11 +100,11 @@ impl CheckKind {
             Self::Tables => "tables from the numbers",
             Self::Claims => "claims judged again",
             Self::Inputs => "inputs by their hashes",
-            Self::Windows => "window losses, afresh",
-            Self::Documents => "answers, afresh",
-            Self::LogLikelihoods => "log-likelihoods, afresh",
-            Self::Selections => "layer choices, afresh",
-            Self::Operators => "operators, afresh",
+            Self::Windows => "window losses, recomputed",
+            Self::Documents => "answers, recomputed",
+            Self::LogLikelihoods => "log-likelihoods, recomputed",
+            Self::Selections => "layer choices, recomputed",
+            Self::Operators => "operators, recomputed",
         }
     }
 }
@@ -130,20 +130,20 @@ pub struct Check {
 pub struct Differing {
     /// Cell, column and item, or file and line.
     pub at: String,
-    /// What the folder says.
+    /// Value in the folder.
     pub recorded: String,
-    /// What came of it here.
+    /// Value computed here.
     pub found: String,
     /// How far apart; none of what is no number.
     pub by: Option<f64>,
 }
 
-/// What cannot be checked.
+/// An item that cannot be checked.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Lacking {
     /// Cell, column and item, or file.
     pub at: String,
-    /// What lacks.
+    /// The missing input.
     pub lacks: String,
 }
 
@@ -161,12 +161,12 @@ impl Check {
         self.differs.push(Differing { at: at.into(), recorded: recorded.into(), found: found.into(), by });
     }
 
-    /// Two that have to be the same.
+    /// Compares two values that must be equal.
     pub(super) fn same(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
         if recorded == found { self.agree(0.0) } else { self.differ(at(), [recorded, found], None) }
     }
 
-    /// A number that may be so far apart.
+    /// Compares two numbers within a tolerance.
     pub(super) fn number(&mut self, at: impl Fn() -> String, recorded: f64, found: f64, tolerance: f64) {
         let by = (found - recorded).abs();
         match recorded.to_bits() == found.to_bits() || by <= tolerance || (recorded.is_nan() && found.is_nan()) {
@@ -175,7 +175,7 @@ impl Check {
         }
     }
 
-    /// A number as it is printed, which rounding may have moved so far.
+    /// Compares a printed number with a value, within half a unit of its last digit.
     pub(super) fn rounded(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
         match (printed - value).abs() <= half {
             true => self.agree(0.0),
@@ -190,12 +190,12 @@ impl Check {
         }
     }
 
-    /// Numbers that were compared.
+    /// Returns how many numbers were compared.
     pub fn compared(&self) -> usize {
         self.agreed + self.differs.len()
     }
 
-    /// Of `all` numbers those that were compared were drawn.
+    /// Sets the total from which the compared numbers were sampled.
     #[must_use]
     pub(super) fn of(mut self, all: usize) -> Self {
         self.all = all.max(self.compared());
@@ -205,7 +205,7 @@ impl Check {
 }
 
 impl FolderCheck {
-    /// What an archive's own list says of its entries.
+    /// Converts an archive's check of its own list.
     pub fn of_archive(path: &Path, unpacked: &Unpacked) -> Self {
         let mut check = Check::new(CheckKind::Files);
         (0..unpacked.sound).for_each(|_| check.agree(0.0));
@@ -228,12 +228,12 @@ impl Verification {
         self.folders.iter().flat_map(|folder| &folder.checks)
     }
 
-    /// Whether anything differs.
+    /// Returns whether anything differs.
     pub fn differs(&self) -> bool {
         self.checks().any(|check| !check.differs.is_empty())
     }
 
-    /// Whether anything cannot be checked.
+    /// Returns whether anything cannot be checked.
     pub fn cannot(&self) -> bool {
         self.checks().any(|check| !check.cannot.is_empty())
     }

@@ -1,5 +1,5 @@
-//! The inputs of somebody's run, found by their hashes: where the record names them, or below the same names in another
-//! checkout, beside the program, or in the hub's cache. And the folder's own list of hashes against its files.
+//! Finds a run's inputs by hash: at the recorded paths, under the same names in another checkout, next to the program,
+//! or in the hub's cache. Also checks the folder's list of hashes against its files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -28,8 +28,8 @@ impl Finder {
         known.entry(path.to_owned()).or_insert_with(|| sha256::of_file(path).ok().map(|(hash, _)| hash)).clone()
     }
 
-    /// Where the file or folder lies here that a record calls `path`; none where a file lacks or has other bytes, which
-    /// `check` is told. `inputs` are the record's hashes by path.
+    /// Finds a recorded file or folder here. `None` if a file is missing or has other bytes, which `check` records.
+    /// `inputs` are the recorded hashes by path.
     pub(super) fn find(
         &self,
         what: &str,
@@ -64,10 +64,10 @@ impl Finder {
         None
     }
 
-    /// The path itself, then what is called like the end of it below each root, the longest ends first.
+    /// Returns the path itself, then paths below each root that match its end, longest match first.
     fn candidates(&self, path: &Path) -> Vec<PathBuf> {
         let parts: Vec<Component<'_>> = path.components().collect();
-        // What stands before the last `..` says nothing of where the rest lies.
+        // Components before the last `..` do not locate the rest.
         let first = parts.iter().rposition(|part| !matches!(part, Component::Normal(_))).map_or(0, |at| at + 1);
         let ends = (first..parts.len()).map(|at| parts[at..].iter().collect::<PathBuf>());
         let below = ends.flat_map(|end| self.roots.iter().map(move |root| root.join(&end)));
@@ -75,7 +75,7 @@ impl Finder {
     }
 }
 
-/// Each listed file. What was left out is told in `notes`.
+/// Checks each listed file; `notes` lists files left out.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -85,7 +85,8 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         check_files.lack(Manifest::FILE, "the folder's list of hashes");
         return Ok(check_files);
     };
-    let (mut left_out, mut all) = (0, 0);
+    let mut left_out = 0;
+    let mut all = 0;
     for (hash, name) in listed {
         all += 1;
         let file = folder.join(&name);

@@ -15,7 +15,7 @@ use crate::tasks::{DocumentResult, Task};
 /// Two ways to the same number in f64 may be so far apart, as a part of it.
 pub(super) const ROUNDING: f64 = 1e-9;
 
-/// The plain mean; none of nothing.
+/// Averages values, if there are any.
 pub(super) fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
@@ -55,7 +55,7 @@ pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
     Ok(check.of(all))
 }
 
-/// A number, made again of its items; none where it has none.
+/// Recomputes a number from its items, if it has any.
 fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
     let percent = |bits: &str| {
         let values: Vec<f64> = bits.chars().map(|bit| if bit == '1' { 100.0 } else { 0.0 }).collect();
@@ -68,14 +68,14 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
             let each: Vec<f64> = tasks.split(',').map(percent).collect::<Option<_>>()?;
             mean(&each)
         }
-        // Of a definition's tasks the record says how many words or bytes a text has as little.
+        // Records of a definition's tasks do not state the words or bytes of a text either.
         (_, Some(losses)) if is_defined(recorded, number) => {
             let (_, name) = number.record.metric.rsplit_once('/')?;
             mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)
         }
         (_, Some(losses)) => {
             let Of::Text(estimate) = metric_of(number).of else { return None };
-            // Of how many bytes the text is, the record does not say.
+            // The record does not state the bytes of the text.
             let losses = Losses { windows: losses.clone() };
             estimate(&TextSample { losses: &losses, length: 0, bytes: None }).map(|of| of.value)
         }
@@ -94,19 +94,19 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
     }
 }
 
-/// Whether a number is what a task by its definition came to.
+/// Returns whether a number is of a defined task.
 pub(super) fn is_defined(recorded: &Recorded, number: &StoredNumber) -> bool {
     matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
 }
 
-/// Columns of tasks by definitions of whose documents the record has nothing: labels, and texts beside references.
+/// Returns defined columns for which the record has no items: labels, and texts with references.
 pub(super) fn without_items(recorded: &Recorded) -> BTreeSet<&str> {
     let bare = |of: &&StoredNumber| of.record.value.is_some() && of.right.is_none() && of.losses.is_none();
     let own = recorded.numbers.numbers.iter().filter(bare).filter(|of| is_defined(recorded, of));
     own.map(|of| of.column.as_str()).collect()
 }
 
-/// Which documents are answered rightly by their log-likelihoods; none where the folder has none.
+/// Returns which documents are answered correctly by their log-likelihoods. `None` without them.
 fn answered(recorded: &Recorded, number: &StoredNumber) -> Option<String> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
@@ -116,7 +116,7 @@ fn answered(recorded: &Recorded, number: &StoredNumber) -> Option<String> {
     Some(documents.iter().map(|document| if right(document) { '1' } else { '0' }).collect())
 }
 
-/// The errors of the channels against the boundaries' own.
+/// Checks channel errors against the boundaries' own.
 fn channels(folder: &Path, recorded: &Recorded, check: &mut Check) -> Result<()> {
     let path = folder.join(CHANNELS);
     if !path.exists() {

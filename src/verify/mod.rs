@@ -1,6 +1,6 @@
-//! Floor 4: somebody's results, checked: their files by hashes, their numbers from their items, their tables from their
-//! numbers, and a drawn part of the items by computing it afresh from the inputs. What is computed lies in a store of its
-//! own, so that no stored score is taken for a fresh one. Latencies are not verified: another machine has others.
+//! Layer 4: checks results: files by hash, numbers from their items, tables from their numbers, and a random part of
+//! the items by recomputing it from the inputs. Recomputed objects go to a separate store, so that no stored score
+//! counts as recomputed. Latencies are not verified: they depend on the machine.
 
 mod afresh;
 mod against;
@@ -27,12 +27,12 @@ use crate::exec::{Computed, Reporter, RunSettings};
 use crate::results::StoredResults;
 use ghostlab_store::Store;
 
-/// What is to be checked, and with what.
+/// Folders and settings of a verification.
 pub struct VerifyRequest<'a> {
     /// The part of all items that is drawn.
     pub share: f64,
     pub seed: u64,
-    /// Where inputs are looked for beside the places that a record names.
+    /// Folders in which to look for inputs, besides those named in a record.
     pub roots: Vec<PathBuf>,
     pub settings: RunSettings,
     /// An empty one.
@@ -41,7 +41,7 @@ pub struct VerifyRequest<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// The results folders in a folder, itself or below it, in the order of their paths.
+/// Lists the results folders in or below a folder by path.
 ///
 /// # Errors
 /// There is none.
@@ -84,9 +84,10 @@ pub struct Prepared {
 /// Checks results folders as far as it can be without a model, and draws what is to be computed.
 ///
 /// # Errors
-/// A folder that cannot be read. What is wrong or lacks in it is told in its checks.
+/// Fails for an unreadable folder. Errors and omissions in it are reported by its checks.
 pub fn prepare(folders: &[PathBuf], request: &VerifyRequest<'_>) -> Result<Vec<Prepared>> {
-    let (finder, judge) = (Finder::new(request.roots.clone()), Judge::default());
+    let finder = Finder::new(request.roots.clone());
+    let judge = Judge::default();
     folders.par_iter().map(|folder| Prepared::of(folder, request, &finder, &judge)).collect()
 }
 
@@ -110,12 +111,12 @@ impl Prepared {
         let bare: Vec<&str> = items::without_items(&recorded).into_iter().collect();
         notes.extend(
             (!bare.is_empty())
-                .then(|| format!("not computed afresh, for the record has no items of them: {}", bare.join(", "))),
+                .then(|| format!("not recomputed, because the record has no items of them: {}", bare.join(", "))),
         );
         Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
     }
 
-    /// What is going to be computed. Texts are read for it.
+    /// Returns what will be computed, reading texts to estimate it.
     ///
     /// # Errors
     /// That the user asked to stop.
@@ -126,12 +127,13 @@ impl Prepared {
     fn finish(self, request: &VerifyRequest<'_>, computed: &mut Computed) -> Result<FolderCheck> {
         let Self { folder, recorded, drawn, mut checks, notes } = self;
         checks.extend(drawn.check(&recorded, request, computed)?);
-        let (name, program) = (recorded.numbers.name, recorded.numbers.program);
+        let name = recorded.numbers.name;
+        let program = recorded.numbers.program;
         Ok(FolderCheck { folder: folder.display().to_string(), name, program, checks, notes })
     }
 }
 
-/// Computes what is drawn of several folders, and compares. What they share is computed once.
+/// Recomputes the drawn part of several folders and compares. Shared work is done once.
 ///
 /// # Errors
 /// That the user asked to stop.

@@ -1,4 +1,4 @@
-//! A results folder as it lies there: its numbers, what each cell found on its way, and its documents where it has them.
+//! A results folder: its numbers, details of each cell, and its documents if present.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,14 +10,14 @@ use crate::identity::MeasureId;
 use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults, damaged_frame, read_frame};
 use crate::tasks::ChoiceResult;
 
-/// Of `run.json`.
+/// The cells of `run.json`.
 #[derive(Debug, Deserialize)]
 struct RunCells {
     #[serde(default)]
     cells: Vec<RunCell>,
 }
 
-/// What a cell found on its way.
+/// Details of a cell.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunCell {
     cell: RunCellName,
@@ -27,7 +27,7 @@ pub(super) struct RunCell {
     pub(super) boundaries: Vec<RunBoundary>,
 }
 
-/// As the folder's own files name it.
+/// The value as named in the folder's own files.
 #[derive(Debug, Deserialize)]
 struct RunCellName {
     name: String,
@@ -59,7 +59,7 @@ pub(super) struct RecordedDocument {
 pub(super) struct Recorded {
     pub(super) numbers: StoredResults,
     pub(super) cells: Vec<RunCell>,
-    /// By the record's own cell and column; none where the folder has no documents.
+    /// Indexed by the record's own cell and column; `None` if the folder has no documents.
     pub(super) documents: Option<HashMap<(String, String), Vec<RecordedDocument>>>,
 }
 
@@ -74,7 +74,7 @@ impl Recorded {
         Ok(Self { numbers, cells, documents })
     }
 
-    /// The one thing that a number measures; none of a mean, and of what is derived.
+    /// Returns the single measurement of a number. `None` for means and derived numbers.
     pub(super) fn measure(&self, number: &StoredNumber) -> Option<&MeasureId> {
         match self.numbers.measures(number) {
             [one] => Some(one),
@@ -82,7 +82,7 @@ impl Recorded {
         }
     }
 
-    /// By its name in this folder, for which `identities` of the numbers say what it is.
+    /// Returns the cell with this name in the folder, whose identity is in `identities`.
     pub(super) fn run_cell(&self, name: &str) -> Option<&RunCell> {
         self.cells.iter().find(|cell| cell.cell.name == name)
     }
@@ -94,9 +94,14 @@ fn documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedDocume
     let column = |name: &str| frame.column(name).map_err(bad);
     let texts = |name: &str| Ok::<_, Error>(column(name)?.str().map_err(bad)?.clone());
     let counts = |name: &str| Ok::<_, Error>(column(name)?.u64().map_err(bad)?.clone());
-    let (cells, tasks) = (texts("cell")?, texts("task")?);
-    let (ids, characters, bytes) = (counts("document")?, counts("characters")?, counts("bytes")?);
-    let (choices, tokens, cut) = (counts("choice")?, counts("tokens")?, counts("truncated_left")?);
+    let cells = texts("cell")?;
+    let tasks = texts("task")?;
+    let ids = counts("document")?;
+    let characters = counts("characters")?;
+    let bytes = counts("bytes")?;
+    let choices = counts("choice")?;
+    let tokens = counts("tokens")?;
+    let cut = counts("truncated_left")?;
     let gold = column("gold")?.i64().map_err(bad)?;
     let values = column("log_likelihood")?.f64().map_err(bad)?;
     let greedy = column("greedy")?.bool().map_err(bad)?;

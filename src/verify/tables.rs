@@ -70,7 +70,7 @@ impl PrintedTable {
         self.rows[row].get(column)?.parse().ok()
     }
 
-    /// A field that shows another number than was made.
+    /// Reports a field that shows another number than was computed.
     fn differs(&self, at: String, (row, column): (usize, usize), made: Option<f64>, check: &mut Check) {
         let by = made.zip(self.number(row, column)).map(|(made, found)| (made - found).abs());
         let text = made.map_or("nothing".to_owned(), |of| of.to_string());
@@ -86,7 +86,7 @@ fn alike(one: f64, two: f64) -> bool {
     (one - two).abs() <= ROUNDING * one.abs().max(two.abs())
 }
 
-/// The same of numbers that may be absent.
+/// Returns whether two optional numbers agree.
 fn both_alike(one: Option<f64>, two: Option<f64>) -> bool {
     one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| alike(one, two))
 }
@@ -167,7 +167,7 @@ fn recorded_failure(recorded: &Recorded, cells: &[&str]) -> bool {
     recorded.numbers.numbers.iter().any(|of| cells.contains(&of.cell.as_str()) && of.failure.is_some())
 }
 
-/// A row for each cell, a column for each of its numbers.
+/// Checks a table with a row per cell and a column per number.
 fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
     let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {
@@ -205,7 +205,7 @@ fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
     }
 }
 
-/// The Parquet form, written as CSV, is the CSV form.
+/// Checks that the Parquet form, written as CSV, equals the CSV form.
 fn parquet(csv: &Path, check: &mut Check) -> Result<()> {
     let path = csv.with_extension("parquet");
     if !path.is_file() {
@@ -215,8 +215,10 @@ fn parquet(csv: &Path, check: &mut Check) -> Result<()> {
     let folder = tempfile::tempdir().map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))?;
     let again = folder.path().join("again.csv");
     write_csv(&again, &frame)?;
-    let (one, two) = (regular::read(csv)?, regular::read(&again)?);
-    let (one, two) = (String::from_utf8_lossy(&one), String::from_utf8_lossy(&two));
+    let one = regular::read(csv)?;
+    let two = regular::read(&again)?;
+    let one = String::from_utf8_lossy(&one);
+    let two = String::from_utf8_lossy(&two);
     match one.lines().zip(two.lines()).position(|(a, b)| a != b) {
         None if one.lines().count() == two.lines().count() => check.agree(0.0),
         place => {
@@ -228,7 +230,7 @@ fn parquet(csv: &Path, check: &mut Check) -> Result<()> {
     Ok(())
 }
 
-/// A printed number and how far rounding may have moved it.
+/// Parses a printed number and its rounding error.
 fn printed(text: &str) -> Option<(f64, f64)> {
     // A time that is noise has its sign before it.
     let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
@@ -239,7 +241,7 @@ fn printed(text: &str) -> Option<(f64, f64)> {
     Some((number.parse().ok()?, half * 1.000_001))
 }
 
-/// The page's table against the numbers of the CSV form, and the printed forms against it.
+/// Checks the page's table against the CSV form, and the printed forms against it.
 fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check: &mut Check) -> Result<()> {
     let damaged = |error: serde_json::Error| {
         Error::damaged("an artifact of the page cannot be read").at(page.display().to_string()).found(error.to_string())
@@ -291,10 +293,11 @@ fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check
     Ok(())
 }
 
-/// The LaTeX form against the page's rows. It has the paper's columns, in the paper's order, and some tables of the paper are
-/// turned round: each number of a row stands in the row of the page, or in its column.
+/// Checks the LaTeX form against the page's rows. It has the paper's columns, and some tables are transposed: each number
+/// of a row is in the page's row or its column.
 fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
-    let (file, body) = (name(latex), latex_rows(latex)?);
+    let file = name(latex);
+    let body = latex_rows(latex)?;
     let keyed = |row: &Vec<&Value>| -> Vec<String> {
         let cells = row.iter().filter(|cell| !cell["key"].is_null());
         cells.map(|cell| cell["text"].as_str().unwrap_or_default().to_owned()).collect()
@@ -326,7 +329,7 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
 /// Shading of a LaTeX row, and of a cell as an earlier version wrote it: its number is none of the table.
 const SHADES: [&str; 2] = ["\\rowcolor{gray!15}", "\\cellcolor{gray!15}"];
 
-/// The cells with numbers that none of some texts is shown by, each text once.
+/// Returns the cells with numbers that no text shows, using each text once.
 fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
@@ -345,7 +348,7 @@ fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec
     strange
 }
 
-/// The numbers in a text, as they are printed, whatever marks and markup stand around them.
+/// Extracts the printed numbers of a text, ignoring marks and markup.
 fn numbers(text: &str) -> Vec<String> {
     let text = text.replace("$-$", "-").replace('−', "-").replace("{,}", "").replace(',', "");
     let words = text.split(|c: char| !c.is_ascii_digit() && !".-".contains(c));
@@ -353,7 +356,7 @@ fn numbers(text: &str) -> Vec<String> {
     words.filter(|word| word.contains(|c: char| c.is_ascii_digit())).collect()
 }
 
-/// Whether a printed cell shows the numbers of a text, in their order.
+/// Returns whether a printed cell shows the numbers of a text in order.
 fn shows(cell: &str, text: &str) -> bool {
     let mut own = numbers(cell).into_iter();
     numbers(text).iter().all(|number| own.any(|own| own == *number))
@@ -366,7 +369,7 @@ fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     Ok(body.take_while(|line| line.starts_with('|')).map(cells).collect())
 }
 
-/// The cells of a LaTeX table that stand in its columns of numbers, row by row.
+/// Reads the numeric cells of a LaTeX table row by row.
 fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let columns = text.split_once("\\begin{tabular}{").and_then(|(_, after)| after.split_once('}'));
@@ -380,7 +383,7 @@ fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     Ok(rows.map(numbers).collect())
 }
 
-/// The printed form of a run's table against its CSV form.
+/// Checks the Markdown form of a run's table against its CSV form.
 fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &mut Check) -> Result<()> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let Some(heads) = text.lines().find(|line| line.starts_with("| ")) else { return Ok(()) };
@@ -431,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_printed_row_has_the_numbers_of_its_row_whatever_their_order_and_no_others() {
+    fn printed_row_has_exactly_its_own_numbers() {
         let strange = |cells: &[&str]| {
             let texts = ["84.1", "16.7", "~29.3 ± 1.9", "failed"].map(str::to_owned).to_vec();
             let cells: Vec<String> = cells.iter().map(|&cell| cell.to_owned()).collect();

@@ -17,23 +17,23 @@ use ghostlab_store::Key;
 /// A backbone with what computes it, as keys name them.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyedBackbone<'a> {
-    /// What the grid calls it.
+    /// Name in the grid.
     pub name: &'a str,
     /// SHA-256 of what its forward pass reads.
     pub content: &'a str,
     pub engine: EngineId,
-    /// What its matrices are rounded to as they are read.
+    /// Type to which its matrices are rounded on reading.
     pub weights: Option<WeightType>,
     /// Tokens of a batch, on which the last digits of scores depend.
     pub batch_tokens: usize,
 }
 
-/// What operations of other engines are, in keys.
+/// The operations of other engines, in keys.
 const FUSED: &str = "fused";
 
 impl KeyedBackbone<'_> {
-    /// The backbone and what its numbers depend on where it runs. Keys are older than the word engine: the CPU's have no
-    /// name in them, another engine's have its name beside float type and device class.
+    /// Returns the key part of the backbone and of what its numbers depend on. The CPU kernels have no name in keys; other
+    /// engines have their name, float type and device class.
     pub(crate) fn on_engine(&self) -> Value {
         let EngineId { name, dtype, device } = self.engine;
         let mut of = json!({"backbone": self.content, "dtype": dtype, "device": device});
@@ -53,8 +53,7 @@ impl KeyedBackbone<'_> {
         of
     }
 
-    /// Who computes with another engine shares no chunks and no claims: what fails there need not fail here. Names are
-    /// older than the word engine: the CPU's have none in them.
+    /// Returns the prefix of leases and journals of another engine, whose chunks are not shared. The CPU kernels have none.
     pub(crate) fn other_engine(&self) -> String {
         let head = if self.is_half() { " with its head and attention" } else { "" };
         let operations = if self.engine.name == CPU.name { "" } else { FUSED };
@@ -62,7 +61,7 @@ impl KeyedBackbone<'_> {
         self.weights.map_or(engine.clone(), |weights| format!("{engine} in {}", weights.name()))
     }
 
-    /// Whether the own kernels compute products in another type than f32.
+    /// Returns whether our kernels compute products in another type than f32.
     fn is_half(&self) -> bool {
         self.engine.name == CPU.name && self.engine.dtype != CPU.dtype
     }
@@ -70,17 +69,17 @@ impl KeyedBackbone<'_> {
 
 /// Everything that a backbone's cells need.
 pub struct BackbonePlan {
-    /// What the grid calls it.
+    /// Name in the grid.
     pub name: String,
     pub folder: PathBuf,
     pub config: Config,
-    /// SHA-256 of what its forward pass reads: what it is, whatever it is called and however it is stored. What weights are
-    /// rounded to, the config says beside it.
+    /// SHA-256 of the inputs of its forward pass: its identity, independent of name and storage. The type of rounded
+    /// weights is in the config next to it.
     pub content: String,
     /// The backbone as it is stored, without a cell, where this one's weights are rounded and its repairs are computed
     /// before that.
     pub full: Option<Box<BackbonePlan>>,
-    /// What runs it.
+    /// The engine.
     pub engine: EngineChoice,
     /// Tokens of a batch.
     pub batch_tokens: usize,
@@ -97,13 +96,14 @@ pub struct BackbonePlan {
 /// One calibration of one backbone.
 #[derive(Clone)]
 pub struct CalibrationPlan {
-    /// As the first cell names it that needs it. How many sequences an operator is solved on is each variant's own.
+    /// The value as named by the first cell that needs it. The number of sequences for solving an operator belongs to each
+    /// variant.
     pub calibration: Calibration,
     pub identity: Arc<CalibrationId>,
     pub tokens: Arc<Key>,
 }
 
-/// What is scored.
+/// Subject of scoring.
 #[derive(Debug, Clone)]
 pub enum Subject {
     Windows(Perplexity),
@@ -112,7 +112,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Which part of it is scored; none where all is.
+    /// Returns the scored sample. `None` if everything is scored.
     pub fn draw(&self) -> Option<Draw> {
         match self {
             Self::Windows(text) => text.draw,
@@ -126,7 +126,7 @@ impl Subject {
 /// One evaluation of one backbone.
 pub struct Evaluation {
     pub subject: Subject,
-    /// What is measured: with a variant's identity it is what its numbers are ([`Identity::measured`]).
+    /// The measurement: with a variant's identity it identifies its numbers ([`Identity::measured`]).
     pub measure: Arc<MeasureId>,
     pub tokens: Arc<Key>,
     /// The name of its journal and its claims.
@@ -150,7 +150,7 @@ impl std::fmt::Display for Subject {
 pub struct Variant {
     /// Its place among the grid's cells.
     pub cell: usize,
-    /// What it is, whatever the grid calls it.
+    /// Identity, independent of names.
     pub identity: Arc<Identity>,
     /// Its place among the backbone's calibrations; none for the dense backbone, and so below.
     pub calibration: Option<usize>,
@@ -158,13 +158,13 @@ pub struct Variant {
     pub operator: Option<Arc<Key>>,
     /// How many of the calibration's sequences, its first, the operator is solved on: as its key says.
     pub fitted: usize,
-    /// What its operator becomes by training; none where it stays as it is solved.
+    /// The training of its operator; `None` if it stays as solved.
     pub trained: Option<TrainingPlan>,
     /// One for each evaluation.
     pub scores: Vec<Arc<Key>>,
     /// One for each timed prompt.
     pub latencies: Vec<Arc<Key>>,
-    /// What is measured of it over each: beside which others is each variant's own.
+    /// Its timing for each prompt: the variants timed together differ per variant.
     pub prompts: Vec<Arc<MeasureId>>,
 }
 
@@ -177,18 +177,18 @@ pub struct TrainingPlan {
 }
 
 impl CalibrationPlan {
-    /// How much text it is: known before any of it is read.
+    /// Returns the amount of text, known before reading it.
     pub fn load(&self) -> Load {
         let Calibration { sequences, length, .. } = self.calibration;
         Load::windows(sequences.saturating_mul(length), length)
     }
 
-    /// What events and records call the making of all repairs on it.
+    /// Labels the repairs of a calibration in events and records.
     pub fn label(&self, of: &BackbonePlan) -> String {
         format!("calibrate {} on {}", of.calibrated().name, self.calibration)
     }
 
-    /// What a pass over it keeps of a site.
+    /// Returns the shape of a site's activations.
     pub fn shape(&self, config: &Config) -> ActivationShape {
         let Calibration { sequences, length, .. } = self.calibration;
         ActivationShape { sequences, length, channels: config.hidden }
@@ -196,7 +196,7 @@ impl CalibrationPlan {
 }
 
 impl Variant {
-    /// One of which nothing has to be made.
+    /// Creates a variant that needs nothing computed.
     pub(crate) fn whole(cell: usize, identity: Identity) -> Self {
         Self {
             cell,
@@ -212,46 +212,47 @@ impl Variant {
         }
     }
 
-    /// All its artifacts, in the order in which they are made.
+    /// Iterates over its objects in the order of computation.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.repairs().chain(&self.scores).chain(&self.latencies)
     }
 
-    /// Those that it needs before it can run.
+    /// Iterates over the objects needed before it can run.
     pub fn repairs(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.selection.iter().chain(&self.operator).chain(self.trained.iter().map(|trained| &trained.key))
     }
 
-    /// The operators that it runs with: as they were solved, or trained.
+    /// Returns the operators that it runs with: solved, or trained.
     pub fn repair(&self) -> Option<&Arc<Key>> {
         self.trained.as_ref().map(|trained| &trained.key).or(self.operator.as_ref())
     }
 }
 
 impl BackbonePlan {
-    /// As keys name it.
+    /// Returns the backbone's key parts.
     pub fn keyed(&self) -> KeyedBackbone<'_> {
         let Self { name, content, engine, config, batch_tokens, .. } = self;
-        let (engine, weights) = (engine.id(), config.rounded);
+        let engine = engine.id();
+        let weights = config.rounded;
         KeyedBackbone { name, content, engine, weights, batch_tokens: *batch_tokens }
     }
 
-    /// The backbone that layers are chosen and repairs computed with.
+    /// Returns the backbone for selection and repairs.
     pub fn calibrated(&self) -> &Self {
         self.full.as_deref().unwrap_or(self)
     }
 
-    /// What a rule is asked for that removes so many of its layers.
+    /// Returns the request to remove `depth` of its layers.
     pub(crate) fn cut(&self, depth: usize) -> PruneSpec<'_> {
         PruneSpec { backbone: &self.name, layers: self.config.layers, depth }
     }
 
-    /// All artifacts that it names; cells that share one name it each.
+    /// Iterates over its object keys, with repetitions.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.variants.iter().flat_map(Variant::keys).chain(self.tokens())
     }
 
-    /// All token artifacts, each once.
+    /// Returns the unique token objects.
     pub fn tokens(&self) -> Vec<&Arc<Key>> {
         let all = self.calibrations.iter().map(|c| &c.tokens).chain(self.evaluations.iter().map(|e| &e.tokens));
         let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What all jobs of a run share; and what all stages of a calibration do, with the claim under which they work.
+//! Shared state of a run's jobs, and common parts of calibration stages, with their claim.
 
 use std::cell::Cell;
 use std::collections::btree_map::Entry;
@@ -23,14 +23,14 @@ use crate::grid::Grid;
 use crate::model::Engine;
 use ghostlab_store::{ClaimResult, Key, Lease, Lookup, Store, StoredObject};
 
-/// What a run is given, alone or as one of several workers.
+/// Inputs of a run, alone or as one of several workers.
 #[derive(Clone, Copy)]
 pub(crate) struct Conditions<'a> {
     pub(crate) store: &'a Store,
     pub(crate) settings: RunSettings,
     pub(crate) reporter: &'a dyn Reporter,
     pub(crate) stop: &'a AtomicBool,
-    /// Of a worker.
+    /// For a worker.
     pub(crate) terms: Option<WorkerLimits>,
 }
 
@@ -48,11 +48,11 @@ pub(crate) struct Context<'a> {
     /// The cells that nothing is left to do for.
     complete: Mutex<BTreeSet<usize>>,
     jobs: AtomicUsize,
-    /// Damage that was told of.
+    /// Reported damage.
     told: Mutex<BTreeSet<String>>,
 }
 
-/// It has what it is given as its own.
+/// Gives access to its conditions.
 impl<'a> Deref for Context<'a> {
     type Target = Conditions<'a>;
 
@@ -100,7 +100,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The same of a cell for which an artifact could not be made; others are told of the attempt.
+    /// Records the failure of a cell at an object, as an attempt that other workers see.
     pub(crate) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
         if !self.failed(cell) {
             self.store.note_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
@@ -108,8 +108,7 @@ impl<'a> Context<'a> {
         self.fail(cell, reason);
     }
 
-    /// Why nobody is to try a piece of work again, by the name of its claim or the hash of its artifact. A run by itself
-    /// tries again whatever was.
+    /// Returns why a lease or object must not be tried again. A standalone run always tries again.
     pub(crate) fn given_up(&self, name: &str) -> Option<String> {
         self.terms?.given_up(&self.store.attempts(name))
     }
@@ -150,7 +149,7 @@ impl<'a> Context<'a> {
         lock(&self.scores).insert(key.hash().to_owned());
     }
 
-    /// Whether new scores are told of: a worker tells of its own, and reads no others.
+    /// Returns whether new scores are reported. A worker reports its own and reads no others.
     pub(crate) fn tells_of(&self, key: &Key) -> bool {
         self.terms.is_none() || lock(&self.scores).contains(key.hash())
     }
@@ -169,12 +168,12 @@ impl<'a> Context<'a> {
         id
     }
 
-    /// A part of a job was done. What comes next waits while times are measured on this machine.
+    /// Records progress of a job, and waits while times are measured on this machine.
     pub(crate) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
         self.advance_running(job, tokens, None)
     }
 
-    /// The same, of which so many tokens really ran.
+    /// Records progress of a job with the number of tokens that ran.
     pub(crate) fn advance_running(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.advanced(job, tokens, ran)?;
         self.wait_while_timed()
@@ -192,7 +191,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// The same of who measures them.
+    /// Records progress without waiting, for the measuring job itself.
     pub(crate) fn advanced(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.worked();
         self.reporter.event(Event::Advanced { job, tokens, ran, elsewhere: false });
@@ -208,7 +207,7 @@ impl<'a> Context<'a> {
         self.reporter.event(Event::Finished { job });
     }
 
-    /// Tells that what was done is stored.
+    /// Reports that finished work is stored.
     pub(crate) fn kept(&self) {
         self.reporter.event(Event::Kept);
     }
@@ -217,10 +216,10 @@ impl<'a> Context<'a> {
         self.reporter.event(Event::Note { text });
     }
 
-    /// Tells of damage, once for each damaged thing.
+    /// Reports damage once per object.
     pub(crate) fn damaged(&self, error: &Error) {
         if lock(&self.told).insert(error.one_line()) {
-            self.note(format!("{}; made anew", error.one_line()));
+            self.note(format!("{}; made again", error.one_line()));
         }
     }
 
@@ -230,7 +229,7 @@ impl<'a> Context<'a> {
         progress::check_stop(self.stop)
     }
 
-    /// What is stored under a key, verified; damage is told and counts as absent.
+    /// Reads a verified object; reports damage and treats it as absent.
     pub(crate) fn get(&self, key: &Key) -> Option<StoredObject> {
         match self.store.get(key) {
             Lookup::Whole(artifact) => Some(artifact),
@@ -243,7 +242,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Claims a piece of work; none where another process is at it, which is said once.
+    /// Claims a unit of work; `None` if another process has it, which is reported once.
     pub(crate) fn claim(&self, name: &str, what: &str) -> Result<Option<Lease>> {
         if self.store.still_theirs(name) {
             return Ok(None);
@@ -251,7 +250,7 @@ impl<'a> Context<'a> {
         match self.store.claim(name)? {
             ClaimResult::Mine(lease) => Ok(Some(lease)),
             ClaimResult::Theirs(process) => {
-                let text = format!("{what}: process {} is at it", process.owner.pid);
+                let text = format!("{what}: process {} works on it", process.owner.pid);
                 if lock(&self.told).insert(text.clone()) {
                     self.note(text);
                 }
@@ -260,7 +259,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Something was done here.
+    /// Records that this worker did something.
     pub(crate) fn worked(&self) {
         let mut idle = lock(&self.idle);
         (idle.since, idle.pause) = (self.store.now(), Pause::default());
@@ -282,7 +281,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Whether it left because nothing was left to do.
+    /// Returns whether the worker exited for lack of work.
     pub(crate) fn left(&self) -> bool {
         lock(&self.idle).left
     }
@@ -310,7 +309,7 @@ impl CalibrationJob<'_> {
     }
 }
 
-/// Its claim while it goes on: whether it is held still, and whether work under it has gone on.
+/// An active claim: whether it is still held, and whether work under it has progressed.
 pub(crate) struct Hold<'a> {
     run: &'a Context<'a>,
     lease: Lease,
@@ -323,7 +322,7 @@ impl<'a> Hold<'a> {
         Self { run, lease, name, gone_on: Cell::new(false) }
     }
 
-    /// Asked before something is stored under it.
+    /// Checks the lease before storing.
     ///
     /// # Errors
     /// It is another's, or about to be: this process was halted for longer than others wait ([`Self::is_lost`]).
@@ -331,7 +330,7 @@ impl<'a> Hold<'a> {
         if self.is_lost() { Err(Error::interrupted("its claim is not held any more")) } else { Ok(()) }
     }
 
-    /// The claim's name.
+    /// Returns the lease's name.
     pub(crate) fn name(&self) -> &str {
         self.name
     }
@@ -340,7 +339,7 @@ impl<'a> Hold<'a> {
         !self.lease.holds()
     }
 
-    /// Something of the work was stored: where processes died before, it was not at what is left.
+    /// Records progress, which resets the crash counter: earlier crashes were not caused by the remaining work.
     pub(crate) fn gone_on(&self) {
         if !self.gone_on.replace(true) {
             self.run.store.forgive_deaths(self.name);

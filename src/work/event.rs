@@ -1,4 +1,4 @@
-//! What happens during a run, told to whoever shows or records it.
+//! Events of a run, for display and records.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,11 +15,11 @@ pub struct JobStarted {
     pub tokens: usize,
     /// Cells that this job scores; 0 where it scores none.
     pub cells: usize,
-    /// What is left to do of it, in floating-point operations by the cost model.
+    /// Remaining work, in floating-point operations by the cost model.
     pub flops: f64,
 }
 
-/// What kind of work a piece of a plan is: kinds run at rates of their own.
+/// Kind of a piece of a plan: each kind has its own rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
@@ -34,11 +34,11 @@ pub enum WorkKind {
 /// A piece of a plan that is left to do: a calibration, a text or task to score, a prompt to time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// What tells it from others: the name that its claims begin with, or the prompt's.
+    /// Identifier: the prefix of its claims, or the prompt's name.
     pub work: String,
     pub backbone: String,
     pub kind: WorkKind,
-    /// What is left of it, in floating-point operations by the cost model.
+    /// Remaining work, in floating-point operations by the cost model.
     pub flops: f64,
 }
 
@@ -46,8 +46,7 @@ pub struct Work {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// What lies ahead: cells and the scores that they need, what is stored of both already, and what is left by the cost
-    /// model.
+    /// The planned work: cells and their scores, the stored number of both, and the remaining work by the cost model.
     Planned {
         cells: usize,
         complete: usize,
@@ -56,7 +55,7 @@ pub enum Event {
         flops: f64,
         /// The pieces of that.
         work: Vec<Work>,
-        /// What computes, where, and in which float type.
+        /// Engine, device and float type.
         engine: String,
         /// The machine with its device that computes, as keys of times name it.
         machine: String,
@@ -81,11 +80,11 @@ pub enum Event {
     Finished {
         job: usize,
     },
-    /// Nothing is left to do of a piece of the plan.
+    /// A piece of the plan is complete.
     WorkDone {
         work: String,
     },
-    /// What was done so far is stored: whoever ends now loses nothing.
+    /// All work so far is stored: ending now loses nothing.
     Kept,
     /// A cell has been scored: a perplexity, or an accuracy in percent.
     Scored {
@@ -93,12 +92,12 @@ pub enum Event {
         on: String,
         value: f64,
     },
-    /// Nothing is left to do for a cell; so many are complete now.
+    /// A cell is complete, with the number of complete cells.
     Complete {
         cell: String,
         complete: usize,
     },
-    /// A cell has no result, and why; the others go on.
+    /// A cell failed, with the reason; the others continue.
     Failed {
         cell: String,
         reason: String,

@@ -27,7 +27,7 @@ pub struct Inputs {
     by_path: BTreeMap<PathBuf, Input>,
     /// The documents of each task that has a limit, by the task's name in the grid.
     documents: BTreeMap<String, usize>,
-    /// What each backbone is, by its folder.
+    /// Identity of each backbone, by folder.
     contents: BTreeMap<PathBuf, String>,
     /// Hash of each backbone's tokenizer, by its folder.
     tokenizers: BTreeMap<PathBuf, String>,
@@ -42,7 +42,7 @@ pub(crate) struct Given<'a> {
 
 /// The hashes that tell one backbone from another.
 pub(crate) struct BackboneFiles {
-    /// Of what its forward pass reads.
+    /// Hash of the inputs of its forward pass.
     pub(crate) content: String,
     pub(crate) tokenizer: String,
 }
@@ -98,7 +98,7 @@ impl Inputs {
         })
     }
 
-    /// Returns the hash of a backbone's tokenizer: that of its file, and of the tokens that files beside it add.
+    /// Returns the hash of a backbone's tokenizer: that of its file, and of the tokens that files next to it add.
     fn tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer(folder);
         let own = self.of(&file)?.to_owned();
@@ -111,7 +111,7 @@ impl Inputs {
         })
     }
 
-    /// A backbone's content; of its weight files, what the store remembers by their hashes.
+    /// Returns a backbone's content hash, using weight file hashes that the store remembers.
     fn content(&self, folder: &Path, store: &Store) -> Result<String> {
         let hashes = |file: &Path| {
             let input = self.by_path.get(file).ok_or_else(|| appeared(file))?;
@@ -141,7 +141,7 @@ impl Inputs {
             .map_err(|error| error.at(folder.display()))
     }
 
-    /// A backbone's chat template.
+    /// Reads a backbone's chat template.
     ///
     /// # Errors
     /// A backbone that has none.
@@ -153,8 +153,8 @@ impl Inputs {
         })
     }
 
-    /// Reads some of the files, or all that lie in some folders, with `read`. What was read is what was hashed, else
-    /// results would stand under the hash of other inputs.
+    /// Reads some files, or all files in some folders, with `read`, and checks that they are unchanged since hashing:
+    /// otherwise results would be stored under the hash of other inputs.
     ///
     /// # Errors
     /// What `read` refuses; exit code 2, naming the file, where one has changed since it was hashed.
@@ -168,7 +168,7 @@ impl Inputs {
         }
     }
 
-    /// The documents of each task that has a limit: without one nobody has to count.
+    /// Counts the documents of each task with a limit.
     fn documents(&self, grid: &Grid) -> Result<BTreeMap<String, usize>> {
         let limited: BTreeSet<&str> =
             grid.evaluate.tasks.iter().filter(|used| used.limit.is_some()).map(|used| used.name.as_str()).collect();
@@ -187,7 +187,7 @@ impl Inputs {
         limited.into_par_iter().map(count).collect()
     }
 
-    /// How many documents of a task are scored at most: a limit that leaves none out is none, so that both are one cell.
+    /// Returns the effective limit of a task. A limit that excludes nothing is none, so that both are one cell.
     pub(crate) fn limit(&self, used: &TaskUse) -> Result<Option<f64>> {
         let (Some(limit), Some(&documents)) = (used.limit, self.documents.get(&used.name)) else {
             return Ok(used.limit);
@@ -195,13 +195,13 @@ impl Inputs {
         Ok((DocumentLimit::new(limit)?.of(documents) < documents).then_some(limit))
     }
 
-    /// By path as text, for the record of a run.
+    /// Returns the hashes by path as text, for the record of a run.
     pub fn by_path(&self) -> BTreeMap<String, String> {
         self.by_path.iter().map(|(path, hash)| (path.display().to_string(), hash.sha256().to_string())).collect()
     }
 }
 
-/// A JSON file; null where there is none.
+/// Reads a JSON file; null if missing.
 fn read_json(path: &Path) -> Result<Value> {
     if !path.exists() {
         return Ok(Value::Null);
@@ -212,8 +212,8 @@ fn read_json(path: &Path) -> Result<Value> {
     })
 }
 
-/// What a reader has to be told of a grid: what a search cannot choose, and texts that are calibrated on and evaluated on. `hashes` are those of the
-/// inputs, by path.
+/// Returns warnings about a grid: what a search cannot select, and texts used for both calibration and evaluation. `hashes`
+/// are the inputs' by path.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let content = |corpus: &str| {
         let hash = |file: PathBuf| {

@@ -1,5 +1,6 @@
-//! What a run knows to be stored. What was there once stays there: the run has noted that it uses it. So the file server is
-//! asked once for each artifact, however many jobs look, and of what other workers store mostly by listings.
+//! Objects that a run knows to be stored. They cannot disappear, because the run has noted that it uses them. So the
+//! file server is asked once per object, however many jobs look it up, and other workers' objects are mostly found by
+//! listings.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -11,9 +12,9 @@ use ghostlab_store::{Key, Lookup, ObjectKind, Store};
 /// Between two listings of all artifacts of a kind: some hundred operations.
 const LISTING: Duration = Duration::from_secs(30);
 
-/// So many artifacts are asked for one by one; those that lie in files of many are, however many they are, as that costs
-/// a listing of the files.
-const FEW: usize = 64;
+/// Up to this many objects are looked up individually; packed ones always are, because that costs one listing of the
+/// packs.
+const LISTING_THRESHOLD: usize = 64;
 
 /// How some artifacts stand together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub(crate) enum AllStored {
     All,
     /// The first is not there, or another that was looked for.
     Lacking,
-    /// Somebody has begun to store them, and a listing that tells of the others comes later.
+    /// Another process has begun to store them; a later listing will show the rest.
     Unclear,
 }
 
@@ -31,7 +32,7 @@ pub(crate) struct KnownObjects(Mutex<ObjectSets>);
 #[derive(Default)]
 struct ObjectSets {
     there: HashSet<String>,
-    /// Something was there that is not what was written: whether it is made anew, only reading tells.
+    /// Damaged objects: only reading shows whether they were replaced.
     damaged: HashSet<String>,
     /// When all of a kind were last listed, by the store's clock.
     listed: HashMap<ObjectKind, Duration>,
@@ -42,7 +43,7 @@ impl KnownObjects {
         Self(Mutex::new(ObjectSets { there, damaged, listed: HashMap::new() }))
     }
 
-    /// It was read or written whole.
+    /// Marks an object that was read or written completely.
     pub(crate) fn found(&self, key: &Key) {
         let mut known = lock(&self.0);
         known.damaged.remove(key.hash());
@@ -55,18 +56,18 @@ impl KnownObjects {
         known.damaged.insert(key.hash().to_owned());
     }
 
-    /// Whether an artifact is stored.
+    /// Returns whether an object is stored.
     pub(crate) fn has(&self, store: &Store, key: &Key) -> bool {
         lock(&self.0).has(store, key)
     }
 
-    /// Whether an artifact is known to be stored; nobody is asked.
+    /// Returns whether an object is known to be stored, without asking.
     pub(crate) fn knows(&self, hash: &str) -> bool {
         lock(&self.0).there.contains(hash)
     }
 
-    /// Whether some artifacts are all stored. Who stores a text stores it of all variants: of hundreds one is asked for, and
-    /// only where it is there the others.
+    /// Returns whether some objects are all stored. A text's scores are stored together, so one is asked for first, and the
+    /// others only if it exists.
     pub(crate) fn all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> AllStored {
         let mut known = lock(&self.0);
         let lacking: Vec<&Arc<Key>> = keys.into_iter().filter(|key| !known.there.contains(key.hash())).collect();
@@ -77,7 +78,7 @@ impl KnownObjects {
         let now = store.now();
         let apart: Vec<ObjectKind> =
             others.iter().map(|key| key.kind()).filter(|&kind| !store.among_many(kind)).collect();
-        if apart.len() > FEW {
+        if apart.len() > LISTING_THRESHOLD {
             let mut kinds: BTreeSet<ObjectKind> = apart.into_iter().collect();
             kinds.retain(|kind| known.listed.get(kind).is_none_or(|&listed| now.saturating_sub(listed) >= LISTING));
             if kinds.is_empty() {

@@ -1,5 +1,5 @@
-//! Floor 1: what a job is given and may touch: the backbone with its keys, engines, the store, claims, limits, and whom it
-//! tells. It knows no stage.
+//! Layer 1: the environment of a job: the backbone with its keys, engines, the store, claims, limits, and the reporter.
+//! It knows no stage.
 
 pub mod backbone;
 pub(crate) mod context;

@@ -11,7 +11,7 @@ use crate::model::Engine;
 
 /// Where engines come from: of a test, somewhere else than from weight files.
 pub(crate) trait Engines: Sync {
-    /// Makes a backbone ready within so many bytes of weights in memory, and of another device's memory.
+    /// Prepares a backbone with limits in bytes on its weights in memory, and on another device's memory.
     ///
     /// # Errors
     /// It cannot be read.
@@ -48,7 +48,7 @@ impl<'a> Models<'a> {
         Self { inputs, budgets, device, engines, loaded: Mutex::default() }
     }
 
-    /// A backbone, read when it is first asked for.
+    /// Returns a backbone's engine, loading it on first use.
     pub(crate) fn get(&self, backbone: &BackbonePlan) -> Result<Arc<dyn Engine>> {
         let mut loaded = lock(&self.loaded);
         if let Some(engine) = loaded.get(&backbone.name) {
@@ -57,13 +57,13 @@ impl<'a> Models<'a> {
         let budget = self.budget(backbone);
         let load = || self.engines.load(backbone, budget, self.device);
         let engine = self.inputs.guarded(&[&backbone.folder], load)?;
-        debug_assert_eq!(engine.id(), backbone.engine.id(), "numbers stand under keys that name their engine");
+        debug_assert_eq!(engine.id(), backbone.engine.id(), "numbers are stored under keys that name their engine");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));
         Ok(engine)
     }
 
-    /// Refuses what was computed with weights that are not those that were hashed: of a backbone whose layers are made from
-    /// its files by need, the files may have changed since.
+    /// Refuses results computed with weights other than the hashed ones: files of a backbone whose layers are loaded on
+    /// demand may have changed.
     ///
     /// # Errors
     /// Exit code 2, naming the file.
@@ -75,7 +75,7 @@ impl<'a> Models<'a> {
         self.inputs.guarded(&[&backbone.folder], || Ok(()))
     }
 
-    /// Reads more of a backbone's files, beside its engine: what was read is what was hashed.
+    /// Reads further files of a backbone, and checks that they are unchanged since hashing.
     ///
     /// # Errors
     /// What `read` refuses; exit code 2, naming the file, where one has changed.

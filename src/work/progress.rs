@@ -1,6 +1,6 @@
-//! How far a piece of work gets beside others: a panic in it is its failure, and other processes are waited for, which is said,
-//! asked less and less often, and ended when the user wants to stop. While times are measured on a machine, no other process of
-//! the same store computes there.
+//! Progress of work in the presence of other processes: a panic fails only its own work; waiting for other processes is
+//! reported, polls less and less often, and ends when the user interrupts. While times are measured on a machine, no
+//! other process of the same store computes there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -17,11 +17,11 @@ use ghostlab_store::{ClaimResult, Lease, Store};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Progressed {
     Done,
-    /// Others have done all of it.
+    /// Other processes have done all of it.
     Found,
-    /// Other processes are at what is left of it: something else may be done meanwhile.
+    /// Other processes work on the rest: other work can be done meanwhile.
     Busy,
-    /// It was tried as often as it may be, and why it failed.
+    /// The permitted attempts are used up, with the last reason.
     GivenUp(String),
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// A poisoned lock only means that another job panicked: what it guards is whole between any two statements.
+/// Locks a mutex, ignoring poisoning: every critical section leaves the data consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -45,7 +45,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     if stop.load(Relaxed) {
         return Err(Error::interrupted("stopped before the grid was finished")
-            .hint("nothing is lost: the same command goes on from here"));
+            .hint("nothing is lost: run the same command to resume"));
     }
     Ok(())
 }
@@ -57,14 +57,14 @@ pub(crate) struct Pause(Duration);
 
 impl Pause {
     const FIRST: Duration = Duration::from_millis(50);
-    const MOST: Duration = Duration::from_secs(10);
+    const MAX: Duration = Duration::from_secs(10);
 
     /// # Errors
     /// The user asked to stop.
     pub(crate) fn wait(&mut self, store: &Store, stop: &AtomicBool) -> Result<()> {
         store.sleep(self.0, stop);
         check_stop(stop)?;
-        self.0 = (self.0 * 3 / 2).min(Self::MOST);
+        self.0 = (self.0 * 3 / 2).min(Self::MAX);
         Ok(())
     }
 }
@@ -75,19 +75,20 @@ impl Default for Pause {
     }
 }
 
-/// Claims a piece of work, waiting for another process that is at it.
+/// Claims a unit of work, waiting for another process that holds it.
 ///
 /// # Errors
 /// The store cannot be written to, or the user asked to stop.
 pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
-    let (mut told, mut pause) = (false, Pause::default());
+    let mut told = false;
+    let mut pause = Pause::default();
     loop {
         if !store.still_theirs(name) {
             match store.claim(name)? {
                 ClaimResult::Mine(lease) => return Ok(lease),
                 ClaimResult::Theirs(process) => {
                     if !std::mem::replace(&mut told, true) {
-                        let text = format!("{what}: process {} is at it; waiting", process.owner.pid);
+                        let text = format!("{what}: process {} works on it; waiting", process.owner.pid);
                         reporter.event(Event::Note { text });
                     }
                 }
@@ -97,8 +98,8 @@ pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     }
 }
 
-/// The claim of who measures times on this machine. Whatever its threads: two that time at once would time each other.
-/// What another process is at ends with its batch, within the rounds of warming up.
+/// Returns the lease name for timing on this machine, for any number of threads, because concurrent timings would disturb
+/// each other. Work of other processes ends with its batch, during warm-up.
 pub fn timing_claim() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
     &NAME

@@ -10,7 +10,7 @@ use ghostlab_store::Attempt;
 /// How to run, as far as it may not change a result beyond the rounding of the float type.
 #[derive(Debug, Clone, Copy)]
 pub struct RunSettings {
-    /// What computes, where, and in which float type.
+    /// Engine, device and float type.
     pub engine: EngineRequest,
     /// Most bytes of another device's memory; most of what is free there where none is given.
     pub device_memory: Option<u64>,
@@ -28,7 +28,7 @@ pub struct RunSettings {
     pub store_limit: Option<u64>,
     /// How often a job that failed is tried again.
     pub retries: u32,
-    /// Whether latencies are measured anew, whatever is stored of them.
+    /// Whether stored latencies are measured again.
     pub retime: bool,
 }
 
@@ -49,17 +49,17 @@ impl Default for RunSettings {
 }
 
 impl RunSettings {
-    /// Bytes of memory that jobs may take together.
+    /// Returns the memory that jobs may take together.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4)
     }
 
-    /// Bytes of keys and values that are kept while texts are generated.
+    /// Returns the bytes of keys and values kept during generation.
     pub fn cache_bytes(&self) -> u64 {
         Self::cache_part(self.memory_bytes())
     }
 
-    /// The same of jobs that may take so much: beside the weights, operators and a batch.
+    /// Returns the share of memory for keys and values next to weights, operators and a batch.
     pub fn cache_part(memory: u64) -> u64 {
         memory / 4
     }
@@ -75,11 +75,11 @@ pub struct WorkerLimits {
 }
 
 impl WorkerLimits {
-    /// How often processes may die at a job, whatever of, before nobody tries it any more. Workers are killed for many
-    /// reasons; a job that takes its worker down with it shows by how often it does.
+    /// Number of processes that may die during a job, for any reason, before it is given up. Workers are killed for
+    /// many reasons; a job that kills its workers is recognized by the count.
     pub const DEATHS: usize = 5;
 
-    /// Why nobody is to try a job again, after these attempts; none where it may be tried.
+    /// Returns why a job must not be tried again after these attempts, if so.
     pub(crate) fn given_up(self, attempts: &[Attempt]) -> Option<String> {
         let died = attempts.iter().filter(|attempt| attempt.died).count();
         let failed = attempts.len() - died;
@@ -88,7 +88,7 @@ impl WorkerLimits {
             return last(false);
         }
         let last = last(true).filter(|_| died >= Self::DEATHS)?;
-        Some(format!("{died} processes died at it, the last one: {last}"))
+        Some(format!("{died} processes died during it, the last one: {last}"))
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_bounded_by_retries_and_deaths_by_a_number_of_their_own() {
+    fn failures_have_a_retry_limit_and_deaths_their_own() {
         let terms = |retries| WorkerLimits { retries, idle_exit: None };
         let failed = |count| vec![attempt(false); count];
         assert_eq!(terms(0).given_up(&[]), None);
@@ -112,7 +112,7 @@ mod tests {
         let died = |count| vec![attempt(true); count];
         assert_eq!(terms(0).given_up(&died(WorkerLimits::DEATHS - 1)), None, "workers are killed for many reasons");
         let reason = terms(0).given_up(&died(WorkerLimits::DEATHS)).unwrap();
-        assert!(reason.contains("5 processes died at it"), "{reason}");
+        assert!(reason.contains("5 processes died during it"), "{reason}");
         assert!(terms(1).given_up(&[failed(1), died(4)].concat()).is_none(), "each has its own bound");
     }
 }

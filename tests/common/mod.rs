@@ -6,7 +6,7 @@
     dead_code,
     unreachable_pub,
     unused_imports,
-    reason = "each test file uses its own part, and stops at what it lacks"
+    reason = "each test file uses its own part, and panics on setup errors"
 )]
 
 #[path = "../../crates/core/tests/common/mod.rs"]
@@ -26,7 +26,7 @@ pub fn stored_record(path: &std::path::Path) -> Option<serde_json::Value> {
     serde_json::from_slice(bytes.split(|byte| *byte == b'\t').next()?).ok()
 }
 
-/// The numbers of a `numbers.json`, each with what its cell and its column say of all.
+/// Returns the numbers of a `numbers.json` with the data that their cells and columns share.
 pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
     let all = &stored["numbers"];
     let of_cell = |cell: &serde_json::Value| {
@@ -42,7 +42,7 @@ pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
     all["cells"].as_array().unwrap().iter().flat_map(of_cell).collect()
 }
 
-/// Where the first of them stands that is as asked.
+/// Returns the index of the first matching number.
 pub fn stored_number(
     stored: &mut serde_json::Value,
     is_it: impl Fn(&serde_json::Value) -> bool,

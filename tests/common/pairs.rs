@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::fixture;
 use super::world::{World, tokenizer};
 
-/// A grid in its world, and what it is run with behind `run grid.yaml`.
+/// A grid in its world, with the arguments after `run grid.yaml`.
 pub struct Setting {
     pub world: World,
     pub arguments: Vec<String>,
@@ -14,9 +14,9 @@ pub struct Setting {
 
 /// Two settings.
 pub struct Pair {
-    /// What the other one changes.
+    /// The change in the second setting.
     pub what: &'static str,
-    /// The aspects in which numbers of the two are unlike; none where nothing that matters differs.
+    /// The aspects in which the numbers differ; empty if no relevant setting differs.
     pub aspects: &'static [&'static str],
     /// Whether it runs on any machine, and at once: a device that is not there can be planned for, as can a stream that would
     /// be read beyond a shard of fewer rows than its buffer has.
@@ -113,7 +113,7 @@ impl Setting {
         self.world.write(file, serde_json::to_vec_pretty(&value).unwrap());
     }
 
-    /// A text in so many shards, which are alike, so that it is the same bytes that are read of them.
+    /// Writes a text in `shards` equal shards, so that the same bytes are read of each.
     fn streamed(&self, text: &str, shards: usize, settings: &str) {
         let rows = std::fs::read_to_string(self.world.path(&format!("{text}.jsonl"))).unwrap().repeat(100);
         std::fs::create_dir(self.world.path(text)).unwrap();
@@ -123,7 +123,7 @@ impl Setting {
         self.grid(&format!("{{path: {text}.jsonl, rule: ptb"), &format!("{{path: {text}, rule: c4-stream{settings}"));
     }
 
-    /// The task's files in a folder, as they are published.
+    /// Writes the task's files to a folder, as published.
     fn task_folder(&self) {
         std::fs::create_dir(self.world.path("copa")).unwrap();
         std::fs::rename(self.world.path("copa.jsonl"), self.world.path("copa/validation.jsonl")).unwrap();
@@ -131,17 +131,17 @@ impl Setting {
         self.grid("path: copa.jsonl", "path: copa");
     }
 
-    /// Rounded weights are not timed.
+    /// Removes the timing, because quantised weights are not timed.
     fn untimed(&mut self) {
         self.grid("  latency: {length: 16}\n", "");
     }
 
-    /// Whose documents nobody has to count before they are read.
+    /// Removes the limit, so that documents are not counted beforehand.
     fn whole_task(&mut self) {
         self.grid("tasks: {name: copa, limit: 6}", "tasks: copa");
     }
 
-    /// Scored by a definition too, with these options.
+    /// Adds a definition with these options.
     fn defined(&self, options: &str) {
         let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2}).to_string() + "\n";
         std::fs::create_dir(self.world.path("rows")).unwrap();
@@ -174,7 +174,7 @@ impl Setting {
         self.grid("recovery: ghosted", "recovery: {name: ghosted, finetune: {sequences: 4, length: 32, seed: 0}}");
     }
 
-    /// A backbone of as many layers as published orders are for: those of the fixture over and over.
+    /// Repeats the fixture's layers to the depth of published orders.
     fn deep(&self) {
         const LAYERS: usize = 32;
         let bytes = std::fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();

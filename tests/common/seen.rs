@@ -1,5 +1,5 @@
-//! Every view of a run's numbers, and what each says of what they are. The registry is walked: a file of a results folder or
-//! a command that stands in no list here fails the tests that run the pairs.
+//! Every view of a run's numbers, with what each states about their identity. The registry is checked: a file of a
+//! results folder or a command missing from these lists fails the tests of setting pairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -30,10 +30,10 @@ pub struct Seen {
     /// The results folder of the run, below `results`.
     folder: String,
     record: Value,
-    /// None of an artifact with settings of its own, which no page shows.
+    /// `None` for an artifact with overrides, which no page shows.
     page: Option<Value>,
     explained: String,
-    /// What the exported cell says that it is.
+    /// Identity stated by the exported cell.
     exported: Value,
     /// Its card.
     card: String,
@@ -44,11 +44,11 @@ pub struct Seen {
 /// A view of numbers.
 pub struct View {
     pub name: &'static str,
-    /// What it says of the last cell and its numbers; none where it does not show them.
+    /// Text about the last cell and its numbers; `None` if they are not shown.
     of: fn(&Seen) -> Option<String>,
-    /// The aspects that it says; others stand in the results folder beside it.
+    /// The aspects that the view states; others are in the results folder next to it.
     pub says: fn(&Aspect) -> bool,
-    /// Whether it says the same of what is alike. A folder is called after what was asked for, however that was written.
+    /// Whether equal identities give equal text. A folder's name follows the request, however that was written.
     pub one: bool,
 }
 
@@ -70,11 +70,11 @@ pub const VIEWS: [View; 9] = [
     View { name: "results folder", of: |seen| Some(seen.folder.clone()), says: |of| of.is_of("engine"), one: false },
     View { name: "export", of: |seen| Some(seen.export().to_string()), says: of_variant, one: true },
     View { name: "export, card", of: |seen| Some(seen.what_the_card_says()), says: of_variant, one: true },
-    // Two cells may have one cut and so one model: what it is the export says beside its tensors.
+    // Two cells may have one cut and therefore one model: the export states the identity next to its tensors.
     View { name: "export, tensors", of: |seen| Some(format!("{:?}", seen.tensors)), says: |_| false, one: true },
 ];
 
-/// Files that show the numbers of one run, and stand beside `numbers.json`, which says what each is.
+/// Files with the numbers of one run that are stored next to `numbers.json`, which has their identities.
 const OF_ONE_RUN: [&str; 19] = [
     ".ghostlab.sha256",
     "latency.parquet",
@@ -127,7 +127,7 @@ const COMMANDS: [(&str, &str); 25] = [
 ];
 
 fn said(setting: &Setting, what: &str, words: &[&str]) -> String {
-    // What an export is computed in has a name of its own: its weights have a type, too.
+    // The float type of an export's computation has its own name, because its weights have a type too.
     let own = setting.arguments.iter().map(|of| match (words[0], of.as_str()) {
         ("export", "--dtype") => "--compute",
         (_, other) => other,
@@ -192,7 +192,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     }
 }
 
-/// The keys that an answer names.
+/// Collects the keys in an answer.
 fn keys_in(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
@@ -222,7 +222,7 @@ fn tensors(folder: &Path) -> BTreeMap<String, String> {
 }
 
 impl Seen {
-    /// The last cell as its grid calls it.
+    /// Returns the grid's name of the last cell.
     fn cell(&self) -> &str {
         &self.numbers.numbers.last().unwrap().cell
     }
@@ -232,14 +232,14 @@ impl Seen {
         own.map(|of| self.numbers.identity(of).unwrap()).collect()
     }
 
-    /// By which keys `run.json` names what the cell was made from.
+    /// Returns the keys by which `run.json` names the cell's inputs.
     fn of_record(&self) -> Value {
         let made = self.record["cells"].as_array().unwrap().last().unwrap()["made_from"].as_array().unwrap();
         assert!(made.len() >= 3, "{made:?}");
         made.iter().map(|of| json!([of["kind"], of["key"]])).collect()
     }
 
-    /// The numbers of the cell that the page shows, each of which `numbers.json` knows.
+    /// Returns the cell's numbers on the page, each of which is in `numbers.json`.
     fn on_page(&self) -> Option<Vec<String>> {
         let rows = self.page.as_ref()?["artifact"]["tables"][0]["rows"].as_array().unwrap();
         let cells = rows.iter().flat_map(|row| row["cells"].as_array().unwrap());
@@ -253,7 +253,7 @@ impl Seen {
         Some(shown)
     }
 
-    /// What the exported folder says that it is, and of what it was made.
+    /// Returns what the exported folder records about itself and its origin.
     fn export(&self) -> Value {
         assert_eq!(self.exported["identity"], json!(self.numbers.identities[self.cell()]));
         json!([self.exported["identity"], self.exported["made_from"]])
@@ -283,7 +283,7 @@ impl View {
     }
 }
 
-/// Every command of the program stands in [`COMMANDS`].
+/// Checks that every command is in [`COMMANDS`].
 pub fn commands_are_known(help: &str) {
     let list = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
     let commands: BTreeSet<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();

@@ -3,7 +3,7 @@
     clippy::unwrap_used,
     dead_code,
     unreachable_pub,
-    reason = "who includes it uses its part, and stops at what it lacks"
+    reason = "who includes it uses its part, and panics on setup errors"
 )]
 
 use ghostlab::corpus::PythonRandom;
@@ -13,33 +13,35 @@ use ghostlab::search::{Route, Schedule, front, judge, judged, layers, mean_of_me
 use ghostlab::stage::operator::BoundaryResult;
 use serde_json::Value;
 
-/// By candidate, stratum and item.
+/// Indexed by candidate, stratum and item.
 pub type Gains = Vec<Vec<Vec<f64>>>;
 
 /// The scores of one grid of candidates, none of whom is another's copy.
 #[derive(Debug, Clone)]
 pub struct KnownScores {
     pub name: String,
-    /// By candidate.
+    /// Indexed by candidate.
     pub routes: Vec<Route>,
     pub objectives: Vec<KnownObjective>,
 }
 
-/// What is larger is better.
+/// Larger is better.
 #[derive(Debug, Clone)]
 pub struct KnownObjective {
     /// Items of the first round.
     pub first: usize,
     pub gains: Gains,
-    /// What counts as near the best.
+    /// Distance from the best that counts as near.
     pub near: f64,
 }
 
-/// The candidates among some cells of a recorded run, copies left out: their routes, and by candidate and task or text the
-/// right answers and the gains of windows.
+/// Returns the candidates of a recorded run without copies: their paths, and the correct answers and window gains by
+/// candidate and task or text.
 pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Route>, [Gains; 2]) {
     let read = |of: &Value| serde_json::from_value::<Vec<usize>>(of.clone()).unwrap();
-    let (mut routes, mut right, mut losses) = (Vec::new(), Vec::new(), Vec::new());
+    let mut routes = Vec::new();
+    let mut right = Vec::new();
+    let mut losses = Vec::new();
     for cell in cells {
         let mut boundaries = cell["boundaries"].clone();
         // A record leaves the errors of channels out.
@@ -53,7 +55,8 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Route>, [Gai
         }
         routes.push(route);
         let numbers = stored.numbers.iter().filter(|of| cell["cell"]["name"] == of.cell);
-        let (mut of_tasks, mut of_texts) = (Vec::new(), Vec::new());
+        let mut of_tasks = Vec::new();
+        let mut of_texts = Vec::new();
         for number in numbers {
             match (&number.right, &number.losses) {
                 (Some(right), _) if !right.contains(',') => {
@@ -69,14 +72,14 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Route>, [Gai
     (routes, [right, losses])
 }
 
-/// What came of many races.
+/// Result of many searches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulated {
     /// The share of races in which the best of all items is among the survivors. Of two objectives: all of the front.
     pub cover: f64,
     /// The share in which the leader is near the best.
     pub near: f64,
-    /// Medians, before the judgement: what was spent of the exhaustive grid in items, and in items × layers.
+    /// Medians before the final judgement: share of the exhaustive grid's items, and of its items × layers.
     pub items: f64,
     pub layers: f64,
     /// Their mean.
@@ -87,13 +90,14 @@ pub struct Simulated {
     pub selection_bias: f64,
 }
 
-/// Runs races in so many orders, each twice: as it is, and with a planted tie.
+/// Runs searches in a number of orders, each twice: unchanged, and with a planted tie.
 ///
 /// # Errors
 /// None that a caller could mend.
 pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated> {
     let mut races = Vec::new();
-    let (mut parted, ties) = (0, known.objectives.len() == 1 && known.routes.len() > 1);
+    let mut parted = 0;
+    let ties = known.objectives.len() == 1 && known.routes.len() > 1;
     for seed in 0..seeds {
         let mut random = PythonRandom::new(seed);
         races.push(race(known, &mut random, alpha)?);
@@ -115,7 +119,7 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
     let best = front(&everyone, &gains);
     let merit = |of: usize| mean_of_means(&known.objectives[0].gains[of]);
     let most = everyone.iter().map(|&of| merit(of)).fold(f64::NEG_INFINITY, f64::max);
-    // Of equals any one is the best.
+    // Any of several equal ones is the best.
     let covers = |race: &Race| match known.objectives.len() {
         1 => race.alive.iter().any(|&of| merit(of) >= most),
         _ => best.iter().all(|of| race.alive.contains(of)),
@@ -135,7 +139,7 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
 struct Race {
     alive: Vec<usize>,
     leader: usize,
-    /// Who left, and on whose account.
+    /// Eliminated candidates, each with the rival responsible.
     exits: Vec<(usize, usize)>,
     items: f64,
     layers: f64,
@@ -159,9 +163,13 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
     let all: f64 = shuffled.iter().flat_map(|of| &of[0]).map(|values| values.len() as f64).sum();
     let mut alive: Vec<usize> = (0..known.routes.len()).collect();
     let of = |alive: &[usize]| layers(alive.iter().map(|&of| &known.routes[of]));
-    let (whole, candidates) = (of(&alive), alive.len() as f64);
-    let (mut exits, mut leader, mut before) = (Vec::new(), 0, 0.0);
-    let (mut items, mut spent) = (0.0, 0.0);
+    let whole = of(&alive);
+    let candidates = alive.len() as f64;
+    let mut exits = Vec::new();
+    let mut leader = 0;
+    let mut before = 0.0;
+    let mut items = 0.0;
+    let mut spent = 0.0;
     for round in 0..rounds {
         let seen: Vec<Vec<usize>> = schedules.iter().map(|schedule| schedule.seen(round)).collect();
         let now = seen.iter().flatten().sum::<usize>() as f64;
@@ -193,7 +201,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
     Ok(Race { alive, leader, exits, items: items / (all * candidates), layers: spent / (all * whole), selection_bias })
 }
 
-/// The two best with equal merit: each item's scores go to either by a fair coin. The two.
+/// Makes the two best equal by assigning each item's scores to either by a fair coin, and returns them.
 fn plant(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores, [usize; 2])> {
     let mut planted = known.clone();
     let merit = |of: &usize| mean_of_means(&known.objectives[0].gains[*of]);

@@ -38,7 +38,7 @@ impl World {
         world
     }
 
-    /// The same with a grid that takes some seconds: three criteria, five recoveries, two texts and a task.
+    /// Creates a world whose grid takes some seconds: three criteria, five recoveries, two texts and a task.
     pub fn large() -> Self {
         let world = Self::new();
         world.write(
@@ -79,12 +79,12 @@ impl World {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ghostlab"));
         command.current_dir(self.folder.path()).args(arguments);
-        // What the program brings goes with the world.
+        // Installed files are removed with the world.
         command.env("XDG_DATA_HOME", self.folder.path().join(".user"));
         command
     }
 
-    /// Runs, expects success, and gives what was said on standard error.
+    /// Runs, expects success, and returns the text on standard error.
     pub fn runs(&self, more: &[&str]) -> String {
         let output = self.run(more);
         let log = String::from_utf8(output.stderr).unwrap();
@@ -92,7 +92,7 @@ impl World {
         log
     }
 
-    /// Every file of the results that a repeated run has to give again, by name.
+    /// Reads every results file that a repeated run must reproduce, by name.
     pub fn tables(&self) -> BTreeMap<String, Vec<u8>> {
         let names = ["results.csv", "results.parquet", "results.md", "documents.parquet"];
         let folder = self.path("results/grid");
@@ -120,9 +120,10 @@ impl World {
     }
 }
 
-/// A deterministic text in which each word depends on the two before it.
+/// Generates a deterministic text in which each word depends on the two before it.
 fn words(seed: usize, count: usize) -> String {
-    let (mut a, mut b) = (seed, seed + 1);
+    let mut a = seed;
+    let mut b = seed + 1;
     let mut text = Vec::new();
     for _ in 0..count {
         (a, b) = (b, (a * 31 + b * 17 + 7) % 299);
@@ -131,7 +132,7 @@ fn words(seed: usize, count: usize) -> String {
     text.join(" ")
 }
 
-/// A tokenizer of whole words `w0`, `w1`, …
+/// Builds a tokenizer of whole words `w0`, `w1`, ….
 pub fn tokenizer(words: usize) -> Value {
     let vocab: serde_json::Map<String, Value> = (0..words).map(|i| (format!("w{i}"), json!(i))).collect();
     json!({
@@ -141,7 +142,7 @@ pub fn tokenizer(words: usize) -> Value {
     })
 }
 
-/// The cells of a table whose texts may have commas in them, under its first row.
+/// Reads the cells of a CSV table with quoted texts, below its header.
 pub fn records(path: &Path) -> Vec<Vec<String>> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(path).unwrap();
     reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect()

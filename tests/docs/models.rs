@@ -1,5 +1,5 @@
-//! The tables of docs/models.md, made from the registries of architectures and recoveries by `just docs`, and held to them
-//! here. What they say of exports is held to transformers' logits in tests/exported.rs.
+//! The tables of docs/models.md, generated from the registries of architectures and recoveries by `just docs`, and
+//! checked here. Their statements about exports are tested against transformers' logits in tests/exported.rs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use ghostlab::recovery::{self, Place};
 const BEGIN: &str = "<!-- Made by `just docs` from the registries. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 
-/// What becomes of a repair in an export.
+/// Describes how an export handles a repair.
 fn export(architecture: &Architecture, place: Place) -> &'static str {
     match place {
         Place::Nothing => "plain",
@@ -51,7 +51,7 @@ fn matrix() -> String {
     table
 }
 
-/// What an architecture has beyond Llama's build, as its entry says.
+/// Describes what an architecture has beyond Llama's.
 fn own(of: &Architecture) -> Vec<String> {
     let mut own = Vec::new();
     let mut add = |text: &str| own.push(text.to_owned());
@@ -112,7 +112,7 @@ fn entries() -> String {
     table
 }
 
-/// The page with its tables in their places.
+/// Replaces the generated tables of the page.
 fn page(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -134,5 +134,5 @@ fn the_page_of_models_says_what_the_registries_say() {
         fs::write(&file, &made).unwrap();
         return;
     }
-    assert!(text == made, "docs/models.md is stale: `just docs` makes its tables anew");
+    assert!(text == made, "docs/models.md is stale: `just docs` generates its tables");
 }

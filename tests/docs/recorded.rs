@@ -1,4 +1,4 @@
-//! What the README says of the recorded run, and its picture: made from `results/` by `just docs`, and held to it here.
+//! The README's text and picture of the recorded run: generated from `results/` by `just docs`, and checked here.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use ghostlab::results::record::{Condition, DENSE, Record};
 use ghostlab::results::{BestCounts, SeedCounts, StoredResults};
 use ghostlab::{criterion, recovery};
 
-/// Around what is made of the README.
+/// Markers around the generated part of the README.
 const BEGIN: &str = "<!-- Made by `just docs` from the recorded run. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 /// The criterion whose cuts are repaired.
@@ -60,7 +60,7 @@ impl Numbers {
         self.0.iter().filter(fits).map(|of| of.value.unwrap()).collect()
     }
 
-    /// Criteria without a repair, that of the repairs last, then its repairs.
+    /// Returns the methods: criteria without a repair, the repairs' criterion last, then the repairs.
     fn methods(&self) -> Vec<Method> {
         let pruned = self.0.iter().map(|of| &of.condition).filter(|of| of.depth > 0);
         let mut all = once(pruned.map(|of| (of.criterion.clone(), of.recovery.clone())));
@@ -85,7 +85,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// A row for each method, a column for each cut, as they are printed.
+/// Formats a row per method and a column per cut.
 fn table(numbers: &Numbers) -> String {
     let cuts = numbers.cuts();
     let row = |name: &str, texts: Vec<String>| format!("| {name} | {} |\n", texts.join(" | "));
@@ -144,9 +144,10 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (values.len() - 1) as f64).sqrt())
 }
 
-/// What holds of the paper's tables 2 and 3, and what does not.
+/// Formats what holds of the paper's tables 2 and 3.
 fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
-    let (cuts, repairs) = (accuracy.cuts(), accuracy.repairs());
+    let cuts = accuracy.cuts();
+    let repairs = accuracy.repairs();
     let ours = repairs.iter().find(|name| recovery::is_ours(name)).unwrap();
     let own = |cut: &Cut| accuracy.value(cut, (CUT, ours));
     let mut text = format!(
@@ -173,7 +174,7 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
     );
     let lost: Vec<String> = lost.iter().map(shown).collect();
     let _ = writeln!(text, "{}.", if lost.is_empty() { String::new() } else { format!("; not on {}", listed(&lost)) });
-    // Of other cuts.
+    // For other cuts.
     let other: Vec<String> = once(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
         .into_iter()
         .filter(|name| name != CUT)
@@ -194,13 +195,13 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
     text
 }
 
-/// The numbers of a recorded artifact; none where it is not recorded.
+/// Reads the numbers of a recorded artifact, if it is recorded.
 fn recorded(root: &Path, artifact: &str) -> Option<StoredResults> {
     let folder = root.join("results").join(artifact).join("tiny");
     folder.join(StoredResults::FILE).is_file().then(|| StoredResults::read(&folder).unwrap())
 }
 
-/// A page with its made part put anew.
+/// Replaces the generated part of a page.
 fn with(page: &str, part: &str) -> String {
     let (before, rest) = page.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
@@ -240,14 +241,14 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
         } else {
             assert!(
                 fs::read_to_string(&file).unwrap() == made,
-                "{} is stale: `just docs` makes it anew",
+                "{} is stale: `just docs` generates it",
                 file.display()
             );
         }
     }
 }
 
-/// A cut of one backbone with a repair that is ahead, and another without.
+/// Builds a cut with a repair that is ahead, and one without.
 fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
     let record = |(depth, criterion, recovery, value): &(usize, &str, &str, f64)| {
         serde_json::from_value(serde_json::json!({

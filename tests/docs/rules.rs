@@ -8,10 +8,12 @@ fn each_rule_of_the_harness_names_a_test_that_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/harness.md")).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
-    let (mut last, mut count) = (None, 0);
+    let mut last = None;
+    let mut count = 0;
     for cells in rows.map(|row| row.split(" | ").collect::<Vec<_>>()).filter(|cells| cells[0].parse::<usize>().is_ok())
     {
-        let (number, test) = (cells[0], cells[cells.len() - 1]);
+        let number = cells[0];
+        let test = cells[cells.len() - 1];
         count += 1;
         assert_eq!(number, count.to_string(), "a rule is left out");
         let named: Vec<&str> = test.split('`').filter(|part| !part.trim().is_empty()).collect();

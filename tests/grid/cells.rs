@@ -44,7 +44,7 @@ fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
         labels(&grid.cells)[3..],
         ["deep/dense", "deep/llm-streamline/8/none/c4:2x8@0", "deep/llm-streamline/8/ghosted/c4:2x8@0"]
     );
-    // What no cell uses is not kept.
+    // Unused inputs are not stored.
     let grid = place.load(with("exclude: {depth: 3}\n"), &["evaluate.perplexity=[{corpus: wiki, length: 8}]"]).unwrap();
     assert_eq!((grid.depth, grid.corpora.len()), (vec![5], 1));
 }
@@ -77,7 +77,7 @@ fn an_include_of_a_dense_grid_says_all_of_its_cut() {
             "include: [{criterion: llm-streamline, depth: 3}]",
             "11:11",
             &[
-                "an entry of `include` lacks the keys `recovery`, `calibration`",
+                "an entry of `include` has no keys `recovery`, `calibration`",
                 "found:    only criterion, depth",
                 "the grid has none of these",
             ][..],
@@ -86,14 +86,14 @@ fn an_include_of_a_dense_grid_says_all_of_its_cut() {
         ("include: [{}]", "11:11", &["an entry of `include` is empty"]),
         ("exclude: [{depth: 3}]", "11:19", &["`depth` in a pattern matches no cell", "dense cells only"]),
         ("exclude: [{backbone: english}]", "11:11", &["no cell is left"]),
-        ("recovery: ghosted", "1:1", &["the grid lacks the keys `criterion`, `depth`, `calibration`"]),
+        ("recovery: ghosted", "1:1", &["the grid has no keys `criterion`, `depth`, `calibration`"]),
     ] {
         place.refuses(&dense_with(&format!("{more}\n")), &[], at, parts);
     }
 }
 
 #[test]
-fn lists_in_a_calibration_are_multiplied_out_in_the_order_of_its_keys() {
+fn calibration_lists_multiply_in_key_order() {
     let place = Place::new();
     let text = good_but(
         CALIBRATION,

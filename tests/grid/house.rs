@@ -8,7 +8,7 @@ use ghostlab::grid::{Cell, Grid};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// A backbone of so many layers, all alike, without a weight that is not 0.
+/// Writes a backbone of `layers` equal layers with zero weights.
 pub fn write_backbone(folder: &Path, layers: usize) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
     let mut config: Value = serde_json::from_slice(&fs::read(fixture.join("config.json")).unwrap()).unwrap();
@@ -16,7 +16,8 @@ pub fn write_backbone(folder: &Path, layers: usize) {
     let weights = fs::read(fixture.join("model.safetensors")).unwrap();
     let length = usize::try_from(u64::from_le_bytes(weights[..8].try_into().unwrap())).unwrap();
     let known: Map<String, Value> = serde_json::from_slice(&weights[8..8 + length]).unwrap();
-    let (mut header, mut end) = (Map::new(), 0);
+    let mut header = Map::new();
+    let mut end = 0;
     for (name, tensor) in known.iter().filter(|(name, _)| *name != "__metadata__") {
         let names = match name.strip_prefix("model.layers.0.") {
             Some(of_layer) => (0..layers).map(|layer| format!("model.layers.{layer}.{of_layer}")).collect(),
@@ -35,7 +36,7 @@ pub fn write_backbone(folder: &Path, layers: usize) {
     header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
     fs::create_dir_all(folder).unwrap();
     fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    // It has to exist; nothing reads it here.
+    // This has to exist; nothing reads it here.
     fs::write(folder.join("tokenizer.json"), "{}").unwrap();
     let file = folder.join("model.safetensors");
     fs::write(&file, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
@@ -87,24 +88,24 @@ impl Place {
         Grid::load(&self.file(), None, &overrides)
     }
 
-    /// Writes a file, and the folders that it lies in.
+    /// Writes a file, creating its folders.
     pub fn write(&self, name: &str, text: &str) {
         let path = self.root.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
-    /// A second backbone, `models/NAME`, of so many layers.
+    /// Writes a second backbone, `models/NAME`.
     pub fn backbone(&self, name: &str, layers: usize) {
         write_backbone(&self.root.path().join("models").join(name), layers);
     }
 
-    /// The labels of a grid's cells.
+    /// Returns the labels of a grid's cells.
     pub fn cells(&self, text: &str, overrides: &[&str]) -> Vec<String> {
         labels(&self.load(text, overrides).unwrap().cells)
     }
 
-    /// Refused at this line and column, with these words.
+    /// Checks that a grid is rejected at this line and column, with these words.
     pub fn refuses(&self, text: &str, overrides: &[&str], at: &str, parts: &[&str]) {
         let (message, code) = self.refusal(text, overrides);
         let place = if at.starts_with("--") { at.to_owned() } else { format!("grid.yaml:{at}") };
@@ -116,20 +117,21 @@ impl Place {
         assert!(message.lines().all(|line| line.len() < 200), "a line is too long:\n{message}");
     }
 
-    /// The message that the grid is refused with, the temporary folder cut off its places.
+    /// Returns the message that rejects the grid, without the temporary folder.
     pub fn refusal(&self, text: impl AsRef<[u8]>, overrides: &[&str]) -> (String, u8) {
         let error = self.load(text, overrides).expect_err("the grid was accepted");
         (error.to_string().replace(&format!("{}/", self.root.path().display()), ""), error.exit_code())
     }
 }
 
-/// The good grid with `from` replaced; the text must be there, or a test would test nothing.
+/// Returns the valid grid with `from` replaced, which must be there.
 pub fn good_but(from: &str, to: &str) -> String {
     assert_eq!(GOOD.matches(from).count(), 1, "`{from}` must occur once");
     GOOD.replace(from, to)
 }
 
-/// All that a cell is, whatever its name has of it: `english/llm-streamline/3/ghosted/wiki:32x512@0`, or `english/dense`.
+/// Returns complete labels of cells, independent of their names: `english/llm-streamline/3/ghosted/wiki:32x512@0`, or
+/// `english/dense`.
 pub fn labels(cells: &[Cell]) -> Vec<String> {
     cells.iter().map(label).collect()
 }
@@ -143,19 +145,19 @@ pub fn label(cell: &Cell) -> String {
     }
 }
 
-/// The good grid without the axes of a cut, and with more keys at its end.
+/// Returns the valid grid without cut axes, with more keys at its end.
 pub fn dense_with(more: &str) -> String {
     let cuts = "criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n\
                 calibration:\n  - {corpus: wiki, sequences: 32, length: 512}\n";
     good_but(cuts, "") + more
 }
 
-/// The good grid with more keys at its end.
+/// Returns the valid grid with more keys at its end.
 pub fn with(more: &str) -> String {
     format!("{GOOD}{more}")
 }
 
-/// The blocks of YAML in one of the project's documents that stand for a whole grid.
+/// Returns the YAML blocks of a document that are complete grids.
 pub fn examples(document: &str) -> Vec<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
     let blocks = text.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned());

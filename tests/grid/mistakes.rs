@@ -1,4 +1,4 @@
-//! What is refused, and where the message points.
+//! Refused files, and the positions in messages.
 
 use ghostlab::grid::Grid;
 
@@ -27,7 +27,7 @@ fn a_wrong_value_is_refused_where_it_stands() {
             "",
             "1:1",
             &[
-                "the grid lacks the key `depth`",
+                "the grid has no key `depth`",
                 "all four of criterion, depth, recovery, calibration, or none of them",
                 "found:    only criterion, recovery, calibration",
                 "scores its dense backbones",
@@ -37,17 +37,17 @@ fn a_wrong_value_is_refused_where_it_stands() {
             "criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n",
             "",
             "1:1",
-            &["the grid lacks the keys `criterion`, `depth`, `recovery`", "found:    only calibration"],
+            &["the grid has no keys `criterion`, `depth`, `recovery`", "found:    only calibration"],
         ),
-        ("backbone: english\n", "", "1:1", &["the grid lacks the key `backbone`"]),
-        ("{corpus: c4, length: 512}", "{corpus: c4}", "15:7", &["`evaluate.perplexity[1]` lacks the key `length`"]),
-        ("criterion: llm-streamline", "criterion: {cosine: token}", "7:12", &["`criterion` lacks the key `name`"]),
-        // What YAML takes for one key.
+        ("backbone: english\n", "", "1:1", &["the grid has no key `backbone`"]),
+        ("{corpus: c4, length: 512}", "{corpus: c4}", "15:7", &["`evaluate.perplexity[1]` has no key `length`"]),
+        ("criterion: llm-streamline", "criterion: {cosine: token}", "7:12", &["`criterion` has no key `name`"]),
+        // YAML treats these as one key.
         (
             "criterion: llm-streamline",
             "criterion: {name:shortgpt}",
             "7:12",
-            &["`criterion` lacks the key `name`", "write `name: shortgpt`, with a blank after the colon"],
+            &["`criterion` has no key `name`", "write `name: shortgpt`, with a blank after the colon"],
         ),
         (
             "{corpus: c4, length: 512}",

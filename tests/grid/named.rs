@@ -2,13 +2,13 @@
 
 use super::house::{GOOD, Place, good_but};
 
-/// The good grid without its corpus `c4`, which a file defines.
+/// Returns the valid grid without its corpus `c4`, which a file defines.
 fn shared() -> String {
     good_but("  c4: {path: c4.txt, rule: c4, limit: 100}\n", "")
 }
 
 #[test]
-fn what_the_grid_does_not_define_is_taken_from_files_beside_and_above_it() {
+fn undefined_names_are_read_from_neighbouring_files() {
     let place = Place::new();
     place.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
     place.write("corpora/wiki.yaml", "path: nowhere.txt\nrule: nothing\n");
@@ -36,7 +36,7 @@ fn what_the_grid_does_not_define_is_taken_from_files_beside_and_above_it() {
 }
 
 #[test]
-fn grid_profile_and_overrides_are_laid_upon_a_file_in_this_order() {
+fn grid_profile_and_overrides_apply_in_order() {
     let place = Place::new();
     place.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
     let refined = good_but("c4: {path: c4.txt, rule: c4, limit: 100}", "c4: {limit: 8}");
@@ -70,7 +70,7 @@ fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
             "corpora/c4.yaml:3:1",
             &["unknown key `limt` in `corpora.c4`", "did you mean `limit`?"],
         ),
-        ("path: ../c4.txt\n", "corpora/c4.yaml:1:1", &["`corpora.c4` lacks the key `rule`"]),
+        ("path: ../c4.txt\n", "corpora/c4.yaml:1:1", &["`corpora.c4` has no key `rule`"]),
         ("path: [a]\nrule: c4\n", "corpora/c4.yaml:1:7", &["`corpora.c4.path` has the wrong type", "found:    a list"]),
         (
             "# nothing\n",
@@ -97,7 +97,7 @@ fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
 }
 
 #[test]
-fn an_unknown_name_tells_what_there_is_and_where_it_was_looked_for() {
+fn unknown_name_lists_known_names_and_searched_places() {
     let place = Place::new();
     place.write("corpora/c44.yaml", "path: ../c4.txt\nrule: c4\n");
     place.write("corpora/notes.txt", "");

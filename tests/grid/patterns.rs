@@ -2,7 +2,7 @@
 
 use super::house::{Place, with};
 
-/// The labels without what is the same in all cells of the good grid.
+/// Returns the labels without their common parts.
 fn short(cells: &[String]) -> Vec<String> {
     cells
         .iter()
@@ -33,7 +33,7 @@ fn patterns_leave_cells_of_the_product_out() {
 }
 
 #[test]
-fn only_a_pattern_of_nothing_but_backbones_leaves_out_the_dense_cell() {
+fn only_a_backbone_pattern_excludes_the_dense_cell() {
     let place = Place::new();
     place.backbone("deep", 32);
     let two = |exclude: &str| {
@@ -59,7 +59,7 @@ fn a_cell_that_is_left_out_need_not_be_possible() {
 }
 
 #[test]
-fn includes_are_added_after_the_product_of_their_backbone_and_once() {
+fn includes_are_added_once_after_their_backbones_product() {
     let place = Place::new();
     place.backbone("deep", 32);
     let text = with("exclude: {depth: 5}\ninclude:\n  - {depth: [3, 50%], recovery: none}\n  - {backbone: deep, depth: 25%, recovery: {name: ghosted, solver: [svd, normal]}}\n  - {depth: 8}\n")
@@ -132,7 +132,7 @@ fn mistakes_in_patterns_and_includes_are_placed() {
             &["wrong options for `llm-streamline`", "`tokens`"],
         ),
         ("include: [{backbone: french}]", "16:22", &["unknown backbone `french`"]),
-        ("include: [{calibration: {corpus: c4}}]", "16:25", &["`include[0].calibration` lacks the key `sequences`"]),
+        ("include: [{calibration: {corpus: c4}}]", "16:25", &["`include[0].calibration` has no key `sequences`"]),
         ("include: [{calibration: {corpus: c5, sequences: 2, length: 8}}]", "16:34", &["unknown corpus `c5`"]),
     ] {
         place.refuses(&with(&format!("{more}\n")), &[], at, parts);

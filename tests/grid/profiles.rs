@@ -29,7 +29,7 @@ impl Place {
 }
 
 #[test]
-fn a_profile_is_laid_upon_the_grid_and_overrides_upon_the_profile() {
+fn profile_overrides_grid_and_set_overrides_profile() {
     let place = Place::new();
     let text = format!("{GOOD}profile: tiny\n{PROFILES}");
     let grid = place.with_profile(&text, None, &[]).unwrap();
@@ -47,7 +47,7 @@ fn a_profile_is_laid_upon_the_grid_and_overrides_upon_the_profile() {
 }
 
 #[test]
-fn a_profile_that_the_grids_of_a_folder_share_lies_below_the_grids_own() {
+fn shared_profile_has_lower_precedence_than_the_grids() {
     let place = Place::new();
     std::fs::create_dir(place.file().parent().unwrap().join("profiles")).unwrap();
     let shared = place.file().parent().unwrap().join("profiles/small.yaml");
@@ -82,7 +82,7 @@ fn a_wrong_value_of_a_profile_is_blamed_on_its_own_line() {
             "22:44",
             &["`calibration.sequences` has the wrong type"],
         ),
-        ("{corpus: wiki, sequences: 4, ", "{corpus: wiki, ", "22:18", &["lacks the key `sequences`"]),
+        ("{corpus: wiki, sequences: 4, ", "{corpus: wiki, ", "22:18", &["has no key `sequences`"]),
         ("depth: 3", "dpeth: 3", "19:5", &["unknown key `dpeth` in `profiles.tiny`", "did you mean `depth`?"]),
         ("depth: 3", "name: x", "19:5", &["`profiles.tiny` cannot set `name`"]),
         ("depth: 3", "profile: full", "19:5", &["cannot set `profile`"]),

@@ -1,4 +1,4 @@
-//! What is accepted, and what comes of it.
+//! Accepted files, and the resulting cells.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn a_good_grid_is_read_with_its_defaults() {
 }
 
 #[test]
-fn cells_come_in_the_order_of_the_axes_with_one_dense_cell_per_backbone() {
+fn cells_follow_the_axes_with_one_dense_cell_per_backbone() {
     let place = Place::new();
     let text = good_but("recovery: [none, ghosted]", "recovery: [none, {name: ghosted, solver: svd}]")
         .replace("backbone: english", "backbone: [english, again]")
@@ -87,7 +87,7 @@ fn overrides_change_the_grid_before_it_is_checked() {
 
 #[test]
 fn the_real_grid_is_sound() {
-    // The same folders as around a checkout, with empty files in place of the real ones.
+    // The folders of a checkout, with empty files in place of the real ones.
     let root = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| {
         let path = root.path().join(name);
@@ -139,15 +139,15 @@ fn the_examples_of_the_documents_can_be_run() {
     // 3 criteria, 3 depths (25 % is 8), 5 recoveries; the dense backbone.
     assert_eq!(load("README.md", None).cells.len(), 1 + 3 * 3 * 5);
     let grid = load("docs/grid.md", None);
-    // Of 2 backbones 3 criteria, depths 7, 8 and 12, 4 recoveries (3 of the large one), 6 calibrations (2 at depth 7).
-    // The included criterion comes without recovery on 6 calibrations.
+    // For 2 backbones: 3 criteria, depths 7, 8 and 12, 4 recoveries (3 of the large one), 6 calibrations (2 at depth
+    // 7). The included criterion has no recovery, with 6 calibrations.
     assert_eq!(grid.cells.len(), 2 + 3 * (4 + 3) * (2 + 6 + 6) + 2 * 6);
     assert_eq!((grid.depth, grid.profile.as_deref()), (vec![7, 8, 12], Some("full")));
     assert_eq!(load("docs/grid.md", Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
     assert_eq!(labels(&load_nth("docs/grid.md", 1, None).cells), ["small/dense", "large/dense"]);
 }
 
-/// A copy of the paper's grids with all that they name; models and data are empty.
+/// Copies the paper's grids with everything that they name; models and data are empty.
 fn paper_profile(place: &Place) {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     for folder in ["", "backbones", "corpora", "tasks", "profiles"] {

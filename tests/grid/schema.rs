@@ -43,7 +43,7 @@ fn the_profile_is_chosen_on_the_command_line() {
     assert!(run(&["--profile", "tiny"]).contains("config.json"));
 }
 
-/// The keys that a refusal lists, in alphabetical order.
+/// Returns the keys that a refusal lists, in alphabetical order.
 fn listed(message: &str) -> Vec<String> {
     let line = message.lines().find(|line| line.contains("expected: one of ")).expect("no list of keys");
     let mut keys: Vec<String> = line.split("one of ").nth(1).unwrap().split(", ").map(str::to_owned).collect();
@@ -51,7 +51,7 @@ fn listed(message: &str) -> Vec<String> {
     keys
 }
 
-/// What a reference leads to.
+/// Resolves a reference.
 fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let inner = schema.pointer("/allOf/0").unwrap_or(schema);
     match inner["$ref"].as_str() {
@@ -60,7 +60,7 @@ fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     }
 }
 
-/// The schema at the end of a path, through references.
+/// Returns the schema at the end of a path, through references.
 fn walk<'a>(root: &'a Value, path: &str) -> &'a Value {
     path.split('/').filter(|step| !step.is_empty()).fold(root, |schema, step| {
         let next = match schema {
@@ -132,7 +132,7 @@ fn the_schema_has_exactly_the_options_that_the_methods_accept() {
     }
 }
 
-/// What is wrong with a value, by the part of JSON schema that ours uses.
+/// Validates a value by the part of JSON schema that ours uses, and returns the first problem.
 fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     for (key, rule) in schema.as_object()? {
         let refused = match key.as_str() {
@@ -193,7 +193,7 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
             }
             "minProperties" => value.as_object().filter(|map| map.is_empty()).map(|_| "too few".into()),
             "minimum" => value.as_f64().filter(|number| *number < rule.as_f64().unwrap()).map(|_| "too small".into()),
-            // What the reader says better; and what is for people.
+            // Keywords for people, and those that the reader checks with better messages.
             "pattern" | "description" | "title" | "default" | "definitions" | "$schema" => None,
             other => panic!("the checker does not know the rule {other}"),
         };
@@ -271,8 +271,9 @@ fn the_schema_refuses_what_the_reader_refuses() {
 }
 
 #[test]
-fn depths_may_be_left_out_where_the_budget_of_a_search_has_layers() {
-    let (schema, place) = (json_schema(), Place::new());
+fn depths_are_optional_for_a_budget_of_layers() {
+    let schema = json_schema();
+    let place = Place::new();
     let raced = |budget: &str| {
         let text = GOOD.replace("evaluate:\n", &format!("search:\n  budget: {budget}\n"));
         assert_ne!(text, GOOD);
@@ -292,7 +293,8 @@ fn depths_may_be_left_out_where_the_budget_of_a_search_has_layers() {
         (without(raced("{layers: 3}"), "recovery: [none, ghosted]\n"), false),
         (without(GOOD.to_owned(), depths), false),
     ] {
-        let (said, read) = (problem(&schema, &yaml(&text), &schema), place.load(&text, &[]));
+        let said = problem(&schema, &yaml(&text), &schema);
+        let read = place.load(&text, &[]);
         assert_eq!((said.is_none(), read.is_ok()), (sound, sound), "{text}{said:?} {read:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Values that no data set has, put where a data set has others: an error or a request comes of it, never a panic.
+//! Implausible values in place of a data set's usual ones: they give an error or a request, never a panic.
 
 use ghostlab::error::Result;
 use ghostlab::tasks::{Bos, Encoder, Prefix, TASKS, Task};
@@ -32,7 +32,7 @@ impl Nonsense {
         (mixed ^ (mixed >> 31)) % below
     }
 
-    /// Any character: often one that means something to some rule, else of any script.
+    /// Returns a random character, often one that has a meaning to some rule.
     fn character(&mut self) -> char {
         const TELLING: &str = "_[]\n\r\t \u{1c}\u{85}\u{a0}\u{2028}'\"\\{}?.:,()Σσßİǆ\0\u{feff}e\u{301}😀aA1-";
         if self.number(2) == 0 {
@@ -66,14 +66,14 @@ impl Nonsense {
     }
 }
 
-/// A task with one row, of the place `nonsense:1`.
+/// Creates a task with one row, at `nonsense:1`.
 fn of_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definitions::Task> {
     let row =
         Row { place: "nonsense:1".to_owned(), value: serde_json::from_value(Value::Object(fields.clone())).unwrap() };
     ghostlab_definitions::Task::of_rows(native::definition(known)?.clone(), vec![row], None)
 }
 
-/// An error that names its row, or requests; the row is `nonsense:1`.
+/// Checks that a row gives requests, or an error that names `nonsense:1`.
 fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
     let asked = of_row(known, fields).and_then(|task| Asked::of(task, &Bytes, Bos::Tokenizer, 64));
     match asked {
@@ -89,15 +89,16 @@ fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
     }
 }
 
-/// The fields of a task's golden rows.
+/// Returns the fields of a task's golden rows.
 fn golden_rows(known: &Task) -> Vec<Map<String, Value>> {
     super::lines(&documents_of(known)).into_iter().map(|row| row.as_object().unwrap().clone()).collect()
 }
 
 #[test]
-fn any_value_in_any_field_gives_an_error_or_requests_and_never_a_panic() {
+fn any_field_value_gives_error_or_requests_never_a_panic() {
     let mut nonsense = Nonsense(1);
-    let (mut asked, mut refused) = (0, 0);
+    let mut asked = 0;
+    let mut refused = 0;
     for task in TASKS {
         let rows = golden_rows(task);
         let columns = native::definition(task).unwrap().data.columns().unwrap();
@@ -126,7 +127,7 @@ fn any_value_in_any_field_gives_an_error_or_requests_and_never_a_panic() {
 }
 
 #[test]
-fn a_damaged_literal_or_file_gives_an_error_or_rows_and_never_a_panic() {
+fn damaged_literal_or_file_never_panics() {
     let mut nonsense = Nonsense(2);
     let task = Task::find("race").unwrap();
     let rows = golden_rows(task);
@@ -156,7 +157,7 @@ fn a_damaged_literal_or_file_gives_an_error_or_rows_and_never_a_panic() {
     }
 }
 
-/// A string as Python's `repr` would write it, or in any other way that means the same.
+/// Formats a string as Python's `repr`, or in any equivalent way.
 fn literal(text: &str, nonsense: &mut Nonsense) -> String {
     let quote = if nonsense.number(2) == 0 { '\'' } else { '"' };
     let mut written = String::from(quote);
@@ -185,7 +186,8 @@ fn any_text_passes_through_unchanged() {
     let mut nonsense = Nonsense(3);
     let folder = tempfile::tempdir().unwrap();
     let texts: Vec<String> = (0..2000).map(|_| nonsense.text(20)).collect();
-    let (arc, race) = (Task::find("arc_easy").unwrap(), Task::find("race").unwrap());
+    let arc = Task::find("arc_easy").unwrap();
+    let race = Task::find("race").unwrap();
     let mut file = String::new();
     for pair in texts.chunks(2) {
         let choices = json!({"text": [pair[1], "b"], "label": ["A", "B"]});
@@ -209,7 +211,7 @@ fn any_text_passes_through_unchanged() {
         );
         let fields = json!({"article": four[0], "problems": format!("[{problem}, {problem}]")});
         if four[1..].iter().any(String::is_empty) {
-            // Of the first document the harness refuses an empty choice.
+            // lm-eval refuses an empty choice only in the first document.
             assert!(of_row(race, fields.as_object().unwrap()).unwrap_err().to_string().contains("a choice is empty"));
             continue;
         }

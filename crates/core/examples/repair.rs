@@ -17,7 +17,8 @@ fn main() -> Result<()> {
     };
     let decoder = Decoder::load(Path::new(folder))?;
     let tokenizer = Tokenizer::load(Path::new(folder).join("tokenizer.json"))?;
-    let (layers, span) = (decoder.config().layers, Span { start: 8, end: 11 });
+    let layers = decoder.config().layers;
+    let span = Span { start: 8, end: 11 };
 
     // The dense residual stream on both sides of the cut, in memory.
     let sequences = calibration(Rule::C4, &read_rows(train, None)?, &tokenizer, 32, 256, 0)?;

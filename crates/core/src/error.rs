@@ -1,4 +1,4 @@
-//! The one error of the house: what failed, where, what was expected, what was found, and a hint.
+//! The error type used across the workspace: what failed, where, what was expected, what was found, and a hint.
 //!
 //! Every floor builds it the same way, so that every message reads the same way:
 //!
@@ -21,17 +21,17 @@ use serde::Serialize;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What sort of failure it was; each sort has its own exit code.
+/// Kind of a failure. Each kind has its own exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// What the user wrote or supplied is wrong: a grid, a config, a weight file.
+    /// Invalid user input: a grid, a config, a weight file.
     BadInput,
     /// Something is not there: a model, a corpus, room on the disk, the right to write.
     Missing,
     /// A job failed while it ran.
     Job,
-    /// Stored data is not what was written.
+    /// Stored data differs from what was written.
     Damaged,
     /// The user stopped it.
     Interrupted,
@@ -45,16 +45,16 @@ pub struct Error(Box<ErrorParts>);
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ErrorParts {
     pub kind: ErrorKind,
-    /// What failed.
+    /// Description of the failure.
     pub what: String,
     /// Where: a file, a line of YAML, a tensor, a cell.
     #[serde(rename = "where")]
     pub place: Option<String>,
-    /// What should have been there.
+    /// Expected value.
     pub expected: Option<String>,
-    /// What was there.
+    /// Found value.
     pub found: Option<String>,
-    /// What to do about it.
+    /// Suggested remedy.
     pub hint: Option<String>,
 }
 
@@ -70,32 +70,32 @@ impl Error {
         }))
     }
 
-    /// The user's input is wrong (exit code 2).
+    /// Creates an error for wrong user input (exit code 2).
     pub fn bad_input(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::BadInput, what)
     }
 
-    /// Something needed is absent (exit code 3).
+    /// Creates an error for something that is missing (exit code 3).
     pub fn missing(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Missing, what)
     }
 
-    /// A job failed (exit code 4).
+    /// Creates an error for a failed job (exit code 4).
     pub fn job(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Job, what)
     }
 
-    /// Stored data is damaged (exit code 5).
+    /// Creates an error for damaged stored data (exit code 5).
     pub fn damaged(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Damaged, what)
     }
 
-    /// The user asked to stop (exit code 130).
+    /// Creates an error for a run that the user interrupted (exit code 130).
     pub fn interrupted(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Interrupted, what)
     }
 
-    /// A file operation failed; the path is always named.
+    /// Creates an error for a failed file operation, with its path.
     pub fn io(verb: &str, path: &Path, error: &std::io::Error) -> Self {
         let new = Self::missing(format!("cannot {verb} the file")).at(path.display()).found(error);
         match error.kind() {
@@ -108,7 +108,7 @@ impl Error {
         }
     }
 
-    /// Where it happened: a file, a line of YAML, a tensor, a cell. An outer call adds its place before the inner one.
+    /// Adds the location: a file, a line of YAML, a tensor, a cell. An outer call puts its location in front.
     #[must_use]
     pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.0.place = Some(match self.0.place.take() {
@@ -136,7 +136,7 @@ impl Error {
         self
     }
 
-    /// A name that is none of those that are known.
+    /// Adds the known names to an error about an unknown name, and suggests the nearest one.
     #[must_use]
     pub fn none_of<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.into_iter().collect();
@@ -152,12 +152,12 @@ impl Error {
         }
     }
 
-    /// What to do about it, where that is said.
+    /// Returns the hint, if there is one.
     pub fn advice(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
 
-    /// The same somewhere else than it says.
+    /// Replaces the location.
     #[must_use]
     pub fn placed(mut self, place: impl fmt::Display) -> Self {
         self.0.place = Some(place.to_string());
@@ -168,7 +168,7 @@ impl Error {
         &self.0
     }
 
-    /// The same as another kind of failure: what is damage in stored data is a mistake in a user's file.
+    /// Changes the kind. Damage in stored data is bad input in a user's file.
     #[must_use]
     pub fn of_kind(mut self, kind: ErrorKind) -> Self {
         self.0.kind = kind;
@@ -179,7 +179,7 @@ impl Error {
         self.0.kind
     }
 
-    /// The process's exit code for this failure.
+    /// Returns the process exit code.
     pub fn exit_code(&self) -> u8 {
         match self.0.kind {
             ErrorKind::BadInput => 2,
@@ -190,7 +190,7 @@ impl Error {
         }
     }
 
-    /// The whole message on one line, for a table's cell.
+    /// Returns the complete message on one line, for a table cell.
     pub fn one_line(&self) -> String {
         let parts = &self.0;
         let mut line = parts.what.clone();
@@ -225,14 +225,14 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Whether a terminal may not see a character: it controls it, or changes the direction of writing.
+/// Returns whether a character controls the terminal or changes the direction of writing.
 pub fn hidden(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t')
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// A text as a terminal may show it: control characters and those that change the direction of writing as escapes, so that
-/// a name or a line of somebody's file cannot move the cursor, or hide what stands beside it. Lines stay lines.
+/// Escapes control characters and characters that change the direction of writing, so that untrusted text cannot move the
+/// cursor or hide text. Line breaks stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(hidden) {
         return Cow::Borrowed(text);
@@ -250,7 +250,7 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// A text as a message shows it: its beginning, of so many characters at most.
+/// Shortens a text for a message to at most `most` characters.
 pub fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -258,7 +258,7 @@ pub fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// The candidate nearest to a misspelt `word`, when one is near enough to suggest.
+/// Returns the candidate nearest to a misspelt `word`, if one is close enough.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
@@ -268,7 +268,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein's distance, in characters.
+/// Computes the Levenshtein distance in characters.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

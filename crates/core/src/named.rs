@@ -8,7 +8,7 @@ macro_rules! names {
             /// All of them.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
 
-            /// What files and commands call it.
+            /// Returns the name in files and commands.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $name),+

@@ -1,4 +1,4 @@
-//! Registries of methods: what each is called, how it is shown, and its options, which it reads itself, strictly. Floor 0.
+//! Registries of methods: names, appearance, and strictly parsed options.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -18,9 +18,9 @@ pub type Options = Map<String, Value>;
 pub struct Appearance {
     /// Its name in a grid.
     pub name: &'static str,
-    /// As the paper prints it; else its name.
+    /// The paper's label, or the name.
     pub label: &'static str,
-    /// None where figures may choose.
+    /// `None` if figures choose the style.
     pub style: Option<Style>,
     /// Whether it is the paper's own method: its rows are shaded, and tested against the best other.
     pub ours: bool,
@@ -30,11 +30,11 @@ pub struct Appearance {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
     pub option: &'static str,
-    /// As a grid writes it.
+    /// Value in a grid.
     pub value: &'static str,
-    /// What tables write behind the method's name.
+    /// Suffix of the method's name in tables.
     pub word: &'static str,
-    /// As the paper prints it.
+    /// The paper's label.
     pub label: &'static str,
 }
 
@@ -46,10 +46,9 @@ pub struct Registered<M: ?Sized> {
     pub source: &'static str,
     /// Whether the paper has it not: its tables of methods leave it out.
     pub beyond: bool,
-    /// Of what it gives: a method that gives other numbers than before gets the next one, and what it made before is not
-    /// found any more.
+    /// Version of its results. It must be raised when a method's numbers change, so that older results are not reused.
     pub version: u32,
-    /// What names of cells have of its name.
+    /// Short form in cell names.
     pub short: &'static str,
     /// Where the official code departs from its formula.
     pub deviations: &'static [Deviation],
@@ -62,7 +61,7 @@ pub struct Registered<M: ?Sized> {
 #[derive(Debug, Clone)]
 pub struct Described {
     pub name: String,
-    /// As the paper prints it.
+    /// The paper's label.
     pub label: &'static str,
     /// The JSON schema of its options, an object.
     pub options: Value,
@@ -70,15 +69,15 @@ pub struct Described {
     pub source: &'static str,
     /// Whether the paper has it not.
     pub beyond: bool,
-    /// What names of cells have of its name.
+    /// Short form in cell names.
     pub short: &'static str,
 }
 
-/// What makes a method of its name and its options.
+/// Function that builds a method from its name and options.
 type Build<M> = fn(&str, &Options) -> Result<Box<M>>;
 
 impl<M: ?Sized> Registered<M> {
-    /// An entry whose options are the struct `T`, the one that `build` calls [`read`] with.
+    /// Creates an entry whose options are the struct `T`, which `build` passes to [`read`].
     pub const fn new<T: JsonSchema + Serialize + DeserializeOwned>(
         name: &'static str,
         source: &'static str,
@@ -99,70 +98,70 @@ impl<M: ?Sized> Registered<M> {
         }
     }
 
-    /// The same as the paper prints it.
+    /// Sets the paper's label.
     #[must_use]
     pub const fn label(mut self, label: &'static str) -> Self {
         self.shown.label = label;
         self
     }
 
-    /// The same with a look of its own in figures.
+    /// Sets the style in figures.
     #[must_use]
     pub const fn style(mut self, style: Style) -> Self {
         self.shown.style = Some(style);
         self
     }
 
-    /// The same as the paper's own method.
+    /// Marks the entry as the paper's own method.
     #[must_use]
     pub const fn ours(mut self) -> Self {
         self.shown.ours = true;
         self
     }
 
-    /// The same as no method of the paper's.
+    /// Marks the entry as beyond the paper.
     #[must_use]
     pub const fn beyond(mut self) -> Self {
         self.beyond = true;
         self
     }
 
-    /// The same in a later version.
+    /// Sets the version of the results.
     #[must_use]
     pub const fn version(mut self, version: u32) -> Self {
         self.version = version;
         self
     }
 
-    /// The same with a shorter name for names of cells.
+    /// Sets a shorter name for cell names.
     #[must_use]
     pub const fn short(mut self, short: &'static str) -> Self {
         self.short = short;
         self
     }
 
-    /// The same with the deviations of its official code.
+    /// Same with the deviations of its official code.
     #[must_use]
     pub const fn deviations(mut self, deviations: &'static [Deviation]) -> Self {
         self.deviations = deviations;
         self
     }
 
-    /// The same with variants.
+    /// Sets the variants.
     #[must_use]
     pub const fn variants(mut self, variants: &'static [Variant]) -> Self {
         self.variants = variants;
         self
     }
 
-    /// The same where an option that is left out follows from another one.
+    /// Sets a function that derives options that were left out from others.
     #[must_use]
     pub const fn resolving(mut self, resolve: fn(&str, &Options) -> Result<Options>) -> Self {
         self.resolve = resolve;
         self
     }
 
-    /// The method with its options.
+    /// Builds the method with options.
     ///
     /// # Errors
     /// An unknown option or a wrong value.
@@ -170,7 +169,7 @@ impl<M: ?Sized> Registered<M> {
         (self.build)(self.shown.name, options)
     }
 
-    /// The options with every one that was left out filled in: what a method is known by in keys.
+    /// Fills in all default options: the form that keys contain.
     ///
     /// # Errors
     /// As [`read`].
@@ -178,21 +177,23 @@ impl<M: ?Sized> Registered<M> {
         (self.resolve)(self.shown.name, options)
     }
 
-    /// What editors and the grid's reader have to know of it.
+    /// Describes the entry for editors and the grid parser.
     pub fn described(&self) -> Described {
         let Appearance { name, label, .. } = self.shown;
-        let (source, beyond, short) = (self.source, self.beyond, self.short);
+        let source = self.source;
+        let beyond = self.beyond;
+        let short = self.short;
         Described { name: name.to_owned(), label, options: (self.schema)(), source, beyond, short }
     }
 }
 
 impl Described {
-    /// Whether there is an option of this name.
+    /// Returns whether an option of this name exists.
     pub fn has(&self, option: &str) -> bool {
         self.options["properties"].get(option).is_some()
     }
 
-    /// Whether an option is a list by itself, so that only a list of lists makes an axis of it.
+    /// Returns whether an option is itself a list, so that only a list of lists is an axis.
     pub fn takes_list(&self, option: &str) -> bool {
         match &self.options["properties"][option]["type"] {
             Value::String(kind) => kind == "array",
@@ -202,7 +203,7 @@ impl Described {
     }
 }
 
-/// Draft 7, without references: the dialect that editors' YAML servers read.
+/// Generates a draft 7 schema without references, the dialect that editors' YAML servers read.
 pub fn schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<T>().to_value()
@@ -222,7 +223,7 @@ fn resolve<T: Serialize + DeserializeOwned>(method: &str, options: &Options) -> 
     written(method, &read::<T>(method, options)?)
 }
 
-/// A method's own struct as options again.
+/// Converts a method's struct back to options.
 ///
 /// # Errors
 /// A number that is none: no grid can say it.
@@ -233,7 +234,7 @@ pub fn written(method: &str, settings: &impl Serialize) -> Result<Options> {
     }
 }
 
-/// The entry of a registry by its name.
+/// Finds the entry of a registry by its name.
 ///
 /// # Errors
 /// An unknown name, with the known ones and the nearest.
@@ -250,8 +251,8 @@ pub fn deviations<M: ?Sized>(name: &str, entries: &[Registered<M>], case: &Prune
     known.iter().filter(|deviation| (deviation.applies)(case)).map(|deviation| deviation.text).collect()
 }
 
-/// How a method is shown that tables call `name`: the name of an entry, with a colon and a word behind it where an option
-/// is part of it. A variant has its own label, and otherwise what its method has.
+/// Returns the appearance for a table name: an entry's name, with a colon and a word if an option is part of it. A variant
+/// has its own label, otherwise that of its method.
 pub fn appearance<M: ?Sized>(name: &str, entries: &[Registered<M>]) -> Option<Appearance> {
     let (method, word) = name.split_once(':').map_or((name, None), |(method, word)| (method, Some(word)));
     let entry = entries.iter().find(|entry| entry.shown.name == method)?;
@@ -259,7 +260,7 @@ pub fn appearance<M: ?Sized>(name: &str, entries: &[Registered<M>]) -> Option<Ap
     Some(Appearance { label: variant.map_or(entry.shown.label, |variant| variant.label), ..entry.shown })
 }
 
-/// What a table's name of a method says behind its colon, where no variant has a label for it.
+/// Returns the word after the colon of a table name, if no variant has a label for it.
 pub fn further<'a, M: ?Sized>(name: &'a str, entries: &[Registered<M>]) -> Option<&'a str> {
     let (method, word) = name.split_once(':')?;
     let entry = entries.iter().find(|entry| entry.shown.name == method)?;

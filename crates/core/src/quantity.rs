@@ -1,4 +1,4 @@
-//! Numbers that people write, on a command line or in a file: what each kind may be stands here and nowhere else.
+//! Numbers in command lines and files: the only place with their bounds.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 /// The most of anything that is counted: sequences, tokens of a window, windows, documents. Two of them multiplied fit a
 /// u64.
-pub const MOST: usize = 1 << 30;
+pub const MAX: usize = 1 << 30;
 /// The most tokens of a text that is drawn, to calibrate or to train on. The paper's has 10,240,000 at the most; one of this
 /// size would take months.
-pub const MOST_TOKENS: usize = 1 << 32;
+pub const MAX_TOKENS: usize = 1 << 32;
 /// The most that a failed job is tried again.
-pub const MOST_RETRIES: u32 = 1000;
+pub const MAX_RETRIES: u32 = 1000;
 /// The most seconds that anything waits: a year. Added to any time there is they do not overflow.
-pub const MOST_SECONDS: u64 = 366 * 86_400;
+pub const MAX_SECONDS: u64 = 366 * 86_400;
 
 /// A size, in bytes, that was written in gigabytes: above nothing, and less than any disk has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -23,7 +23,7 @@ pub const MOST_SECONDS: u64 = 366 * 86_400;
 pub struct Gigabytes(u64);
 
 impl Gigabytes {
-    const MOST: f64 = 1e6;
+    const MAX: f64 = 1e6;
 
     pub const fn of_bytes(bytes: u64) -> Self {
         Self(bytes)
@@ -34,7 +34,7 @@ impl Gigabytes {
     }
 }
 
-/// As it is written: `1.5`.
+/// Formats the number as written: `1.5`.
 impl fmt::Display for Gigabytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (self.0 as f64 / 1e9).fmt(f)
@@ -46,10 +46,10 @@ impl TryFrom<f64> for Gigabytes {
 
     fn try_from(value: f64) -> Result<Self, String> {
         let bytes = (value * 1e9).round();
-        if value <= Self::MOST && bytes >= 1.0 {
+        if value <= Self::MAX && bytes >= 1.0 {
             return Ok(Self(bytes as u64));
         }
-        Err(format!("{value} is no size: gigabytes are more than 0 and at most {}", Self::MOST))
+        Err(format!("{value} is no size: gigabytes are more than 0 and at most {}", Self::MAX))
     }
 }
 
@@ -66,7 +66,7 @@ impl FromStr for Gigabytes {
 pub struct Days(Duration);
 
 impl Days {
-    const MOST: f64 = 100_000.0;
+    const MAX: f64 = 100_000.0;
 
     pub fn duration(self) -> Duration {
         self.0
@@ -78,8 +78,8 @@ impl FromStr for Days {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match number(text)? {
-            days if (0.0..=Self::MOST).contains(&days) => Ok(Self(Duration::from_secs_f64(days * 86_400.0))),
-            days => Err(format!("{days} is no age: days are 0 or more and at most {}", Self::MOST)),
+            days if (0.0..=Self::MAX).contains(&days) => Ok(Self(Duration::from_secs_f64(days * 86_400.0))),
+            days => Err(format!("{days} is no age: days are 0 or more and at most {}", Self::MAX)),
         }
     }
 }
@@ -99,7 +99,7 @@ fn size(bytes: u64, decimals: usize) -> String {
     }
 }
 
-/// A number as it is written. That it is none, or without end, is for its kind to refuse.
+/// Parses a number. Its type rejects NaN and infinity.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
     text.trim().parse().map_err(|_| format!("`{text}` is no number"))
 }
@@ -113,7 +113,7 @@ pub fn counted(count: usize, noun: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What no kind of number may be.
+    /// Values that every kind of number rejects.
     const NONE: [&str; 9] = ["nan", "inf", "-inf", "-1", "1e30", "1e400", "-0.001", "", "many"];
 
     #[test]

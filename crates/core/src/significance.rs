@@ -26,31 +26,33 @@ pub struct Interval {
     pub p: f64,
 }
 
-/// The two-sided p of McNemar's test in its exact form: of the questions that only one of two variants answers rightly,
-/// `only_a` are a's and `only_b` are b's, and without a difference each is as likely to be either's.
+/// Computes the exact two-sided p of McNemar's test: among questions that only one variant answers correctly, `only_a` are
+/// a's and `only_b` are b's. Under the null hypothesis each is equally likely to be either's.
 ///
 /// Twice the smaller tail of a binomial with chance ½, at most 1; 1 where the variants never differ.
 pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
-    let (few, differing) = (only_a.min(only_b), only_a.saturating_add(only_b));
+    let few = only_a.min(only_b);
+    let differing = only_a.saturating_add(only_b);
     (2.0 * at_most(few, differing, 0.5)).min(1.0)
 }
 
-/// What two variants answered differently on one task: each has the same weight in a mean of tasks, however large it is.
+/// Questions of one task that exactly one of two variants answers correctly. Tasks have equal weight in a mean,
+/// whatever their size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Discordant {
     /// Questions of the task.
     pub questions: u64,
-    /// Those that only the first variant answers rightly, and those that only the second does.
+    /// Counts of questions that only the first, or only the second variant answers correctly.
     pub only_a: u64,
     pub only_b: u64,
 }
 
-/// From so many outcomes on, a sign-flip test draws instead of counting.
+/// Number of outcomes from which a sign-flip test samples instead of enumerating.
 const COUNTED: u64 = 1 << 20;
 
-/// The two-sided p of a difference of two means of task accuracies, by flipping signs: without a difference, each
-/// question that only one variant answers rightly could as well be the other's, within its task. p is the share of all
-/// assignments whose difference is at least as far from zero.
+/// Computes the two-sided p of a difference of two means of task accuracies by sign flips: under the null hypothesis each
+/// question that only one variant answers correctly could be the other's, within its task. p is the share of assignments
+/// whose difference is at least as far from zero.
 ///
 /// Exact where the assignments make few enough different outcomes, as for a single task (McNemar's test) or for tasks of
 /// few sizes; else of `draws` random assignments, with one added to both counts so that p is never 0. The same seed gives
@@ -88,7 +90,7 @@ pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
     (to_f64(hits) + 1.0) / (to_f64(draws) + 1.0)
 }
 
-/// The probability of all outcomes of the piles that are far, given the sum of those before.
+/// Computes the probability of all extreme outcomes of the piles, given the partial sum.
 fn counted(
     piles: &[Discordant],
     sum: f64,
@@ -105,26 +107,25 @@ fn counted(
     (0..=flips).map(outcome).sum()
 }
 
-/// How many of `count` fair coins show heads.
+/// Draws the number of heads of `count` fair coins.
 fn heads(random: &mut Mt64, count: u64) -> u64 {
     let whole_words = (0..count / 64).map(|_| u64::from(random.next_u64().count_ones())).sum::<u64>();
     let rest = random.next_u64() & ((1 << (count % 64)) - 1);
     whole_words + u64::from(rest.count_ones())
 }
 
-/// The chance of `correct` or more right answers among `total` by guessing, each right with the chance `chance`: the
-/// one-sided exact p of being above chance. NaN for what cannot be: more right answers than questions, or a chance that
-/// is not between 0 and 1.
+/// Computes the probability of `correct` or more correct answers among `total` by guessing with the chance `chance`: the
+/// exact one-sided p of being above chance. NaN for impossible arguments.
 pub fn binomial_above_chance(correct: u64, total: u64, chance: f64) -> f64 {
     if correct > total || !(0.0..=1.0).contains(&chance) {
         return f64::NAN;
     }
-    // At least so many right is at most so many wrong.
+    // At least this many successes equals at most the remaining failures.
     at_most(total - correct, total, 1.0 - chance)
 }
 
-/// The difference of the mean losses, mean(a) − mean(b), of two variants over the same windows: its 95 % percentile
-/// interval and its two-sided p by resampling windows, in pairs, `samples` times.
+/// Computes the difference of the mean losses, mean(a) − mean(b), of two variants on the same windows, with its 95 %
+/// percentile interval and two-sided p from `samples` paired resamples.
 ///
 /// p is twice the smaller of the shares of resampled differences that are ≤ 0 and ≥ 0, each share with one added to
 /// its count and to `samples` (so p is never 0), at most 1. The same seed gives the same interval on every machine.
@@ -174,12 +175,12 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// A whole number below `count`, which is not 0: the high half of a product, uniform up to 1 part in 2⁶⁴ / count.
+/// Draws an integer below `count`, which is positive, from the high half of a product; uniform up to 1 part in 2⁶⁴ / count.
 fn below(random: &mut Mt64, count: usize) -> usize {
     ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
 }
 
-/// A quantile of sorted values, between the two nearest by their distance.
+/// Computes a quantile of sorted values by linear interpolation.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * to_f64(sorted.len() - 1);
     // Not negative and below the length, so the conversion keeps the whole part.
@@ -188,7 +189,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[index] + (next - sorted[index]) * place.fract()
 }
 
-/// P(X ≤ k) of a binomial with n draws and chance p; k ≤ n, 0 ≤ p ≤ 1.
+/// Computes P(X ≤ k) of a binomial with n draws and chance p; k ≤ n, 0 ≤ p ≤ 1.
 fn at_most(k: u64, n: u64, p: f64) -> f64 {
     if k == n || p == 0.0 {
         return 1.0;
@@ -202,7 +203,8 @@ fn at_most(k: u64, n: u64, p: f64) -> f64 {
 
 fn lower_tail(k: u64, n: u64, p: f64) -> f64 {
     let odds = (1.0 - p) / p;
-    let (mut term, mut sum) = (1.0, 1.0);
+    let mut term = 1.0;
+    let mut sum = 1.0;
     for i in (1..=k).rev() {
         term *= whole(i) / whole(n - i + 1) * odds;
         sum += term;
@@ -218,11 +220,12 @@ fn whole(count: u64) -> f64 {
     count as f64
 }
 
-/// P(X = k) of a binomial by Loader's saddle point expansion, which neither overflows nor cancels: sums of logarithms
-/// of factorials would lose digits with n. 0 < p < 1.
+/// Computes P(X = k) of a binomial by Loader's saddle point expansion, which neither overflows nor cancels. 0 < p < 1.
 fn probability(k: u64, n: u64, p: f64) -> f64 {
     let q = 1.0 - p;
-    let (x, y, total) = (whole(k), whole(n - k), whole(n));
+    let x = whole(k);
+    let y = whole(n - k);
+    let total = whole(n);
     if k == 0 {
         return (total * (-p).ln_1p()).exp();
     }
@@ -234,7 +237,7 @@ fn probability(k: u64, n: u64, p: f64) -> f64 {
     (total / (std::f64::consts::TAU * x * y)).sqrt() * exponent.exp()
 }
 
-/// ln n! − ln(√(2πn) (n/e)ⁿ), for n ≥ 1.
+/// Computes ln n! − ln(√(2πn) (n/e)ⁿ) for n ≥ 1.
 fn stirling_error(n: u64) -> f64 {
     let x = whole(n);
     if n < 16 {
@@ -242,18 +245,19 @@ fn stirling_error(n: u64) -> f64 {
         return factorial.ln() - (x + 0.5) * x.ln() + x - 0.5 * std::f64::consts::TAU.ln();
     }
     let square = x * x;
-    // Stirling's series; what is left out is below 1e-15 from 16 on.
+    // Stirling's series, whose remainder is below 1e-15 from 16 on.
     (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / square) / square) / square) / square)
         / x
 }
 
-/// x ln(x / m) + m − x, without cancellation where x is near m.
+/// Computes x ln(x / m) + m − x without cancellation for x near m.
 fn deviance(x: f64, m: f64) -> f64 {
     if (x - m).abs() >= 0.1 * (x + m) {
         return x * (x / m).ln() + m - x;
     }
     let v = (x - m) / (x + m);
-    let (mut sum, mut power) = ((x - m) * v, 2.0 * x * v);
+    let mut sum = (x - m) * v;
+    let mut power = 2.0 * x * v;
     // Σ 2 x v^(2j+1) / (2j+1): v is below 0.1, so each term is a hundredth of the one before.
     for j in 1..20 {
         power *= v * v;

@@ -45,7 +45,7 @@ fn task(questions: u64, only_a: u64, only_b: u64) -> Discordant {
 }
 
 #[test]
-fn on_one_task_or_tasks_of_one_size_flipping_signs_is_mcnemars_test() {
+fn sign_flips_equal_mcnemar_for_equally_sized_tasks() {
     close(sign_flips(&[task(50, 10, 2)], 10, 0), mcnemar_exact(10, 2));
     close(sign_flips(&[task(50, 7, 2), task(50, 3, 0), task(9, 0, 0)], 10, 0), mcnemar_exact(10, 2));
     assert_eq!(sign_flips(&[task(50, 0, 0), task(9, 0, 0)], 10, 0), 1.0);
@@ -55,7 +55,7 @@ fn on_one_task_or_tasks_of_one_size_flipping_signs_is_mcnemars_test() {
 fn flipping_signs_counts_every_assignment_where_they_are_few() {
     // Weights 1/2 and 1/3, observed 1/2 + 1/3: of the four assignments two are as far. By hand 2/4.
     close(sign_flips(&[task(2, 1, 0), task(3, 1, 0)], 10, 0), 0.5);
-    // Observed 1/2 − 1/3: all four are at least as far.
+    // The observed difference is 1/2 − 1/3; all four assignments are at least as extreme.
     close(sign_flips(&[task(2, 1, 0), task(3, 0, 1)], 10, 0), 1.0);
     // Weights 1/2, 1/2 and 1/3 (twice one way, once the other): |1 − 1/3| = 2/3. The sums ±1 ± 1/3 are far, ±1/3 are
     // not: 4 of 8.
@@ -75,7 +75,7 @@ fn one_large_task_does_not_decide_a_mean_of_tasks() {
 }
 
 #[test]
-fn drawn_and_counted_assignments_agree_and_a_seed_decides_the_draws() {
+fn exact_and_sampled_assignments_agree_for_a_seed() {
     let tasks = [task(100, 9, 4), task(150, 12, 6), task(210, 3, 7)];
     let exact = sign_flips(&tasks, 10, 0);
     // Sizes that differ in nothing that matters, but make too many outcomes to count: each task split in parts.
@@ -130,7 +130,7 @@ fn losses(shift: f64) -> (Vec<f64>, Vec<f64>) {
 }
 
 #[test]
-fn a_difference_in_every_pair_is_seen_through_the_spread_of_windows() {
+fn paired_difference_shows_despite_window_spread() {
     let (a, b) = losses(0.05);
     let interval = paired_bootstrap(&a, &b, 2000, 1).unwrap();
     assert!(interval.low > 0.0 && interval.low < interval.difference && interval.difference < interval.high);
@@ -152,7 +152,8 @@ fn without_a_difference_the_interval_holds_zero() {
 #[test]
 fn swapped_variants_have_the_mirrored_interval() {
     let (a, b) = losses(0.003);
-    let (one, other) = (paired_bootstrap(&a, &b, 999, 5).unwrap(), paired_bootstrap(&b, &a, 999, 5).unwrap());
+    let one = paired_bootstrap(&a, &b, 999, 5).unwrap();
+    let other = paired_bootstrap(&b, &a, 999, 5).unwrap();
     assert!((one.low + other.high).abs() < 1e-12 && (one.high + other.low).abs() < 1e-12);
     assert_eq!(one.p, other.p);
 }

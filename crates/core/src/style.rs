@@ -4,7 +4,7 @@
 /// A colour by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hue {
-    /// That of text.
+    /// The colour of text.
     Ink,
     Grey,
     Purple,
@@ -19,7 +19,7 @@ pub enum Hue {
     Brown,
 }
 
-/// What a data point is drawn as.
+/// Shape of a data point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
     Circle,
@@ -32,7 +32,7 @@ pub enum Marker {
     Star,
 }
 
-/// What a line is drawn with.
+/// Dash pattern of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dash {
     Solid,

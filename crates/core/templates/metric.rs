@@ -18,7 +18,7 @@ pub(super) static ENTRY: MetricEntry = MetricEntry {
     ..OF_TEXT
 };
 
-/// `exp(−mean loss)`; its standard error goes through `exp`, as perplexity's.
+/// Estimates `exp(−mean loss)`; its standard error goes through `exp`, like perplexity's.
 fn estimate(of: &TextSample<'_>) -> Option<Measure> {
     let perplexity = of.losses.perplexity();
     let stderr = of.losses.standard_error().map(|error| error / perplexity.powi(2));

@@ -1,7 +1,7 @@
 //! Tiny random models of each architecture against transformers' forward pass (oracle `arch`; its tolerance: relative
 //! Frobenius error 1e-5; Mistral and Qwen2 by tools/arch_fixtures.py), and against candle-transformers' own models on the
 //! same weights.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
 use crate::common::{fixture, flat, relative_error, tensors};
@@ -12,7 +12,7 @@ use ghostlab_core::model::{Batch, CandlesOwn, Config, Decoder, Engine, Observer,
 const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
-/// The oracle's two sequences as one ragged batch.
+/// Returns the oracle's two sequences as one ragged batch.
 fn batch(name: &str) -> (Batch, Tensor) {
     let ids = tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["input_ids"].clone();
     let rows: Vec<Vec<u32>> = ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap();
@@ -39,7 +39,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
-/// The residual stream entering each layer, `[2 * 96, C]`, and the logits, `[2 * 96, vocab]`.
+/// Computes the residual stream entering each layer, `[2 * 96, C]`, and the logits, `[2 * 96, vocab]`.
 fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     let layers = engine.config().layers;
     let mut streams = Streams::default();
@@ -52,7 +52,7 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
 }
 
 #[test]
-fn every_architecture_equals_transformers_under_both_config_dialects() {
+fn every_architecture_equals_transformers_in_both_dialects() {
     for name in MODELS {
         let expected = tensors(&fixture(&format!("arch/{name}/forward.safetensors")));
         for config in ["config.json", "config.hub-style.json"] {
@@ -118,7 +118,7 @@ fn models_without_windows_equal_candle_transformers() {
     }
 }
 
-/// A fixture's hub-style config with some entries changed: the file, and the map.
+/// Changes entries of a fixture's hub-style config, and returns file and map.
 fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile, serde_json::Value) {
     let mut config = common::json(&fixture(&format!("arch/{name}/config.hub-style.json")));
     changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
@@ -201,7 +201,7 @@ fn rewrite(name: &str, folder: &std::path::Path, dtype: DType, sharded: bool) {
 }
 
 #[test]
-fn half_precision_and_shards_give_the_logits_of_the_same_rounded_weights() {
+fn half_precision_shards_give_logits_of_rounded_weights() {
     let (batch, _) = batch("qwen3");
     for dtype in [DType::F16, DType::BF16] {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -230,8 +230,8 @@ fn tied_embeddings_use_the_embedding_as_head() {
         logits.extend(common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1));
         weights.remove("lm_head.weight");
     }
-    // As many engines each time: two on this processor, and a GPU's where there is one, whose products of other layouts are
-    // rounded otherwise.
+    // Same number of engines each time: two on this processor, and a GPU's if present, whose products round
+    // differently in other layouts.
     let (apart, tied) = logits.split_at(logits.len() / 2);
     assert_eq!(apart[..2], tied[..2]);
     assert!(apart.iter().zip(tied).all(|(apart, tied)| relative_error(tied, apart) < 1e-6));
@@ -240,7 +240,7 @@ fn tied_embeddings_use_the_embedding_as_head() {
 /// transformers 5.23.0 (`tie_weights` in modeling_utils.py): with tie_word_embeddings and a lm_head.weight that is another
 /// table than the embedding both are used; where only one of the two is there it is both.
 #[test]
-fn a_head_of_its_own_is_the_head_whatever_the_config_says_of_ties() {
+fn untied_head_is_used_whatever_the_config_says() {
     let folder = tempfile::tempdir().unwrap();
     let plain = fixture("arch/llama-gqa");
     let mut weights = tensors(&plain.join("model.safetensors"));

@@ -3,7 +3,7 @@
 //! experts in all and in some layers. Tolerance: relative Frobenius error 1e-5, as of the committed models (arch.rs).
 //!
 //! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has transformers. `.ci/run` makes one.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
 
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ const TIE: f64 = 1e-4;
 const PROMPTS: usize = 3;
 const NEW: usize = 12;
 
-/// The models, each a folder; none where there is no interpreter.
+/// Returns the models' folders. `None` without an interpreter.
 fn made() -> Option<TempDir> {
     let python = common::python::python("transformers")?;
     let out = tempfile::tempdir().unwrap();
@@ -58,7 +58,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
-/// The residual stream entering each layer, and the logits.
+/// Computes the residual stream entering each layer, and the logits.
 fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     let layers = engine.config().layers;
     let mut streams = Streams::default();
@@ -69,8 +69,8 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     (inputs, wide(&logits.values().unwrap()))
 }
 
-/// Each text by itself, then both in one batch; on each engine that computes in f32, under both dialects of the config, and
-/// with weights by need.
+/// Compares each text alone and both in one batch, on each f32 engine, under both config dialects, and with weights on
+/// demand.
 fn compare(folder: &Path) -> usize {
     let name = folder.file_name().unwrap().to_string_lossy().into_owned();
     let expected = tensors(&folder.join("forward.safetensors"));
@@ -107,8 +107,8 @@ fn compare(folder: &Path) -> usize {
     engines.len()
 }
 
-/// What distillation trains through: the layers from the second on give the logits from the stream that enters them, and the
-/// loss its gradient, against differences along it.
+/// Compares the layers for distillation with the logits from the stream that enters them, and the gradient with differences
+/// along it.
 fn compare_distillation(folder: &Path) {
     let name = folder.display();
     let expected = tensors(&folder.join("forward.safetensors"));
@@ -136,7 +136,7 @@ fn compare_distillation(folder: &Path) {
     assert!((difference - size * size).abs() <= 2e-2 * size * size, "{name}: {difference} {}", size * size);
 }
 
-/// In half precision: near f32. A router's choice may turn there, so of experts only numbers are asked for.
+/// Compares half precision with f32. Routing may change there, so experts are only required to be finite.
 fn compare_float_types(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
@@ -181,8 +181,8 @@ fn compare_greedy(folder: &Path) -> usize {
     compared
 }
 
-/// candle-transformers' own model of it gives our logits behind the beginning of a text that no window cuts. Which class was
-/// held so; else what that crate lacks.
+/// Compares candle-transformers' own model on a prefix shorter than any attention window. Returns the class, or what
+/// that crate lacks.
 fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, String> {
     let config = Config::read(folder).unwrap();
     let own = CandlesOwn::load(&config, folder).map_err(|error| error.one_line())?;
@@ -200,7 +200,8 @@ fn every_architecture_and_rope_type_equals_transformers() {
     let Some(out) = made() else { return };
     let mut seen = BTreeSet::new();
     let mut of_candle = BTreeSet::new();
-    let (mut models, mut tokens) = (0, 0);
+    let mut models = 0;
+    let mut tokens = 0;
     for folder in folders(&out).iter().filter(|of| !of.ends_with("gemma2-bf16")) {
         assert!(compare(folder) >= 3);
         compare_distillation(folder);
@@ -223,7 +224,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
     scaled_embedding(&out.path().join("gemma2-bf16"));
 }
 
-/// transformers rounds √C to bf16 where the weights are bf16, then each product: ours, rounded, is the same to the last bit.
+/// Checks the factor √C, which transformers rounds to bf16 for bf16 weights, to the last bit.
 fn scaled_embedding(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.0"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();

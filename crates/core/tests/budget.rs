@@ -1,5 +1,5 @@
-//! Weights that are made by need: the same numbers as with all of them in memory, and errors when they are used.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! Weights loaded on demand: the same numbers as with all of them in memory, and errors when they are read.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn windows(vocab: usize, count: usize, length: usize) -> Windows {
     Windows { corpus_tokens: ids.len(), ids, length, starts, bytes: 0 }
 }
 
-/// Scores of a dense, a pruned and a repaired program, and the activations at every boundary, bit by bit.
+/// Computes scores of a dense, a pruned and a repaired program, and activations at every boundary, as bits.
 fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
     let config = engine.config();
     let patch = Operator::diagonal((0..config.hidden).map(|c| 0.8 + c as f32 / 500.0).collect()).unwrap();
@@ -41,7 +41,7 @@ fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
     (scores.concat().into_iter().map(f64::to_bits).collect(), rows.map(f32::to_bits).collect())
 }
 
-/// With a budget of so many layers.
+/// Loads a backbone with a budget of `layers` layers.
 fn within(folder: &Path, layers: u64) -> Decoder {
     let config = Config::read(folder).unwrap();
     let budget = layers * config.layer_bytes(Products::F32);
@@ -57,7 +57,8 @@ fn cpu_bf16(folder: &Path, budget: u64) -> Box<dyn Engine> {
 }
 
 fn candle(folder: &Path, budget: u64) -> Box<dyn Engine> {
-    let (config, at) = (Config::read(folder).unwrap(), Placement { device: DeviceName::Cpu, dtype: FloatType::F32 });
+    let config = Config::read(folder).unwrap();
+    let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
     Box::new(CandleEngine::load(config, folder, at, Some(budget)).unwrap())
 }
 
@@ -65,7 +66,7 @@ type Load = fn(&Path, u64) -> Box<dyn Engine>;
 const LOADS: [(Load, Products); 3] = [(cpu, Products::F32), (cpu_bf16, Products::Bf16), (candle, Products::F32)];
 
 #[test]
-fn scores_and_activations_do_not_depend_on_the_memory_for_weights() {
+fn scores_do_not_depend_on_weight_memory() {
     let mut folders: Vec<_> = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"]
         .map(|name| fixture(&format!("arch/{name}")))
         .into();
@@ -73,7 +74,8 @@ fn scores_and_activations_do_not_depend_on_the_memory_for_weights() {
     for folder in folders {
         let config = Config::read(&folder).unwrap();
         for (load, products) in LOADS {
-            let (layer, whole) = (config.layer_bytes(products), config.weight_bytes(products));
+            let layer = config.layer_bytes(products);
+            let whole = config.weight_bytes(products);
             assert!(whole > 3 * layer);
             let all = numbers(&*load(&folder, u64::MAX));
             assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
@@ -88,7 +90,7 @@ fn scores_and_activations_do_not_depend_on_the_memory_for_weights() {
 }
 
 #[test]
-fn a_weight_that_is_not_finite_is_named_when_its_layer_is_needed() {
+fn nonfinite_weight_is_named_when_its_layer_loads() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(fixture("arch/llama-gqa/config.json"), folder.path().join("config.json")).unwrap();
     let mut weights = tensors(&fixture("arch/llama-gqa/model.safetensors"));
@@ -114,7 +116,7 @@ fn a_weight_that_is_not_finite_is_named_when_its_layer_is_needed() {
 }
 
 #[test]
-fn a_weight_file_that_changes_between_two_uses_is_refused_by_name() {
+fn changed_weight_file_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(fixture("arch/llama-gqa").join(name), folder.path().join(name)).unwrap();

@@ -52,7 +52,8 @@ fn windows_of_a_plain_text_equal_the_reference() {
     let Some(folder) = shared("oracles/stories260k") else { return };
     let oracle = &json(&folder.join("stories260k.json"))["windows"];
     let number = |key: &str| oracle[key].as_u64().unwrap();
-    let (seed, length) = (number("seed"), number("seqlen") as usize);
+    let seed = number("seed");
+    let length = number("seqlen") as usize;
     let wanted = whole_numbers(&oracle["train_starts"]);
     let rule: Rule = oracle["rule"].as_str().unwrap().parse().unwrap();
     let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
@@ -79,7 +80,7 @@ fn windows_of_a_plain_text_equal_the_reference() {
 
     let rows = read_rows(folder.join("evaluation.txt"), None).unwrap();
     let windows = evaluation(rule, &rows, &tokenizer, length, None).unwrap();
-    // As many as the perplexities of the oracle are taken over.
+    // The number of windows in the oracle's perplexities.
     assert_eq!(windows.count(), 262);
     assert!(windows.ids == ids(&folder.join("evaluation.ids.json"))[..262 * length]);
 }
@@ -106,7 +107,7 @@ fn windows_of_wikitext2_equal_the_reference() {
     assert_eq!(windows.ids.iter().filter(|id| **id == 0).count(), 1);
 }
 
-/// There is no oracle for C4: this holds the rule against the documents themselves.
+/// C4 has no oracle: the rule is tested on the documents themselves.
 #[test]
 fn windows_of_c4_lie_within_documents() {
     let Some(folder) = shared("real") else { return };

@@ -1,6 +1,6 @@
 //! Distillation against the reference implementation (oracle `stories260k`, key `distill`; tolerance from its README), and
 //! on an architecture of each kind against the engine and finite differences.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
 use crate::common::stories::{oracle, perplexities, recovery};
@@ -16,7 +16,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().copied().map(f64::from).collect()
 }
 
-/// What the teacher says of each window, and the stream at a boundary: `[positions, C]` each.
+/// Returns the teacher's predictions for each window, and the stream at a boundary, `[positions, C]` each.
 fn lessons(decoder: &Decoder, tail: &LayersAfter, windows: &Windows, boundary: usize) -> Vec<(Vec<f32>, TopTokens)> {
     let layers = decoder.config().layers;
     let sites = [HookPoint::Stream(boundary), HookPoint::Stream(layers)];
@@ -33,7 +33,8 @@ fn lessons(decoder: &Decoder, tail: &LayersAfter, windows: &Windows, boundary: u
 #[test]
 fn sixteen_steps_from_the_closed_form_equal_the_reference() {
     let Some(oracle) = oracle() else { return };
-    let (decoder, windows) = (oracle.decoder(), oracle.calibration_windows());
+    let decoder = oracle.decoder();
+    let windows = oracle.calibration_windows();
     let calibration = oracle.calibration(&decoder);
     let solved = recovery("ghosted", json!({})).solve(&calibration.boundary(&decoder, 2, 3)).unwrap();
     let tail = LayersAfter::load(decoder.config(), &oracle.folder, 3, &Device::Cpu).unwrap();
@@ -56,7 +57,7 @@ fn sixteen_steps_from_the_closed_form_equal_the_reference() {
     assert!((perplexity - expected).abs() <= 1e-3 * expected, "{perplexity} {expected}");
 }
 
-/// A random backbone of each architecture, with two windows of its own.
+/// Runs a test on a random backbone of each architecture, with two windows.
 fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         let folder = common::fixture(&format!("arch/{name}"));

@@ -1,5 +1,5 @@
-//! The examples do what they say, on the embedded backbones and texts.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! The examples run on the embedded backbones and texts.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/tiny").join(name)
 }
 
-/// What an example prints, as numbers: cargo builds examples beside the tests.
+/// Runs an example and parses its output as numbers. cargo builds examples next to the tests.
 fn numbers(example: &str, arguments: &[&str]) -> Vec<f64> {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().unwrap().with_file_name("examples").join(example);

@@ -1,5 +1,5 @@
 //! Generation: with a cache token by token what the whole text at once gives, and the same whatever runs together.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::sync::Arc;
 
@@ -28,21 +28,22 @@ fn decoder(name: &str) -> Decoder {
     Decoder::load(&fixture(&format!("arch/{name}"))).unwrap()
 }
 
-/// Numbers between −1 and 1 that follow no pattern.
+/// Returns numbers between −1 and 1 without a pattern.
 fn some(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((seed * 31 + i) as f32 * 12.9898).sin()).collect()
 }
 
-/// The identity, a little changed.
+/// Returns a slightly perturbed identity.
 fn near(seed: usize, channels: usize) -> Arc<Operator> {
     let mut matrix: Vec<f32> = some(seed, channels * channels).iter().map(|x| 0.02 * x).collect();
     matrix.iter_mut().step_by(channels + 1).for_each(|x| *x += 1.0);
     Operator::dense(channels, matrix).unwrap()
 }
 
-/// Dense, cut, repaired on the stream, on branches of both halves, and by a map with a bias.
+/// Returns programs: dense, cut, repaired on the stream, on both branches, and by a map with a bias.
 fn programs(engine: &dyn Engine) -> Vec<Program> {
-    let (layers, c) = (engine.config().layers, engine.config().hidden);
+    let layers = engine.config().layers;
+    let c = engine.config().hidden;
     let diagonal = Operator::diagonal(some(5, c).iter().map(|x| 1.0 + 0.1 * x).collect()).unwrap();
     let branches = [((0, Sublayer::Mlp), near(2, c)), ((1, Sublayer::Attention), diagonal)];
     let affine = Operator::affine(c, near(3, c).to_dense().unwrap(), some(4, c)).unwrap();
@@ -69,7 +70,7 @@ impl Observer<dyn ResidualStream> for Last {
     }
 }
 
-/// Every logit of a text in one pass: `[tokens][vocab]`.
+/// Computes every logit of a text in one pass: `[tokens][vocab]`.
 fn at_once(engine: &dyn Engine, program: &Program, text: &[u32]) -> Vec<Vec<f32>> {
     let mut trunk = program.clone();
     trunk.0.pop();
@@ -91,7 +92,7 @@ fn greatest(logits: &[f32]) -> usize {
 
 /// The text is longer than the windows of the models that have one (24 tokens and 40).
 #[test]
-fn with_a_cache_each_step_gives_what_the_whole_text_at_once_gives() {
+fn cached_steps_equal_the_full_forward_pass() {
     for name in MODELS {
         let folder = fixture(&format!("arch/{name}"));
         let capped = Config { score_cap: Some(0.5), ..Config::read(&folder).unwrap() };
@@ -135,7 +136,7 @@ fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
     }
 }
 
-/// Sixty-four prompts, many of which begin alike; one is longer than the context.
+/// Returns sixty-four prompts, many with common beginnings; one is longer than the context.
 fn prompts() -> Vec<Prompt> {
     let of = |index: u32| {
         let mut all = ids(index % 3, 12 + index as usize % 5);
@@ -191,7 +192,8 @@ fn what_runs_together_and_in_which_order_changes_no_token() {
 
 #[test]
 fn of_a_longer_prompt_the_last_tokens_stay() {
-    let (engine, settings) = (decoder("llama-gqa"), settings());
+    let engine = decoder("llama-gqa");
+    let settings = settings();
     let long = ids(9, 200);
     let room = settings.context - settings.max_new_tokens;
     let of = |ids: &[u32]| [Prompt { identity: "one".to_owned(), ids: ids.to_vec() }];
@@ -201,7 +203,7 @@ fn of_a_longer_prompt_the_last_tokens_stay() {
 }
 
 #[test]
-fn a_small_cache_gives_the_same_and_one_without_room_is_refused_with_the_bytes() {
+fn small_cache_gives_same_results_and_none_is_refused() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let expected = run(&engine, &prompts, &settings());
@@ -209,7 +211,7 @@ fn a_small_cache_gives_the_same_and_one_without_room_is_refused_with_the_bytes()
         let settings = Settings { cache_bytes, ..settings() };
         generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut ()).err()
     };
-    // Of the longest prompt, which the message names.
+    // The message names the longest prompt.
     let error = refused(1000).unwrap();
     assert_eq!(error.exit_code(), 3, "{error}");
     let least = (1..40).map(|step| step << 14).find(|&bytes| refused(bytes).is_none()).unwrap();
@@ -217,7 +219,7 @@ fn a_small_cache_gives_the_same_and_one_without_room_is_refused_with_the_bytes()
 }
 
 #[test]
-fn a_continuation_ends_at_a_stop_across_tokens_at_an_end_token_or_at_its_length() {
+fn continuation_ends_at_stop_string_end_token_or_length() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let free = run(&engine, &prompts, &Settings::greedy(12, 60));
@@ -234,7 +236,7 @@ fn a_continuation_ends_at_a_stop_across_tokens_at_an_end_token_or_at_its_length(
     assert_eq!(of.ids, ids[..=ids.iter().position(|id| *id == ids[2]).unwrap()]);
 }
 
-/// Takes note of what is done, and stops after so many rounds.
+/// Records rounds, and stops after a given number.
 struct Noting {
     done: Vec<usize>,
     rounds: usize,
@@ -256,7 +258,8 @@ impl Watch for Noting {
 #[test]
 fn each_prompt_is_told_once_and_a_stop_ends_at_the_next_token() {
     let engine = decoder("llama-gqa");
-    let (prompts, settings) = (prompts(), Settings { batch: 5, ..settings() });
+    let prompts = prompts();
+    let settings = Settings { batch: 5, ..settings() };
     let mut all = Noting { done: Vec::new(), rounds: usize::MAX };
     generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut all).unwrap();
     all.done.sort_unstable();
@@ -322,7 +325,9 @@ fn chunks_that_run_together_give_what_each_gives_alone() {
     let of = |chunks: &[usize]| eval.run(&engine, &trie, chunks, &mut vec![0.0; trie.len()]).unwrap();
     assert_eq!(eval.chunks(), 2);
     // In another order than that of their prompts.
-    let (together, first, second) = (of(&[1, 0]), of(&[0]), of(&[1]));
+    let together = of(&[1, 0]);
+    let first = of(&[0]);
+    let second = of(&[1]);
     assert_eq!(together, [second, first].concat());
     assert!(eval.fits(1, &together[0][0]) && eval.fits(0, &together[1][0]));
 }
@@ -340,7 +345,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
         (25, [391, 439, 245, 53, 318, 236, 145, 19, 316, 245, 415, 236]),
         (30, [180, 409, 386, 11, 179, 123, 492, 149, 200, 415, 198, 11]),
     ];
-    // All begin alike.
+    // All begin equally.
     let prompt = |length: usize| -> Vec<u32> {
         let rest = (0..length as u32 - 1).map(|i| (97 * 3 + i * i * 31 + i * 7) % 500 + 3);
         [1].into_iter().chain(rest).collect()
@@ -349,7 +354,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
         expected.iter().map(|(length, _)| Prompt { identity: length.to_string(), ids: prompt(*length) }).collect();
     for engine in engines(&folder) {
         let layers = engine.config().layers;
-        // The second program runs anew by itself.
+        // The second program runs again by itself.
         let trie = Trie::new(&[Program::dense(layers), Program::pruned(layers, &[1], |_| None)]);
         let alone: Vec<Vec<Generation>> = prompts
             .iter()
@@ -366,7 +371,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
             }
             assert_eq!(ours, alone, "{}, batch {batch}", engine.id());
         }
-        // Enough for each prompt with its answers, but not for a text that runs anew.
+        // Enough for each prompt with its answers, but not for a text that runs again.
         let token = engine.decoding(&trie).unwrap().token_bytes(&[0, 1]);
         let short = Settings { cache_bytes: token * 60, ..Settings::greedy(12, 100) };
         let error = generate(&*engine, &trie, &prompts, &short, &Digits, &mut ()).unwrap_err();

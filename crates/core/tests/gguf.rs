@@ -1,7 +1,7 @@
 //! Backbones in GGUF files: written here by candle's own writer, with rows in llama.cpp's order, and held to the folders that they
 //! were made from.
 #![allow(clippy::panic, reason = "a test stops at what it does not know")]
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use ghostlab_core::model::{
 };
 use serde_json::json;
 
-/// The stream that enters the head, as logits `[tokens, vocab]`.
+/// Computes the logits `[tokens, vocab]`.
 fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
     #[derive(Default)]
     struct Last(Vec<f32>);
@@ -35,14 +35,15 @@ fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
     engine.logits(&last.0, &rows).unwrap().values().unwrap().iter().map(|&v| v.into()).collect()
 }
 
-/// llama.cpp's `LlamaModel.permute`: rows `(heads, 2, D/2)` as `(heads, D/2, 2)`.
+/// Implements llama.cpp's `LlamaModel.permute`: rows `(heads, 2, D/2)` as `(heads, D/2, 2)`.
 fn permuted(x: &Tensor, head_dim: usize) -> Tensor {
-    let (rows, rest) = (x.dim(0).unwrap(), x.elem_count() / x.dim(0).unwrap());
+    let rows = x.dim(0).unwrap();
+    let rest = x.elem_count() / x.dim(0).unwrap();
     let by_halves = x.reshape((rows / head_dim, 2, head_dim / 2, rest)).unwrap();
     by_halves.transpose(1, 2).unwrap().contiguous().unwrap().reshape(x.shape()).unwrap()
 }
 
-/// Names as `gguf-py` has them.
+/// Returns the names of `gguf-py`.
 fn name(tensor: &str, olmo: bool) -> String {
     let Some((layer, part)) = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) else {
         return match tensor {
@@ -73,8 +74,8 @@ fn name(tensor: &str, olmo: bool) -> String {
     format!("blk.{layer}.{part}.{kind}")
 }
 
-/// A folder's backbone as a GGUF file, its matrices in `dtype` where their rows are whole blocks; and the weights that it then holds,
-/// in a folder beside it.
+/// Writes a folder's backbone as a GGUF file, quantised to `dtype` where rows are whole blocks, and the resulting weights
+/// as a folder.
 fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> PathBuf {
     let config = Config::read(from).unwrap();
     let class = config.architecture.class;
@@ -91,7 +92,8 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         }
     };
     let cpu = Device::Cpu;
-    let (mut rounded, mut written) = (std::collections::HashMap::new(), Vec::new());
+    let mut rounded = std::collections::HashMap::new();
+    let mut written = Vec::new();
     for (tensor, values) in tensors(&from.join("model.safetensors")) {
         let values = values.to_dtype(DType::F32).unwrap();
         let matrix = values.dims().len() == 2 && values.dim(1).unwrap() % dtype.block_size() == 0;
@@ -105,7 +107,8 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         // The inverse: rows (heads, D/2, 2) as (heads, 2, D/2).
         let back = match turned {
             true => {
-                let (rows, rest) = (back.dim(0).unwrap(), back.elem_count() / back.dim(0).unwrap());
+                let rows = back.dim(0).unwrap();
+                let rest = back.elem_count() / back.dim(0).unwrap();
                 let pairs = back.reshape((rows / config.head_dim, config.head_dim / 2, 2, rest)).unwrap();
                 pairs.transpose(1, 2).unwrap().contiguous().unwrap().reshape(back.shape()).unwrap()
             }
@@ -119,7 +122,8 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         let factors = (0..config.head_dim / 2).map(|i| {
             let frequency = config.rope.theta.powf(-2.0 * i as f64 / config.head_dim as f64);
             let wavelength = std::f64::consts::TAU / frequency;
-            let (low, high) = (of.low_freq_factor, of.high_freq_factor);
+            let low = of.low_freq_factor;
+            let high = of.high_freq_factor;
             let context = of.original_max_position_embeddings;
             if wavelength < context / high {
                 1.0
@@ -173,12 +177,13 @@ fn ids(name: &str) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn each_architecture_in_a_gguf_file_is_the_backbone_of_its_folder() {
+fn gguf_of_each_architecture_equals_its_folder() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         for dtype in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16, GgmlDType::Q8_0, GgmlDType::Q4_0] {
             let temp = tempfile::tempdir().unwrap();
             let file = write(&fixture(&format!("arch/{name}")), temp.path(), dtype, &[]);
-            let (from_file, from_folder) = (common::engines(&file), common::engines(&temp.path().join("rounded")));
+            let from_file = common::engines(&file);
+            let from_folder = common::engines(&temp.path().join("rounded"));
             for (ours, theirs) in from_file.iter().zip(&from_folder) {
                 assert_eq!(
                     logits(&**ours, &ids(name)),
@@ -196,14 +201,15 @@ fn each_architecture_in_a_gguf_file_is_the_backbone_of_its_folder() {
     }
 }
 
-/// `weights: q8_0` of a grid: the same numbers on every engine, to the bit, also where layers are made by need.
+/// `weights: q8_0` of a grid: bit-identical on every engine, also with layers loaded on demand.
 #[test]
-fn a_backbone_rounded_as_it_is_read_is_the_one_that_a_quantised_file_gives_back() {
+fn rounding_while_reading_equals_a_quantised_file() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
-        let (temp, from) = (tempfile::tempdir().unwrap(), fixture(&format!("arch/{name}")));
+        let temp = tempfile::tempdir().unwrap();
+        let from = fixture(&format!("arch/{name}"));
         let file = write(&from, temp.path(), GgmlDType::Q8_0, &[]);
         let folder = temp.path().join("rounded");
-        // Of the folder's own weights, with the windows that the file has not left out.
+        // With the folder's own weights, which include the window settings missing from the file.
         fs::copy(from.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
         let mut config = Config::read(&folder).unwrap();
         let plain = logits(&*common::engines_of(config.clone(), &folder)[0], &ids(name));
@@ -221,7 +227,7 @@ fn a_backbone_rounded_as_it_is_read_is_the_one_that_a_quantised_file_gives_back(
 
 /// Each type as candle quantises whole tensors, with the output projection in its own and the embedding in another one.
 #[test]
-fn matrices_are_rounded_to_what_their_place_and_their_rows_ask_for() {
+fn matrices_are_quantised_by_position_and_row_length() {
     let Some(real) = common::shared("real/backbone") else { return };
     let config = Config::read(&real).unwrap();
     for to in WeightType::ALL {
@@ -275,7 +281,7 @@ fn what_a_file_is_follows_from_the_bytes_of_its_tensors() {
 }
 
 #[test]
-fn what_a_file_asks_for_and_is_not_computed_is_refused_by_key_and_value() {
+fn unsupported_file_settings_are_refused_by_key_and_value() {
     for (key, value, found) in [
         ("qwen2.attention.sliding_window", Value::U32(16), "16"),
         ("qwen2.expert_count", Value::U32(8), "8"),
@@ -299,7 +305,7 @@ fn what_a_file_asks_for_and_is_not_computed_is_refused_by_key_and_value() {
 
 /// A tokenizer of the embedded backbones, under each of llama.cpp's names for how words are split, and SentencePiece's.
 #[test]
-fn a_tokenizer_comes_back_out_of_the_entries_that_it_is_written_as() {
+fn tokenizer_survives_a_round_trip_through_its_entries() {
     use ghostlab_core::corpus::to_gguf;
     let own = common::json(&common::checkout().join("data/tiny/llama/tokenizer.json"));
     let mut lines = lines();
@@ -346,7 +352,7 @@ fn a_tokenizer_comes_back_out_of_the_entries_that_it_is_written_as() {
     assert!(lines.len() > 10_000, "{}", lines.len());
 }
 
-/// Lines of each of the embedded texts.
+/// Returns lines of each bundled text.
 fn lines() -> Vec<String> {
     use ghostlab_core::corpus::read_rows;
     let folder = common::checkout().join("data/tiny/corpora");

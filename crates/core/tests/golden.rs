@@ -1,7 +1,7 @@
 //! Every criterion, recovery and option on every engine in every float type, against numpy's formulas in f64
 //! (tests/fixtures/methods.json, which tools/method_oracles.py makes; its forward pass is held to transformers'). The tolerances
 //! stand with the engines ([`Tolerance`]).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -53,13 +53,15 @@ impl Case<'_> {
     /// Fails where a result is further off than the engine's activations times what the problem itself makes of such an error
     /// (`moves`, by the oracle).
     fn near(&self, what: &str, ours: &[f64], expected: &[f64], of: &Value) {
-        let (error, moves) = (relative_error(ours, expected), of["moves"].as_f64().unwrap());
+        let error = relative_error(ours, expected);
+        let moves = of["moves"].as_f64().unwrap();
         let most = moves * self.tolerance;
         assert!(error <= most, "{}: {what}: {error:e} off, at most {most:e}", self.name);
     }
 
     fn criterion(&self, expected: &Value) {
-        let (name, depth) = (expected["name"].as_str().unwrap(), expected["depth"].as_u64().unwrap() as usize);
+        let name = expected["name"].as_str().unwrap();
+        let depth = expected["depth"].as_u64().unwrap() as usize;
         let rule = criterion::build(name, &options(&expected["options"])).unwrap();
         let cut = PruneSpec { backbone: "b", layers: self.engine.config().layers, depth };
         let mut perplexities = |sets: &[Vec<usize>]| {
@@ -87,7 +89,8 @@ impl Case<'_> {
 
     /// Holds the operators of a recovery to the expected ones, and gives the backbone that they make.
     fn recovery(&self, expected: &Value) -> Program {
-        let (name, removed) = (expected["name"].as_str().unwrap(), layers(&expected["removed"]));
+        let name = expected["name"].as_str().unwrap();
+        let removed = layers(&expected["removed"]);
         let what = format!("{name} {} without {removed:?}", expected["options"]);
         let method = recovery::build(name, &options(&expected["options"])).unwrap();
         let all = self.calibrated.activations.shape().sequences;
@@ -98,7 +101,8 @@ impl Case<'_> {
         let spans: Vec<Span> = regions.flat_map(|region| method.spans(region)).collect();
         let boundaries = expected["boundaries"].as_array().unwrap();
         assert_eq!(spans.len(), boundaries.len(), "{what}");
-        let (mut earlier, mut repairs) = (Vec::new(), Repairs::default());
+        let mut earlier = Vec::new();
+        let mut repairs = Repairs::default();
         for (&span, expected) in spans.iter().zip(boundaries) {
             let what = format!("{what}, {span:?}");
             assert_eq!([span.start, span.end].to_vec(), layers(&expected["span"]), "{what}");
@@ -130,9 +134,12 @@ impl Case<'_> {
     /// Distils at a cut from the identity, a step for each calibration sequence. What the matrix became tells most in f32: in half
     /// precision the steps of numbers whose gradient is nearly zero go either way, which `moves` has in it.
     fn training(&self, expected: &Value, folder: &Path, text: &Windows) {
-        let (removed, config) = (layers(&expected["removed"]), self.engine.config());
-        let (start, end) = (removed[0], removed[removed.len() - 1] + 1);
-        let (activations, channels) = (&self.calibrated.activations, config.hidden);
+        let removed = layers(&expected["removed"]);
+        let config = self.engine.config();
+        let start = removed[0];
+        let end = removed[removed.len() - 1] + 1;
+        let activations = &self.calibrated.activations;
+        let channels = config.hidden;
         let tail = LayersAfter::load(config, folder, end, &Device::Cpu).unwrap();
         let identity: Vec<f32> =
             (0..channels * channels).map(|at| f32::from(u8::from(at % (channels + 1) == 0))).collect();
@@ -159,7 +166,7 @@ impl Case<'_> {
                 if expected[key].is_array() { numbers(&expected[key]) } else { vec![expected[key].as_f64().unwrap()] };
             let mut moves = expected["moves"][key].as_f64().unwrap();
             if ["probe", "norm"].contains(&key) {
-                // The matrix is kept in f32: each step rounds what stands on its diagonal, which is near 1.
+                // The matrix is stored in f32: each step rounds its diagonal, which is near 1.
                 let rounding = (channels as f64).sqrt() * training.steps() as f64 * f64::from(f32::EPSILON) / 2.0;
                 moves += rounding / theirs.iter().map(|v| v * v).sum::<f64>().sqrt() / self.tolerance;
             }
@@ -183,7 +190,7 @@ impl Case<'_> {
     }
 }
 
-/// What one row of numbers becomes by a matrix.
+/// Maps a row of numbers by a matrix.
 fn probed(matrix: &[f64], channels: usize) -> Vec<f64> {
     let probe: Vec<f64> = (0..channels).map(|i| (i as f64 * 0.7).cos()).collect();
     (0..channels).map(|j| (0..channels).map(|i| probe[i] * matrix[i * channels + j]).sum()).collect()
@@ -213,7 +220,8 @@ fn place(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) 
 
 fn every_method(backbone: &str) {
     let golden = common::json(&fixture("methods.json"));
-    let (calibration, text) = (windows(&golden["calibration"]), windows(&golden["windows"]));
+    let calibration = windows(&golden["calibration"]);
+    let text = windows(&golden["windows"]);
     let operator_sequences = golden["operator_sequences"].as_u64().unwrap() as usize;
     let expected = &golden["backbones"][backbone];
     let folder = fixture(&format!("arch/{backbone}"));
@@ -249,12 +257,13 @@ fn every_method_is_its_formula_where_branches_end_in_norms() {
 }
 
 #[test]
-fn released_orders_give_their_first_layers_and_ask_for_no_calibration() {
+fn released_orders_need_no_calibration() {
     let golden = common::json(&fixture("methods.json"));
     let cases = golden["released"].as_array().unwrap();
     assert_eq!(cases.len(), 4 * 4, "two backbones, two scores, four depths");
     for of in cases {
-        let (known, number) = (options(&of["options"]), |key: &str| of[key].as_u64().unwrap() as usize);
+        let known = options(&of["options"]);
+        let number = |key: &str| of[key].as_u64().unwrap() as usize;
         let rule = criterion::build("shortened-llama", &known).unwrap();
         let cut = PruneSpec { backbone: "of-mine", layers: number("layers"), depth: number("depth") };
         rule.check(&cut).unwrap();
@@ -281,7 +290,7 @@ fn no_method_and_no_option_is_left_out() {
             let all = own.into_iter().chain(released);
             let used: BTreeSet<&String> = all.flat_map(|of| of["options"].as_object().unwrap().keys()).collect();
             let known = options["properties"].as_object().into_iter().flatten().map(|(option, _)| option);
-            // Training is the same whatever it begins with (`trainings`), and a target follows from its granularity.
+            // Training is the same for every start (`trainings`), and a target follows from its granularity.
             let trained = held.iter().all(|of| !of["trainings"].as_array().unwrap().is_empty());
             let other = |option: &str| (option == "finetune" && trained) || option == "target";
             for option in known.filter(|option| !other(option)) {

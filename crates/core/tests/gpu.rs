@@ -1,6 +1,6 @@
-//! What a GPU does otherwise than this machine's processor: many threads on one device, little memory, the precision of its
-//! products. Skipped where there is none; the oracles of the other tests run on it too where there is one.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! Differences of a GPU from the processor: many threads on one device, little memory, precision of its products.
+//! Skipped without a GPU; with one, the oracles of the other tests run on it too.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::{candle, fixture, flat, gpu, relative_error};
 use candle_core::{DType, Device, Tensor};
@@ -19,7 +19,7 @@ fn on_this_machine(x: &Tensor) -> Vec<f64> {
 }
 
 #[test]
-fn a_gpu_tells_its_name_and_is_one_device_however_often_it_is_opened() {
+fn gpu_has_a_name_and_is_one_device_when_reopened() {
     let Some(device) = gpu() else { return };
     assert!(device.open().unwrap().same_device(&device.open().unwrap()));
     if device.class() == "cuda" {
@@ -32,7 +32,8 @@ fn a_gpu_tells_its_name_and_is_one_device_however_often_it_is_opened() {
 fn products_in_f32_are_not_rounded_to_what_tensor_cores_take() {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
-    let (x, weight) = (some(1, (256, 1024)), some(2, (512, 1024)));
+    let x = some(1, (256, 1024));
+    let weight = some(2, (512, 1024));
     let wide = |x: &Tensor| x.to_dtype(DType::F64).unwrap();
     let exact = flat(&ops::linear(&wide(&x), &wide(&weight)).unwrap());
     let [x, weight] = [&x, &weight].map(|x| x.to_device(&device).unwrap());
@@ -41,8 +42,8 @@ fn products_in_f32_are_not_rounded_to_what_tensor_cores_take() {
     assert!(error < 5e-6, "{error:e}");
 }
 
-/// What an operation gives on the GPU in each float type, beside its plain form in f64 on the same rounded numbers: so far
-/// apart are they at most, in f32, bf16 and f16.
+/// Compares an operation on the GPU in f32, bf16 and f16 with its plain form in f64 on the same rounded numbers; `most` are
+/// the tolerances.
 fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], of: impl Fn(&[Tensor], &Tensor) -> Result<Tensor>) {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
@@ -55,7 +56,7 @@ fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], of: impl Fn(&[Tensor],
             })
             .collect();
         let table = some(9, (96, 40)).broadcast_gt(&Tensor::new(0.3f32, &Device::Cpu).unwrap()).unwrap();
-        // Of 96 queries and 40 keys: what is hidden, but of no query all.
+        // For 96 queries and 40 keys: some keys are hidden, but none from all queries.
         let hidden = Tensor::new(f32::NEG_INFINITY, &Device::Cpu).unwrap().broadcast_as((96, 40)).unwrap();
         let mask = table.where_cond(&hidden, &hidden.zeros_like().unwrap()).unwrap();
         let exact: Vec<Tensor> = given.iter().map(|x| x.to_dtype(DType::F64).unwrap()).collect();
@@ -123,7 +124,7 @@ fn log_probabilities(engine: &dyn Engine, batch: Batch) -> Vec<f64> {
 }
 
 #[test]
-fn layers_that_are_read_when_they_are_needed_are_the_layers_that_stay() {
+fn layers_loaded_on_demand_equal_resident_layers() {
     let Some(device) = gpu() else { return };
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let folder = fixture("arch").join(name);
@@ -141,7 +142,7 @@ fn layers_that_are_read_when_they_are_needed_are_the_layers_that_stay() {
     }
 }
 
-/// Windows that are longer and shorter than what a kernel takes at a time, and contexts that several segments continue.
+/// Builds windows longer and shorter than a kernel's block, and contexts that several segments continue.
 fn windows_and_trees(vocab: usize) -> Batch {
     let ids =
         |seed: usize, count: usize| (0..count).map(|i| ((seed * 7919 + i * 31) % vocab) as u32).collect::<Vec<_>>();
@@ -159,7 +160,7 @@ fn windows_and_trees(vocab: usize) -> Batch {
 }
 
 #[test]
-fn rows_of_windows_and_trees_see_on_a_gpu_what_they_see_on_a_processor() {
+fn gpu_rows_of_windows_and_trees_attend_as_on_the_cpu() {
     let Some(device) = gpu() else { return };
     for name in ["llama-gqa", "llama3-rope", "mistral", "olmo2", "qwen2", "qwen3"] {
         let folder = fixture("arch").join(name);

@@ -1,6 +1,6 @@
 //! Recoveries on a real trained model against the reference implementations (oracle `stories260k`; tolerances from its
-//! README), and what has to hold of them on any model.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! README), and properties that hold on any model.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
 use crate::common::stories::{Calibrated, LAYERS, calibrated, oracle, perplexities, recovery};
@@ -11,7 +11,7 @@ use ghostlab_core::model::{Batch, Decoder, Engine, Model, Operator, Program, Rep
 use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Solution, Span};
 use serde_json::{Value, json};
 
-/// Name, options, key in the oracle's numbers, key in its operators.
+/// Returns name, options, key in the oracle's numbers, and key in its operators.
 fn recoveries() -> Vec<(&'static str, Value, &'static str, &'static str)> {
     vec![
         ("none", json!({}), "pruned", ""),
@@ -28,7 +28,7 @@ fn matrix(operator: &Operator) -> Vec<f64> {
     operator.to_dense().unwrap().into_iter().map(f64::from).collect()
 }
 
-/// The program of a backbone without `removed`, repaired by one solution for each start.
+/// Builds the program without `removed`, repaired by one solution per start.
 fn program(layers: usize, removed: &[usize], solutions: &[(usize, Solution)]) -> Program {
     let mut repairs = Repairs::default();
     for (start, solution) in solutions {
@@ -58,7 +58,8 @@ fn operators_and_their_numbers_equal_the_reference() {
         let rows = |site| -> Vec<f64> {
             calibration.activations.rows(site, 0..2048).unwrap().iter().map(|&v| v.into()).collect()
         };
-        let (pre, middle) = (rows(HookPoint::Stream(2)), rows(HookPoint::Middle(1)));
+        let pre = rows(HookPoint::Stream(2));
+        let middle = rows(HookPoint::Middle(1));
         let branch: Vec<f64> = pre.iter().zip(&middle).map(|(pre, middle)| pre - middle).collect();
         for (name, ours) in [("x_pre", pre), ("x_post", rows(HookPoint::Stream(3))), ("mlp_out", branch)] {
             let error = relative_error(&ours, &flat(&matrices[name]));
@@ -117,7 +118,7 @@ fn perplexities_equal_the_reference() {
 }
 
 #[test]
-fn layer_by_layer_repairs_of_several_regions_equal_the_reference() {
+fn layerwise_repairs_of_regions_equal_the_reference() {
     let Some(oracle) = oracle() else { return };
     for engine in oracle.engines() {
         let calibration = oracle.calibration(&*engine);
@@ -147,7 +148,7 @@ fn layer_by_layer_repairs_of_several_regions_equal_the_reference() {
     }
 }
 
-/// Pseudo-random windows for a fixture backbone.
+/// Returns pseudo-random windows for a fixture backbone.
 fn windows(sequences: usize, length: usize, vocab: usize) -> Windows {
     let mut state = 12345u64;
     let mut next = || {
@@ -203,7 +204,8 @@ fn both_solvers_of_ghosted_agree_when_the_rank_is_full() {
         let world = world(name, 8, 64);
         let boundary = world.calibration.boundary(&world.decoder, 1, 3);
         let of = |solver: &str| recovery("ghosted", json!({"solver": solver})).solve(&boundary).unwrap();
-        let (normal, svd) = (of("normal"), of("svd"));
+        let normal = of("normal");
+        let svd = of("svd");
         assert_eq!(normal.system.unwrap().rank, world.decoder.config().hidden);
         assert_eq!(svd.system.unwrap().rank, normal.system.unwrap().rank);
         assert_close("condition", normal.system.unwrap().condition, svd.system.unwrap().condition, 1e-2);
@@ -228,7 +230,7 @@ fn fewer_tokens_than_channels_are_said_and_still_repaired() {
         assert!(solution.system.unwrap().condition.is_infinite());
         let operator = matrix(solution.repair.operator().unwrap());
         assert!(operator.iter().all(|v| v.is_finite()), "{name} {options}");
-        // As many unknowns as equations: the boundary is met.
+        // As many unknowns as equations: the boundary is matched exactly.
         let residual = RepairMetrics::of(&boundary, &solution.repair).unwrap().relative_residual;
         assert!(residual < 1e-2, "{name} {options}: {residual}");
     }
@@ -262,7 +264,7 @@ fn folding_a_map_equals_applying_it() {
 }
 
 #[test]
-fn before_a_norm_one_factor_for_all_does_nothing_and_factors_by_channel_keep_their_proportions() {
+fn before_a_norm_only_channel_proportions_matter() {
     // Without the norms' epsilon they are scale-free.
     let folder = tempfile::tempdir().unwrap();
     let mut config = common::json(&fixture("arch/olmo2/config.json"));
@@ -283,14 +285,14 @@ fn before_a_norm_one_factor_for_all_does_nothing_and_factors_by_channel_keep_the
     let once = run(&folded(by_channel(1.0)), &dense, &batch);
     assert!(relative_error(&run(&folded(by_channel(3.0)), &dense, &batch), &once) <= 1e-5);
     assert!(relative_error(&once, &plain) > 1e-2, "unequal factors do something");
-    // So the original method, which is about one factor, is no change of weights there, and says so.
+    // The original method multiplies by about one, so it changes no weights there and reports that.
     let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
     let solution = recovery("prune-and-comp", json!({"granularity": "scalar"}));
     let solution = solution.solve(&calibration.boundary(&decoder, 2, 3)).unwrap();
     assert!(matches!(solution.repair, Repair::Stream(_)) && solution.notes[0].contains("norm"), "{:?}", solution.notes);
 }
 
-/// The stream that enters the head.
+/// Computes the stream that enters the head.
 fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
     let mut x = decoder.begin(batch).unwrap();
     for step in program.0.iter().filter(|step| !matches!(step, Step::Embed | Step::Head)) {
@@ -300,8 +302,8 @@ fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
 }
 
 #[test]
-fn the_scalar_prune_and_comp_only_scales_what_earlier_layers_give() {
-    // The fixture's stream is so small that the norms' epsilon (1e-5) counts beside it: without it they are scale-free.
+fn scalar_prune_and_comp_only_scales_earlier_layers() {
+    // The fixture's stream is so small that the norms' epsilon (1e-5) matters: without it they are scale-free.
     let folder = tempfile::tempdir().unwrap();
     let mut config = common::json(&fixture("arch/llama-gqa/config.json"));
     config["rms_norm_eps"] = json!(1e-20);
@@ -315,7 +317,7 @@ fn the_scalar_prune_and_comp_only_scales_what_earlier_layers_give() {
         recovery("prune-and-comp", json!({"granularity": "scalar", "target": "stream"})).solve(&boundary).unwrap();
     let operator = solution.repair.operator().unwrap().clone();
     let factor = operator.to_dense().unwrap()[0];
-    // By its definition: the ratio of mean magnitudes.
+    // Indexed by definition: the ratio of mean magnitudes.
     let mean = |site| -> f64 {
         let rows = world.calibration.activations.rows(site, 0..512).unwrap();
         rows.iter().map(|&v| f64::from(v.abs())).sum::<f64>()
@@ -329,7 +331,8 @@ fn the_scalar_prune_and_comp_only_scales_what_earlier_layers_give() {
             folded.folded(Sublayer::Attention, layer, &scalar).unwrap().folded(Sublayer::Mlp, layer, &scalar).unwrap();
     }
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
-    let (mut plain, mut scaled) = (world.decoder.begin(&batch).unwrap(), world.decoder.begin(&batch).unwrap());
+    let mut plain = world.decoder.begin(&batch).unwrap();
+    let mut scaled = world.decoder.begin(&batch).unwrap();
     scaled = (scaled * f64::from(factor)).unwrap();
     for step in [Step::Attention(0), Step::Mlp(0), Step::Attention(1), Step::Mlp(1)] {
         plain = world.decoder.advance(&batch, &step, &plain).unwrap();
@@ -346,7 +349,7 @@ fn the_scalar_prune_and_comp_only_scales_what_earlier_layers_give() {
 }
 
 #[test]
-fn the_boundary_error_is_what_the_repaired_backbone_really_makes() {
+fn boundary_error_is_that_of_the_repaired_backbone() {
     for name in ["llama-gqa", "olmo2"] {
         let world = world(name, 4, 32);
         let boundary = world.calibration.boundary(&world.decoder, 2, 4);
@@ -396,7 +399,7 @@ fn regions_at_both_ends_are_repaired_or_refused_with_the_reason() {
 }
 
 #[test]
-fn a_bias_and_a_whole_rank_leave_no_more_than_ghosted_and_a_low_rank_no_less() {
+fn bias_and_full_rank_never_exceed_the_ghosted_error() {
     let world = world("qwen3", 8, 64);
     let boundary = world.calibration.boundary(&world.decoder, 1, 3);
     let residual = |name: &str, options: Value| {
@@ -411,7 +414,7 @@ fn a_bias_and_a_whole_rank_leave_no_more_than_ghosted_and_a_low_rank_no_less() {
 }
 
 #[test]
-fn a_sequential_repair_leaves_less_at_its_last_boundary_than_one_from_dense_streams() {
+fn sequential_repair_lowers_the_error_of_its_last_boundary() {
     let world = world("llama-gqa", 8, 64);
     let removed = [1, 3];
     let batch = Batch::windows(windows(8, 64, world.decoder.config().vocab).iter());
@@ -429,12 +432,13 @@ fn a_sequential_repair_leaves_less_at_its_last_boundary_than_one_from_dense_stre
         let given = run(&world.decoder, &program(4, &removed, &solutions), &batch);
         given.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).powi(2)).sum::<f64>()
     };
-    let (sequential, ghosted) = (left("sequential"), left("ghosted"));
+    let sequential = left("sequential");
+    let ghosted = left("ghosted");
     assert!(sequential < 0.999 * ghosted, "{sequential} {ghosted}");
 }
 
 #[test]
-fn maps_of_every_form_are_the_same_on_both_engines_and_no_weight_takes_a_bias_in() {
+fn maps_agree_on_engines_and_weights_absorb_no_bias() {
     let noise = |count: usize, seed: usize| -> Vec<f32> {
         (0..count).map(|at| 0.1 * ((at * 7919 + seed * 104_729) as f32 * 0.37).sin()).collect()
     };

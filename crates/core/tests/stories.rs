@@ -1,6 +1,6 @@
 //! Every step on a real trained model (5 layers, C = 64) against the reference implementations (oracle `stories260k`;
 //! tolerances from its README).
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
 use crate::common::stories::{LAYERS, oracle, perplexities};
@@ -71,7 +71,7 @@ fn cosines_equal_the_reference_on_both_axes() {
     }
 }
 
-/// What the criteria ask, answered by the real backbone on the oracle's windows.
+/// Answers the queries of criteria with the real backbone on the oracle's windows.
 struct Witness<'a> {
     oracle: &'a common::stories::Oracle,
     engine: &'a dyn Engine,
@@ -139,9 +139,10 @@ fn leave_one_out_perplexities_equal_the_reference() {
     }
 }
 
-/// The rows `x` and their right-hand sides in blocks of 500, to both ways of solving.
+/// Adds the rows `x` and their right-hand sides in blocks of 500 to both solvers.
 fn systems(x: &[f64], y: &[f64]) -> (NormalEquations, StreamingQr) {
-    let (mut normal, mut tall) = (NormalEquations::new(64), StreamingQr::new(64));
+    let mut normal = NormalEquations::new(64);
+    let mut tall = StreamingQr::new(64);
     for (x, y) in x.chunks(64 * 500).zip(y.chunks(64 * 500)) {
         normal.add(x, y);
         tall.add(x, y);

@@ -1,8 +1,8 @@
-//! Greedy generation against transformers' own, in f32, token for token: the embedded backbones, a real one where it lies
-//! beside the checkout, and small random models of other architectures.
+//! Greedy generation against transformers' own, in f32, token for token: the embedded backbones, a real one if present
+//! next to the checkout, and small random models of other architectures.
 //!
 //! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has transformers. `.ci/run` makes one.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it compared")]
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
 use ghostlab_core::model::{Decoder, Program, Trie};
 use serde::Deserialize;
 
-/// As the script writes it.
+/// In the script's format.
 #[derive(Deserialize)]
 struct Golden {
     prompt: Vec<u32>,
@@ -52,7 +52,8 @@ fn greedy_tokens_are_those_of_transformers_at_every_batch() {
         let prompts: Vec<Prompt> = golden.iter().enumerate().map(prompt).collect();
         let engine = Decoder::load(folder).unwrap();
         let program = [Program::dense(engine.config().layers)];
-        let (mut tokens, mut ties) = (0, 0);
+        let mut tokens = 0;
+        let mut ties = 0;
         for batch in [1, 7, 64] {
             let settings = Settings { batch, ..Settings::greedy(NEW, 200) };
             let ours = generate(&engine, &Trie::new(&program), &prompts, &settings, &Ids, &mut ()).unwrap();

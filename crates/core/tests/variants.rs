@@ -1,10 +1,10 @@
 //! Variants run together give what each gives alone.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::{engines, fixture};
 use ghostlab_core::model::{Batch, CPU, Operator, Program, ScoredRow, Step, Sublayer, Trie};
 
-/// Some operators that are neither the identity nor symmetric.
+/// Returns an operator that is neither the identity nor symmetric.
 fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
     let element = |i: usize| {
         let noise = ((i * 7919 + seed * 104_729) % 1000) as f32 / 1000.0 - 0.5;
@@ -13,7 +13,8 @@ fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
     Operator::dense(channels, (0..channels * channels).map(element).collect()).unwrap()
 }
 
-/// Dense, and cuts in the middle, at the start, at the end and in two places, each with and without an operator.
+/// Returns programs: dense, and cuts in the middle, at the start, at the end and in two places, with and without an
+/// operator.
 fn programs(layers: usize, channels: usize) -> Vec<Program> {
     let diagonal = Operator::diagonal((0..channels).map(|c| 0.8 + c as f32 / 200.0).collect()).unwrap();
     let mut programs = vec![Program::dense(layers)];
@@ -29,7 +30,8 @@ fn programs(layers: usize, channels: usize) -> Vec<Program> {
 fn what_runs_on_scored_rows_only_scores_the_same() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let engines = engines(&fixture(&format!("arch/{name}")));
-        let (layers, channels) = (engines[0].config().layers, engines[0].config().hidden);
+        let layers = engines[0].config().layers;
+        let channels = engines[0].config().hidden;
         let mut programs = programs(layers, channels);
         let edit = Operator::diagonal(vec![1.1; channels]).unwrap();
         let mut edited = Program::dense(layers);
@@ -46,12 +48,14 @@ fn what_runs_on_scored_rows_only_scores_the_same() {
             let all = engine.run(&Trie::new(&programs), &batch, &mut ()).unwrap();
             let scored = engine.run(&Trie::scoring(&programs), &batch, &mut ()).unwrap();
             for ((program, all), scored) in programs.iter().zip(all).zip(scored) {
-                let (all, scored) = (all.unwrap(), scored.unwrap());
+                let all = all.unwrap();
+                let scored = scored.unwrap();
                 assert_eq!((all.len(), scored.len()), (batch.targets.len(), batch.targets.len()));
                 // The CPU engine's rows are the same to the bit, so that a score does not tell what else was scored with it.
                 let most = if engine.id() == CPU { 0.0 } else { 1e-6 };
                 for (a, b) in all.iter().zip(&scored) {
-                    let (a, b) = (a.log_probability, b.log_probability);
+                    let a = a.log_probability;
+                    let b = b.log_probability;
                     assert!(((a - b) / b).abs() <= most, "{} {name}: {program:?}: {a} {b}", engine.id().name);
                 }
             }
@@ -70,10 +74,12 @@ fn every_variant_equals_its_own_separate_run() {
             let together = engine.run(&Trie::new(&programs), &batch, &mut ()).unwrap();
             for (program, together) in programs.iter().zip(together) {
                 let alone = engine.run(&Trie::new(std::slice::from_ref(program)), &batch, &mut ()).unwrap();
-                let (together, alone) = (together.unwrap(), alone[0].clone().unwrap());
+                let together = together.unwrap();
+                let alone = alone[0].clone().unwrap();
                 assert_eq!(together.len(), 99 + 128);
                 for (a, b) in together.iter().zip(&alone) {
-                    let (a, b) = (a.log_probability, b.log_probability);
+                    let a = a.log_probability;
+                    let b = b.log_probability;
                     assert!(((a - b) / b).abs() <= 1e-6, "{} {name}: {program:?}: {a} {b}", engine.id().name);
                 }
             }
@@ -92,7 +98,8 @@ fn a_window_s_score_does_not_depend_on_its_batch() {
         for (window, expected) in windows.iter().zip(all.chunks(59)) {
             let alone = engine.run(&trie, &Batch::windows([*window]), &mut ()).unwrap();
             for (a, b) in alone[0].as_ref().unwrap().iter().zip(expected) {
-                let (a, b) = (a.log_probability, b.log_probability);
+                let a = a.log_probability;
+                let b = b.log_probability;
                 assert!((a - b).abs() <= 1e-4, "{a} {b}");
             }
         }

@@ -20,8 +20,14 @@ fn main() -> ExitCode {
             return ExitCode::from(error.exit_code());
         }
     };
-    let (mut tasks, mut groups, mut tags, mut classes) = (0, 0, 0, 0);
-    let (mut plain, mut taken, mut hooked, mut by_ours) = (0, 0, 0, 0);
+    let mut tasks = 0;
+    let mut groups = 0;
+    let mut tags = 0;
+    let mut classes = 0;
+    let mut plain = 0;
+    let mut taken = 0;
+    let mut hooked = 0;
+    let mut by_ours = 0;
     let mut reasons: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for (name, entry) in library.entries() {
         let node = match entry {

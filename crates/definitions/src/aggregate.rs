@@ -11,25 +11,25 @@ use crate::value::Value;
 
 /// How many samples the harness draws for a standard error, and for one of a translation metric.
 pub const DRAWS: usize = 100_000;
-const FEW_DRAWS: usize = 100;
+const SLOW_METRIC_DRAWS: usize = 100;
 
-/// What a metric notes of a document.
+/// What a metric records per document.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     /// A number.
     Number(f64),
-    /// A log-likelihood and what it is shared by: words or bytes.
+    /// A log-likelihood and its divisor: words or bytes.
     Weighted(f64, f64),
     /// The right label and the predicted one.
     Labels(Value, i64),
     /// The right choice and the probability of each.
     Probabilities(usize, Vec<f64>),
-    /// A reference and the text beside it.
+    /// A reference and the text compared with it.
     Texts(String, String),
 }
 
 impl Item {
-    /// Whether something is so, as a number.
+    /// Converts a boolean to a number.
     pub(crate) fn hit(hit: bool) -> Self {
         Self::Number(f64::from(u8::from(hit)))
     }
@@ -88,7 +88,7 @@ ghostlab_core::named!(
 );
 
 impl Aggregation {
-    /// Whether it takes the same as another.
+    /// Returns whether two aggregations take the same items.
     pub fn like(self, other: Self) -> bool {
         let sort = |one: Self| match one {
             Self::Mean | Self::Median | Self::NanMean | Self::Perplexity => 0,
@@ -100,7 +100,7 @@ impl Aggregation {
         sort(self) == sort(other)
     }
 
-    /// The score.
+    /// Computes the score.
     ///
     /// # Errors
     /// When there is nothing to aggregate, or the F1 of one label is asked for and there are several others.
@@ -142,8 +142,8 @@ impl Aggregation {
         })
     }
 
-    /// What a perplexity is made of: of each document its loss in nats, and what their sum is shared by, which are documents,
-    /// words or bytes. None of another aggregation.
+    /// Returns the losses of a perplexity in nats per document, and the divisor of their sum: documents, words or bytes.
+    /// `None` for other aggregations.
     pub fn losses(self, items: &[Item]) -> Option<(Vec<f64>, f64)> {
         let part = |item: &Item| match (self, item) {
             (Self::Perplexity, Item::Number(number)) => Some((-number, 1.0)),
@@ -155,12 +155,12 @@ impl Aggregation {
         Some((losses, weights.iter().sum()))
     }
 
-    /// The score of a perplexity whose loss is so large for each document, word or byte.
+    /// Converts a mean loss to the score of a perplexity.
     pub fn of_loss(self, nats: f64) -> f64 {
         if self == Self::BitsPerByte { nats / std::f64::consts::LN_2 } else { nats.exp() }
     }
 
-    /// Whether its standard error is drawn, which takes long.
+    /// Returns whether the standard error is bootstrapped, which is slow.
     pub fn draws_error(self) -> bool {
         match self {
             Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => true,
@@ -169,8 +169,8 @@ impl Aggregation {
         }
     }
 
-    /// The standard error; none where the harness says `N/A`. Of a mean it is exact, of others drawn `draws` times
-    /// ([`DRAWS`] in the harness) with its own generators: chunk `i` of at most 1,000 by `Random(i).choices`.
+    /// Computes the standard error, or `None` where the harness says `N/A`. It is exact for means; others use `draws`
+    /// bootstrap samples ([`DRAWS`] in the harness) with its generators: chunk `i` of at most 1,000 by `Random(i).choices`.
     ///
     /// # Errors
     /// When a drawn sample has no score.
@@ -183,7 +183,7 @@ impl Aggregation {
                 let numbers: Vec<f64> = items.iter().filter_map(Item::number).collect();
                 return Ok(Some(deviation(&numbers) / (items.len() as f64).sqrt()));
             }
-            Self::Bleu | Self::Chrf | Self::Ter => draws.min(FEW_DRAWS),
+            Self::Bleu | Self::Chrf | Self::Ter => draws.min(SLOW_METRIC_DRAWS),
             Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => draws,
             Self::WeightedPerplexity | Self::BitsPerByte | Self::WeightedF1 | Self::Brier => return Ok(None),
         };
@@ -203,14 +203,15 @@ impl Aggregation {
     }
 }
 
-/// The standard deviation of a sample.
+/// Computes the sample standard deviation.
 fn deviation(numbers: &[f64]) -> f64 {
     let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
     (numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / (numbers.len() as f64 - 1.0)).sqrt()
 }
 
 fn weighted(items: &[&Item]) -> f64 {
-    let (mut sum, mut weights) = (0.0, 0.0);
+    let mut sum = 0.0;
+    let mut weights = 0.0;
     for item in items {
         if let Item::Weighted(number, weight) = item {
             sum += number;
@@ -220,7 +221,7 @@ fn weighted(items: &[&Item]) -> f64 {
     sum / weights
 }
 
-/// Right and predicted labels, as numbers: -100 stands for a right label that is no choice.
+/// Returns gold and predicted labels as numbers; -100 stands for a gold label that is not a choice.
 fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
     let label = |item: &&Item| match item {
         Item::Labels(right, predicted) => Some((right.as_int().unwrap_or(-100), *predicted)),
@@ -229,7 +230,7 @@ fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
     items.iter().filter_map(label).collect()
 }
 
-/// How often a label is both, right, and predicted.
+/// Counts how often a label is both, gold, and predicted.
 fn counts(labels: &[(i64, i64)], of: i64) -> (f64, f64, f64) {
     let count = |test: &dyn Fn(&(i64, i64)) -> bool| labels.iter().filter(|pair| test(pair)).count() as f64;
     (count(&|(r, p)| *r == of && *p == of), count(&|(r, _)| *r == of), count(&|(_, p)| *p == of))
@@ -258,7 +259,8 @@ fn binary_f1(labels: &[(i64, i64)]) -> Result<f64> {
 }
 
 fn weighted_f1(labels: &[(i64, i64)]) -> f64 {
-    let (mut sum, mut weights) = (0.0, 0.0);
+    let mut sum = 0.0;
+    let mut weights = 0.0;
     for label in distinct(labels) {
         let right = counts(labels, label).1;
         sum += f1(labels, label) * right;
@@ -269,7 +271,10 @@ fn weighted_f1(labels: &[(i64, i64)]) -> f64 {
 
 fn matthews(labels: &[(i64, i64)]) -> f64 {
     let n = labels.len() as f64;
-    let (mut both, mut cross, mut right, mut predicted) = (0.0, 0.0, 0.0, 0.0);
+    let mut both = 0.0;
+    let mut cross = 0.0;
+    let mut right = 0.0;
+    let mut predicted = 0.0;
     for label in distinct(labels) {
         let (b, r, p) = counts(labels, label);
         both += b;
@@ -317,8 +322,8 @@ pub struct TaskScore {
     pub documents: usize,
 }
 
-/// A group's score of its tasks', with its standard error where all have one. The error is pooled by sizes even where the
-/// score is not, as in the harness.
+/// Aggregates a group's score from its tasks, with a standard error if all have one. The error is pooled by sizes even if
+/// the score is not, as in the harness.
 pub fn grouped(parts: &[TaskScore], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
     let size = |part: &TaskScore| part.documents as f64;
     let weight = |part: &TaskScore| if metric.by_size { size(part) } else { 1.0 };

@@ -64,7 +64,9 @@ pub(crate) fn next_tag(text: &str) -> Option<usize> {
 /// Counts the operators up to the end of a tag, and returns that end.
 fn operators(code: &str) -> (usize, usize) {
     const WORDS: [&str; 7] = ["and", "or", "not", "is", "in", "if", "else"];
-    let (mut count, mut quote, mut last) = (0, None, ' ');
+    let mut count = 0;
+    let mut quote = None;
+    let mut last = ' ';
     // Where the current word begins, if there is one.
     let mut word = 0;
     for (at, c) in code.char_indices() {

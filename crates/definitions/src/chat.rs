@@ -20,7 +20,7 @@ use crate::prompt::{Message, Role};
 use crate::template::{compiled, environment, explained};
 use crate::value::Value;
 
-/// What transformers puts behind the last message, to find where it ends.
+/// transformers appends this to the last message, to find where it ends.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// The special tokens that templates read.
 const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -41,7 +41,7 @@ impl fmt::Debug for ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template of a model's folder: `chat_template.jinja`, else the one in `tokenizer_config.json`.
+    /// Reads the template of a model's folder: `chat_template.jinja`, else the one in `tokenizer_config.json`.
     ///
     /// # Errors
     /// When the folder has none, or it is none.
@@ -80,7 +80,7 @@ impl ChatTemplate {
         Self::new(&source, TOKENS.into_iter().filter_map(token).collect(), &place)
     }
 
-    /// A template by its text; `tokens` are names and texts of special tokens, `place` is how messages name it.
+    /// Compiles a template; `tokens` are names and texts of special tokens, `place` is its name in messages.
     ///
     /// # Errors
     /// When it is no template.
@@ -107,13 +107,13 @@ impl ChatTemplate {
         &self.place
     }
 
-    /// The template with the special tokens that it may print: what its texts depend on.
+    /// Returns the template with the special tokens that it may print, which determine its output.
     pub fn content(&self) -> String {
         Value::List(vec![Value::from(&*self.source), Value::Map(self.tokens.clone())]).repr()
     }
 
-    /// Renders messages. With `continued` the text ends right behind the last message, else with the prompt to answer. A
-    /// template that raises is tried once more without system messages, as the harness does.
+    /// Renders messages. With `continued` the text ends right after the last message, otherwise with the generation
+    /// prompt. A template that raises is tried again without system messages, as lm-eval does.
     ///
     /// # Errors
     /// When the template raises or does not come to an end, or does not show the message that is to be continued.
@@ -163,7 +163,7 @@ impl ChatTemplate {
     }
 }
 
-/// Blocks of `generation` mark what an assistant says: they print what stands in them.
+/// Replaces `generation` blocks, which mark the assistant's text, by their content.
 fn plain_generation(source: &str) -> String {
     let mut out = String::new();
     let mut rest = source;
@@ -187,12 +187,12 @@ fn plain_generation(source: &str) -> String {
     out + rest
 }
 
-/// Seconds since 1970, universal time.
+/// Returns seconds since 1970, UTC.
 fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0))
 }
 
-/// C's `strftime` in universal time, for what templates print: chrono's, as far as the two are the same.
+/// Implements C's `strftime` in UTC by chrono, for the formats on which both agree.
 fn strftime(format: &str, seconds: i64) -> std::result::Result<String, JinjaError> {
     const SAME: &str = "dmyHIMSYBbAapFT%";
     let unknown =

@@ -1,5 +1,4 @@
-//! What a definition is, whatever it is called and wherever it stands: what its requests are made by, and what answers are
-//! judged by.
+//! The content of a definition, independent of its name and path: what builds the requests and judges the answers.
 
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
@@ -34,7 +33,7 @@ const NAMES: [&str; 15] = [
 const JUDGES: [&str; 2] = ["metric_list", "filter_list"];
 
 impl Definition {
-    /// The keys that requests are made by, as a literal of Python: equal for definitions that ask alike.
+    /// Returns the keys that determine requests as a Python literal, equal for definitions with equal requests.
     pub fn asks(&self) -> String {
         let bare = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
         let mut all = self.part(|key| !NAMES.contains(&key) && !JUDGES.contains(&key));
@@ -45,17 +44,17 @@ impl Definition {
         all.repr()
     }
 
-    /// All that it says, includes and overrides resolved.
+    /// Returns the definition with includes and overrides resolved.
     pub fn said(&self) -> &Value {
         &self.source
     }
 
-    /// The keys that answers are judged by.
+    /// Returns the keys that determine how answers are judged.
     pub fn judges(&self) -> String {
         self.part(|key| JUDGES.contains(&key)).repr()
     }
 
-    /// In an order of its own: that of keys means nothing.
+    /// Returns selected keys in a canonical order.
     fn part(&self, keep: impl Fn(&str) -> bool) -> Value {
         let Value::Map(pairs) = &self.source else { return Value::None };
         let mut pairs: Vec<(Value, Value)> = pairs

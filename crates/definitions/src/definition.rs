@@ -21,14 +21,14 @@ pub struct Data {
     pub path: String,
     /// The configuration, where there are several.
     pub name: Option<String>,
-    /// What else the loader is told (`data_files`, `data_dir`, `revision`, …).
+    /// Other loader arguments (`data_files`, `data_dir`, `revision`, …).
     pub options: Value,
-    /// The columns that every row has; none where nothing is said.
+    /// Columns that every row has; empty if not declared.
     pub fields: Vec<Column>,
 }
 
 impl Data {
-    /// The columns that are read of a table, where they are named.
+    /// Returns the columns to read, if they are declared.
     pub fn columns(&self) -> Option<Vec<String>> {
         (!self.fields.is_empty()).then(|| row::names(&self.fields))
     }
@@ -39,18 +39,18 @@ impl Data {
 pub enum Field {
     /// A column's name, or a template.
     Text(Box<Template>, String),
-    /// The same value for all.
+    /// Same value for all documents.
     Fixed(Value),
 }
 
-/// What is said of the examples.
+/// Settings of few-shot examples.
 #[derive(Debug, Clone)]
 pub struct Examples {
     /// Whether the first ones are taken, in their order, or others drawn.
     pub first: bool,
     /// The split that they are from.
     pub split: Option<String>,
-    /// The examples themselves, where they stand in the definition.
+    /// The examples themselves, if the definition lists them.
     pub samples: Option<Vec<Value>>,
     /// Question, answer and choices of an example.
     pub text: Field,
@@ -58,7 +58,7 @@ pub struct Examples {
     pub target: Field,
     /// Its choices.
     pub choices: Option<Field>,
-    /// What the answer begins with.
+    /// Text prepended to the answer.
     pub prefix: Option<Field>,
     /// Between question and answer.
     pub target_delimiter: String,
@@ -71,7 +71,7 @@ pub struct Examples {
 pub struct Definition {
     /// Its name.
     pub name: String,
-    /// What tables call it.
+    /// Name in tables.
     pub alias: String,
     /// Its version; `Yaml` where none is given.
     pub version: String,
@@ -85,9 +85,9 @@ pub struct Definition {
     pub test: Option<String>,
     /// Only rows with one of these values in these columns are documents.
     pub keep_rows: Vec<(String, Vec<Value>)>,
-    /// What adds columns to a row.
+    /// Adds columns to a row.
     pub prepare: Option<Prepare>,
-    /// What is asked for.
+    /// Type of the request.
     pub output: Output,
     /// The question.
     pub text: Field,
@@ -95,25 +95,25 @@ pub struct Definition {
     pub target: Field,
     /// The choices.
     pub choices: Option<Field>,
-    /// What the answer begins with.
+    /// Text prepended to the answer.
     pub prefix: Option<Field>,
-    /// What stands before all examples.
+    /// Text before all examples.
     pub description: Option<Field>,
     /// Between question and answer.
     pub target_delimiter: String,
     /// Examples.
     pub examples: Examples,
-    /// How many of them; none where nothing is said.
+    /// Number of examples; `None` if not given.
     pub shots: Option<usize>,
     /// Between system text and description.
     pub fewshot_delimiter: String,
-    /// What a generation is told: stops, lengths, sampling.
+    /// Arguments of generation: stops, lengths, sampling.
     pub generation: Value,
     /// How often each request is made.
     pub repeats: usize,
-    /// What is done with answers before they are scored.
+    /// Filters applied to answers before scoring.
     pub filters: Vec<Pipeline>,
-    /// What is counted.
+    /// Metrics to compute.
     pub metrics: Vec<Metric>,
     /// Where the definition stands.
     pub place: Place,
@@ -127,7 +127,7 @@ const WITHOUT_EFFECT: [&str; 7] =
 /// Keys that need Python, pictures or sound.
 const NOT_OFFERED: [&str; 7] =
     ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
-/// What the loader of a data set may be told; the first has no effect, as no script is ever run.
+/// Loader arguments; the first has no effect, as no script is ever run.
 const LOADING: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
 const KEYS: [&str; 26] = [
     "task",
@@ -159,7 +159,7 @@ const KEYS: [&str; 26] = [
 ];
 
 impl Definition {
-    /// How many examples stand before a question where so many are asked for: one that says 0 keeps it.
+    /// Returns the number of examples before a question. An explicit 0 in the definition wins.
     pub fn shots(&self, asked: Option<usize>) -> usize {
         match self.shots {
             Some(0) => 0,
@@ -167,12 +167,12 @@ impl Definition {
         }
     }
 
-    /// The split that is evaluated.
+    /// Returns the evaluated split.
     pub fn evaluated(&self) -> &str {
         self.test.as_deref().or(self.validation.as_deref()).unwrap_or_default()
     }
 
-    /// The split that examples are from; none where they stand in the definition.
+    /// Returns the split of the examples. `None` if the definition lists them.
     pub fn exampled(&self) -> Option<&str> {
         let Examples { split, samples, .. } = &self.examples;
         match (split, samples) {
@@ -198,7 +198,7 @@ struct KeyReader<'a> {
 }
 
 impl KeyReader<'_> {
-    /// What stands under a key; nothing where it is `null`. A hook is refused.
+    /// Returns the value of a key, or `None` for `null`. Refuses hooks.
     fn get(&self, key: &str) -> Result<Option<&Node>> {
         match self.node.get(key) {
             Some(Node { tree: Tree::Hook(function), place }) => Err(hooked(key, function, place)),
@@ -212,7 +212,7 @@ impl KeyReader<'_> {
         node.text().map(|text| Some(text.to_owned())).ok_or_else(|| wrong(key, "a text", node))
     }
 
-    /// A text that may not be `null`, which the harness would join to others.
+    /// Returns a text that must not be `null`, because the harness would concatenate it.
     fn joined(&self, key: &str, other: &str) -> Result<String> {
         match self.node.get(key) {
             Some(node) if node.is_null() => Err(wrong(key, "a text", node)),
@@ -257,7 +257,7 @@ impl KeyReader<'_> {
         Ok(())
     }
 
-    /// A hook anywhere but where one of our keys says the same.
+    /// Finds a hook outside the keys that have an equivalent of ours.
     fn other_hook(&self) -> Option<(String, &Node)> {
         self.node.pairs().iter().find_map(|(key, node)| {
             let name = key.text();
@@ -317,7 +317,8 @@ impl KeyReader<'_> {
         if output == Output::MultipleChoice && choices.is_none() {
             return Err(absent("doc_to_choice"));
         }
-        let (test, validation) = (self.text("test_split")?, self.text("validation_split")?);
+        let test = self.text("test_split")?;
+        let validation = self.text("validation_split")?;
         if test.is_none() && validation.is_none() {
             return Err(absent("test_split").expected("`test_split` or `validation_split`"));
         }
@@ -479,7 +480,7 @@ impl KeyReader<'_> {
                 item.set(&Value::from("aggregation"), Node { tree: name, place });
             }
             let metric = Metric::read(&item, output)?;
-            // Of one metric the last entry counts, as keys of a map do.
+            // The last entry of a metric wins, as with keys of a map.
             match metrics.iter_mut().find(|old| old.kind == metric.kind) {
                 Some(old) => *old = metric,
                 None => metrics.push(metric),
@@ -538,7 +539,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
                 Some("first_n") => examples.first = true,
                 _ => return Err(wrong(&full, "default or first_n", node)),
             },
-            // What is set to nothing here takes nothing over from the task.
+            // A null here overrides the task's value.
             "split" => examples.split = if node.is_null() { None } else { Some(text()?) },
             "samples" if !node.is_null() => {
                 let Value::List(items) = node.plain()? else { return Err(wrong(&full, "a list of examples", node)) };

@@ -8,7 +8,7 @@ use crate::literal::literal;
 use crate::method::is_digit;
 use crate::value::Value;
 
-/// What the evaluated split tells of all documents.
+/// What all documents of the evaluated split have in common.
 #[derive(Debug, Clone)]
 pub struct Columns {
     /// Names of its columns: a field that is one of them is that column, as it is.
@@ -18,7 +18,7 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// What a field always is, what its column holds, or what `read` makes of the text that its template prints.
+    /// Returns a field's constant, its column's value, or `read` of its rendered template.
     fn value(
         &self,
         (key, field): (&str, &Field),
@@ -30,14 +30,14 @@ impl Columns {
             Field::Text(template, name) => (template, name),
         };
         if self.names.contains(name) {
-            let lacking = || Error::bad_input(format!("a document lacks the column `{name}`")).found(document.repr());
+            let lacking = || Error::bad_input(format!("a document has no column `{name}`")).found(document.repr());
             return document.get(name).cloned().ok_or_else(lacking);
         }
         activity::started(format_args!("`{key}`, {}", template.place()));
         read(template.render(document)?)
     }
 
-    /// `doc_to_text`: a text, or a number where there is a context for each choice.
+    /// Evaluates `doc_to_text`: a text, or a number if there is a context per choice.
     ///
     /// # Errors
     /// When it cannot be made of the document.
@@ -47,7 +47,7 @@ impl Columns {
         })
     }
 
-    /// `doc_to_target`: a text, a number of a choice, or a list of right answers.
+    /// Evaluates `doc_to_target`: a text, a choice number, or a list of correct answers.
     ///
     /// # Errors
     /// When it cannot be made of the document.
@@ -61,7 +61,7 @@ impl Columns {
         })
     }
 
-    /// `doc_to_choice`.
+    /// Evaluates `doc_to_choice`.
     ///
     /// # Errors
     /// When it cannot be made of the document, or is no list.
@@ -81,7 +81,7 @@ impl Columns {
         }
     }
 
-    /// `description` or `gen_prefix`: a column, or a rendered text.
+    /// Evaluates `description` or `gen_prefix`: a column, or a rendered text.
     ///
     /// # Errors
     /// When it cannot be made of the document, or is no text.

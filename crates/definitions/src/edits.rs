@@ -5,10 +5,10 @@ use std::collections::HashMap;
 
 use ghostlab_core::tasks::python::words;
 
-const MOST_WORDS: usize = 10;
-const MOST_DISTANCE: usize = 50;
+const MAX_WORDS: usize = 10;
+const MAX_DISTANCE: usize = 50;
 const BEAM: usize = 25;
-const MOST_CANDIDATES: usize = 1000;
+const MAX_CANDIDATES: usize = 1000;
 const INFINITE: i64 = 10_000_000_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,11 +20,13 @@ enum Edit {
     Unknown,
 }
 
-/// TER, in percent, of texts to one reference each: (reference, text). Lower is better.
+/// Computes TER in percent for pairs of reference and text. Lower is better.
 pub fn ter(pairs: &[(&str, &str)]) -> f64 {
-    let (mut edits, mut length) = (0usize, 0usize);
+    let mut edits = 0usize;
+    let mut length = 0usize;
     for (reference, text) in pairs {
-        let (reference, text) = (reference.to_lowercase(), text.to_lowercase());
+        let reference = reference.to_lowercase();
+        let text = text.to_lowercase();
         let mut numbers = HashMap::new();
         let mut numbered = |text: &str| {
             let ids = words(text).map(|word| {
@@ -33,7 +35,8 @@ pub fn ter(pairs: &[(&str, &str)]) -> f64 {
             });
             ids.collect::<Vec<usize>>()
         };
-        let (reference, text) = (numbered(&reference), numbered(&text));
+        let reference = numbered(&reference);
+        let text = numbered(&text);
         edits += rate(&text, &reference);
         length += reference.len();
     }
@@ -44,14 +47,16 @@ pub fn ter(pairs: &[(&str, &str)]) -> f64 {
     }
 }
 
-/// How many edits and shifts make one sequence of the other.
+/// Counts the edits and shifts that turn one sequence into the other.
 fn rate(text: &[usize], reference: &[usize]) -> usize {
     if reference.is_empty() {
         return text.len();
     }
-    let (mut words, mut shifts, mut checked) = (text.to_vec(), 0, 0);
+    let mut words = text.to_vec();
+    let mut shifts = 0;
+    let mut checked = 0;
     while let Some((gain, shifted)) = best_shift(&words, reference, &mut checked) {
-        if checked >= MOST_CANDIDATES || gain <= 0 {
+        if checked >= MAX_CANDIDATES || gain <= 0 {
             break;
         }
         shifts += 1;
@@ -60,7 +65,7 @@ fn rate(text: &[usize], reference: &[usize]) -> usize {
     shifts + usize::try_from(distance(&words, reference).0).unwrap_or(0)
 }
 
-/// The shift that helps most, with what it gains; none where nothing can be shifted.
+/// Returns the best shift and its gain, if any shift is possible.
 fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Option<(i64, Vec<usize>)> {
     let (before, trace) = distance(text, reference);
     let aligned = Alignment::of(&trace);
@@ -70,11 +75,11 @@ fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Optio
     let signed = |at: usize| i64::try_from(at).unwrap_or(i64::MAX);
     for from in 0..text.len() {
         for to in 0..reference.len() {
-            if from.abs_diff(to) > MOST_DISTANCE {
+            if from.abs_diff(to) > MAX_DISTANCE {
                 continue;
             }
             let mut length = 0;
-            while length < MOST_WORDS && text[from + length] == reference[to + length] {
+            while length < MAX_WORDS && text[from + length] == reference[to + length] {
                 length += 1;
                 candidates(&aligned, from, to, length, &mut |target| {
                     let shifted = shifted(text, from, length, target);
@@ -84,7 +89,7 @@ fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Optio
                         best = Some((key, shifted));
                     }
                 });
-                if *checked >= MOST_CANDIDATES {
+                if *checked >= MAX_CANDIDATES {
                     return best.map(|(key, shifted)| (key.0, shifted));
                 }
                 if text.len() == from + length || reference.len() == to + length {
@@ -96,7 +101,7 @@ fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Optio
     best.map(|(key, shifted)| (key.0, shifted))
 }
 
-/// Where a piece of the text may be shifted to.
+/// Finds the positions to which a piece of the text may be shifted.
 fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: &mut dyn FnMut(usize)) {
     if aligned.text_wrong[from..from + length].iter().all(|wrong| !wrong)
         || aligned.reference_wrong[to..to + length].iter().all(|wrong| !wrong)
@@ -135,7 +140,7 @@ fn shifted(words: &[usize], from: usize, length: usize, target: usize) -> Vec<us
     parts.concat()
 }
 
-/// Which word of the text stands at each of the reference, and which are wrong.
+/// Aligns words of the text with words of the reference and marks the wrong ones.
 struct Alignment {
     place: Vec<i64>,
     text_wrong: Vec<bool>,
@@ -143,7 +148,7 @@ struct Alignment {
 }
 
 impl Alignment {
-    /// Of the edits that make the reference of the text; here they are read the other way round.
+    /// Builds the alignment from the edits that turn the text into the reference, read in reverse.
     fn of(trace: &[Edit]) -> Self {
         let mut aligned = Self { place: Vec::new(), text_wrong: Vec::new(), reference_wrong: Vec::new() };
         let mut at = -1;
@@ -162,9 +167,10 @@ impl Alignment {
     }
 }
 
-/// The edit distance within a beam around the diagonal, and the edits.
+/// Computes the edit distance within a beam around the diagonal, and the edits.
 fn distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
-    let (rows, columns) = (text.len() + 1, reference.len() + 1);
+    let rows = text.len() + 1;
+    let columns = reference.len() + 1;
     let mut table = vec![vec![(INFINITE, Edit::Unknown); columns]; rows];
     for (at, cell) in (0..).zip(&mut table[0]) {
         *cell = (at, Edit::Insert);
@@ -191,7 +197,9 @@ fn distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
             }
         }
     }
-    let (mut i, mut j, mut trace) = (rows - 1, columns - 1, Vec::new());
+    let mut i = rows - 1;
+    let mut j = columns - 1;
+    let mut trace = Vec::new();
     while i > 0 || j > 0 {
         let edit = table[i][j].1;
         trace.push(edit);

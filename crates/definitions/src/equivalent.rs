@@ -1,5 +1,5 @@
-//! What a definition's file says, and its hooks that say no more than one of our two declarative keys. They are known by
-//! the text of their function; Python is never run.
+//! Entries of a definition's file, including hooks equivalent to one of our two declarative keys. They are recognized
+//! by the text of their function; Python is never run.
 //!
 //! | hook | is |
 //! | --- | --- |
@@ -18,7 +18,7 @@ use crate::pattern::Pattern;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree};
 
-/// The Python file of a hook and the name of its function.
+/// Returns the Python file and function name of a hook.
 fn source(hook: &str, place: &Place) -> Option<(String, String)> {
     let (module, function) = hook.trim().rsplit_once('.')?;
     if !module.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
@@ -28,7 +28,7 @@ fn source(hook: &str, place: &Place) -> Option<(String, String)> {
     Some((String::from_utf8(regular::read(&file).ok()?).ok()?, function.to_owned()))
 }
 
-/// The lines of a function, without blanks at their ends.
+/// Returns the lines of a function without trailing blanks.
 fn body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
     let begin = format!("def {function}(");
     let mut lines = text.lines().map(str::trim_end).skip_while(|line| !line.starts_with(&begin));
@@ -37,7 +37,7 @@ fn body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
     Some(std::iter::once(head).chain(inside.map(str::trim).filter(|line| !line.is_empty())).collect())
 }
 
-/// Whether an aggregation is the F1 weighted by how often each label is right.
+/// Returns whether an aggregation is the F1 score weighted by label frequency.
 pub fn is_weighted_f1(hook: &str, place: &Place) -> bool {
     if hook.trim() == "lm_eval.utils.weighted_f1_score" {
         return true;
@@ -69,7 +69,7 @@ struct Kept {
     /// Its second parameter.
     parameter: Option<String>,
     column: Value,
-    /// As Python writes it: a text, the parameter, or an f-string around it.
+    /// A Python expression: a string, the parameter, or an f-string around it.
     value: String,
 }
 
@@ -88,7 +88,7 @@ impl Kept {
         is_one.then_some(Self { parameter, column: literal(&column)?, value })
     }
 
-    /// The column with the value that it has to have, where the parameter is `argument`.
+    /// Returns the column with its required value, for the parameter `argument`.
     fn with(self, argument: Option<&str>) -> Option<Value> {
         let value = match (self.value.strip_prefix('f').filter(|rest| rest.starts_with(['"', '\''])), &self.parameter) {
             (Some(text), Some(parameter)) => {
@@ -107,13 +107,13 @@ impl Kept {
     }
 }
 
-/// What the groups of a pattern found, where it is found once.
+/// Returns the groups of a pattern that matches exactly once.
 fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
     let mut found = Pattern::new(pattern).ok()?.find_all(text).ok()?;
     (found.len() == 1).then(|| found.remove(0))
 }
 
-/// The column and value of a hook that keeps the rows of one value and does no more.
+/// Returns column and value of a hook that only filters rows by one value.
 pub fn kept_rows(hook: &str, place: &Place) -> Option<Value> {
     let (text, function) = source(hook, place)?;
     if let Some(lines) = body(&text, &function) {
@@ -139,12 +139,12 @@ pub fn kept_rows(hook: &str, place: &Place) -> Option<Value> {
     let values = literal(&written[0])?;
     let is_it =
         |value: &&str| renamed(value, &methods).is_some_and(|made| format!("{before}{made}{after}") == function);
-    // Of two values with one name the last is Python's.
+    // Same as in Python, the last of two values with one name wins.
     let value = values.as_list()?.iter().rev().filter_map(Value::as_text).find(is_it)?;
     kept.with(Some(value))
 }
 
-/// What `.lower()` and `.replace('a', 'b')` make of a text, one after the other; none of other methods.
+/// Applies `.lower()` and `.replace('a', 'b')` to a text in order. `None` for other methods.
 fn renamed(text: &str, methods: &str) -> Option<String> {
     let calls = Pattern::new(r"\.([A-Za-z0-9_]+)\(([^()]*)\)").ok()?.find_all(methods).ok()?;
     calls.into_iter().try_fold(text.to_owned(), |text, call| {
@@ -158,7 +158,7 @@ fn renamed(text: &str, methods: &str) -> Option<String> {
     })
 }
 
-/// All that a node says, hooks that are no more than one of our keys as that key, and `kept` as `keep_rows`.
+/// Resolves a node: equivalent hooks become our keys, and `kept` becomes `keep_rows`.
 pub(crate) fn said(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
     let mut pairs = Vec::new();
     for (key, node) in node.pairs() {

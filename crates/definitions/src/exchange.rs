@@ -27,7 +27,7 @@ impl Object for Ordered {
     }
 }
 
-/// A value as templates take it.
+/// Converts a value for templates.
 pub(crate) fn jinja(value: &Value) -> Jinja {
     match value {
         Value::None => Jinja::from(()),
@@ -42,7 +42,7 @@ pub(crate) fn jinja(value: &Value) -> Jinja {
     }
 }
 
-/// A value of a template as Python has it.
+/// Converts a template value to Python's.
 pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
     Ok(match value.kind() {
         ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
@@ -66,7 +66,7 @@ pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
 }
 
 /// Bytes that one rendering may make.
-pub(crate) const MOST_BYTES: usize = 256 << 20;
+pub(crate) const MAX_BYTES: usize = 256 << 20;
 
 thread_local! {
     /// Bytes that values have printed in the rendering of this thread.
@@ -78,7 +78,7 @@ pub(crate) fn begin() {
     PRINTED.set(0);
 }
 
-/// Counts bytes that a rendering makes.
+/// Counts rendered bytes against the limit.
 ///
 /// # Errors
 /// When there are too many.
@@ -86,6 +86,6 @@ pub(crate) fn printed(bytes: usize) -> Result<(), Error> {
     let all = PRINTED.get().saturating_add(bytes);
     PRINTED.set(all);
     let too_many =
-        || Error::new(ErrorKind::InvalidOperation, format!("it makes more than {} MB of text", MOST_BYTES >> 20));
-    if all > MOST_BYTES { Err(too_many()) } else { Ok(()) }
+        || Error::new(ErrorKind::InvalidOperation, format!("it makes more than {} MB of text", MAX_BYTES >> 20));
+    if all > MAX_BYTES { Err(too_many()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! What is done with answers before they are scored: the harness' filters.
+//! Filters applied to answers before scoring, as in lm-eval.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use crate::pattern::{Pattern, escaped};
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hooked, wrong};
 
-/// What a pattern finds, where it finds nothing.
+/// Result of a pattern without a match.
 const FALLBACK: &str = "[invalid]";
 /// The pattern where a definition gives none.
 const NUMBER: &str = r"#### (\-?[0-9\.\,]+)";
@@ -44,12 +44,12 @@ struct Extraction {
 }
 
 impl Pipeline {
-    /// The pipeline where a definition names none: the first answer.
+    /// Returns the default pipeline: the first answer.
     pub fn first() -> Self {
         Self { name: "none".to_owned(), steps: vec![FilterStep::TakeFirst] }
     }
 
-    /// Whether all it does is to take the first answer.
+    /// Returns whether the pipeline only takes the first answer.
     pub fn is_first(&self) -> bool {
         matches!(self.steps[..], [FilterStep::TakeFirst])
     }
@@ -77,7 +77,7 @@ impl Pipeline {
         Ok(Self { name: name.to_owned(), steps })
     }
 
-    /// One answer out of all that were given to a request.
+    /// Reduces all answers of a request to one.
     ///
     /// # Errors
     /// When a filter cannot be applied to what it gets, as in the harness.
@@ -183,12 +183,12 @@ impl FilterStep {
     }
 }
 
-/// What becomes of each answer.
+/// Applies `change` to each answer.
 fn each(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> Result<Value> {
     Ok(Value::List(items(answers)?.into_iter().map(change).collect::<Result<_>>()?))
 }
 
-/// What Python iterates over: the items of a list, the characters of a text.
+/// Returns what Python iterates over: the items of a list, the characters of a text.
 fn items(value: &Value) -> Result<Vec<Value>> {
     match value {
         Value::List(items) => Ok(items.clone()),
@@ -198,13 +198,13 @@ fn items(value: &Value) -> Result<Vec<Value>> {
 }
 
 impl Extraction {
-    /// The chosen match, and whether it is of several groups; none where there is no match.
+    /// Returns the selected match, and whether it has several groups. `None` without a match.
     fn find(&self, text: &str) -> Result<Option<(String, bool)>> {
         chosen(&self.pattern.find_all(text)?, self.select)
     }
 }
 
-/// Of all matches the one that is selected, of its groups the first that is not empty.
+/// Selects a match, and its first nonempty group.
 fn chosen(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
     if all.is_empty() {
         return Ok(None);
@@ -263,7 +263,7 @@ fn choice(
         if part.is_empty() {
             let found =
                 chosen(&by_text.find_all(&cleaned(answer)?)?, own.select)?.map_or(String::new(), |(part, _)| part);
-            // Of equal choices the last one stands for the text.
+            // The last of equal choices one is returned.
             part = named(found, &|part| texts.iter().rposition(|text| text == part));
         }
         if part.is_empty() {
@@ -274,7 +274,7 @@ fn choice(
     })
 }
 
-/// Options of a filter; what is not asked for is refused.
+/// Options of a filter; unknown options are refused.
 struct FilterOptions<'a> {
     node: &'a Node,
     used: Vec<&'static str>,
@@ -310,7 +310,8 @@ impl FilterOptions<'_> {
             Some(Value::Text(text)) => Ok(text),
             Some(_) => Err(wrong(key, "a text", self.node)),
         };
-        let (source, fallback) = (text("regex_pattern", NUMBER)?, text("fallback", FALLBACK)?);
+        let source = text("regex_pattern", NUMBER)?;
+        let fallback = text("fallback", FALLBACK)?;
         let select = match self.get("group_select") {
             None => 0,
             Some(value) => value.as_int().ok_or_else(|| wrong("group_select", "a whole number", self.node))?,

@@ -1,14 +1,14 @@
-//! What a generation is told: `generation_kwargs` as the harness reads them.
+//! Arguments of generation: `generation_kwargs` as lm-eval reads them.
 
 use ghostlab_core::error::{Error, Result, nearest};
 
 use crate::value::Value;
 
 /// How many tokens an answer has at most, where nothing says so.
-const MOST: usize = 256;
+const DEFAULT_MAX_TOKENS: usize = 256;
 /// The harness takes the first of these.
 const LIMITS: [&str; 4] = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
-/// Of how many of the likeliest tokens transformers draws, where nothing says so.
+/// Default of `top_k` in transformers.
 const TOP_K: usize = 50;
 
 /// Stops, length and sampling.
@@ -18,18 +18,18 @@ pub struct Generating {
     pub until: Vec<String>,
     /// Tokens of an answer at most.
     pub max_tokens: usize,
-    /// None: always the likeliest token.
+    /// `None`: greedy decoding.
     pub sampling: Option<Sampling>,
 }
 
 /// How tokens are drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// What logits are divided by.
+    /// Divisor of the logits.
     pub temperature: f64,
     /// The likeliest tokens whose probabilities reach this sum stay.
     pub top_p: f64,
-    /// So many of the likeliest tokens stay; none leaves none out.
+    /// Number of most likely tokens kept; `None` keeps all.
     pub top_k: Option<usize>,
 }
 
@@ -48,7 +48,8 @@ impl Generating {
             pairs.iter().find(|(key, value)| !known(key.as_text().unwrap_or_default()) && !matches!(value, Value::None))
         {
             let expected = "until, max_gen_toks, do_sample, temperature, top_p, top_k";
-            let (error, key) = (wrong(&key.text(), expected, value), key.text());
+            let error = wrong(&key.text(), expected, value);
+            let key = key.text();
             return Err(match nearest(&key, OTHERS.into_iter().chain(LIMITS)) {
                 Some(near) => error.hint(format!("is `{near}` meant?")),
                 None => error,
@@ -64,7 +65,7 @@ impl Generating {
             Some(one) => vec![one.text()],
         };
         let max_tokens = match LIMITS.iter().find_map(|key| Some((*key, get(key)?))) {
-            None => MOST,
+            None => DEFAULT_MAX_TOKENS,
             Some((key, value)) => whole(key, value)?,
         };
         let temperature = get("temperature").map(|value| number("temperature", value)).transpose()?;
@@ -112,9 +113,9 @@ mod tests {
 
     #[test]
     fn lengths_stops_and_sampling_are_as_the_harness_reads_them() {
-        // By the rules 39 and 40 of lm-evaluation-harness (`models/utils.py`).
+        // Rules 39 and 40 of lm-evaluation-harness (`models/utils.py`).
         let list = |of: &[&str]| Value::List(of.iter().map(|text| Value::from(*text)).collect());
-        let plain = Generating { until: vec!["a".into()], max_tokens: MOST, sampling: None };
+        let plain = Generating { until: vec!["a".into()], max_tokens: DEFAULT_MAX_TOKENS, sampling: None };
         assert_eq!(read(&[("until", list(&["a", ""]))]).unwrap(), plain);
         assert_eq!(read(&[("until", Value::from("a"))]).unwrap(), plain);
         let greedy = [("temperature", Value::Float(0.7)), ("do_sample", Value::Bool(false))];

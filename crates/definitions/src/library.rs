@@ -14,12 +14,12 @@ use crate::yaml::{Node, Place, Tree, read_file, texts, wrong};
 
 /// Keys of a group; all others in its file are overrides for its tasks.
 const GROUP_KEYS: [&str; 5] = ["group", "group_alias", "task", "aggregate_metric_list", "metadata"];
-/// How deep groups may stand in groups.
-const DEEPEST: usize = 30;
+/// Maximum nesting depth of groups.
+const MAX_DEPTH: usize = 30;
 /// Members that a group may have, counting those of inner groups once per path that leads to them.
 const MAX_MEMBERS: usize = 20_000;
 
-/// What a name of a library stands for.
+/// What a name in a library refers to.
 #[derive(Debug, Clone)]
 pub enum Entry {
     /// A task's definition with its includes; a `class` of Python too, which is refused when it is asked for.
@@ -42,15 +42,15 @@ pub struct Library {
 pub struct Group {
     /// Its name; a group written inside of another is `outer::inner`.
     pub name: String,
-    /// What tables call it.
+    /// Name in tables.
     pub alias: String,
     /// Names of all its tasks.
     pub tasks: Vec<String>,
-    /// What is aggregated.
+    /// Metrics to aggregate.
     pub metrics: Vec<GroupMetric>,
 }
 
-/// What was asked for: tasks, and the groups that they came by.
+/// The requested tasks, with the groups that name them.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     /// Tasks, each once.
@@ -80,7 +80,7 @@ impl Library {
         Ok(all)
     }
 
-    /// Reads what an entry of a grid means: the tasks and groups of a file, of a folder, or of a name in a folder beside it.
+    /// Reads what an entry of a grid means: the tasks and groups of a file, of a folder, or of a name in a folder next to it.
     /// Nothing where there is neither a file nor a folder.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Library {
     fn of_file(path: &Path, folder: Option<&Path>) -> Result<Selection> {
         let own = path.display().to_string();
         let is_group = resolved(path)?.get("group").is_some();
-        // What a group names is looked for beside its file.
+        // What a group names is looked for next to its file.
         let beside = folder.or_else(|| path.parent().filter(|_| is_group));
         Self::of_folders(&beside.into_iter().collect::<Vec<_>>())?.select(&[&own])
     }
@@ -122,20 +122,20 @@ impl Library {
         self.entries.insert(name, Entry::Task(node));
     }
 
-    /// All names with what they stand for.
+    /// Iterates over all names and their entries.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// Why files were left out that cannot be read.
+    /// Returns why unreadable files were left out.
     pub fn unread(&self) -> &[String] {
         &self.unread
     }
 
-    /// Everything: groups that are in no other one, with their tasks, and the tasks that are in none.
+    /// Selects everything: top-level groups with their tasks, and tasks without a group.
     ///
     /// # Errors
-    /// When a definition needs what is not offered.
+    /// Fails when a definition needs an unsupported feature.
     pub fn all(&self) -> Result<Selection> {
         let mut selection = Selection::default();
         let mut inner: BTreeSet<String> = BTreeSet::new();
@@ -165,7 +165,7 @@ impl Library {
     /// Tasks and groups by names of tasks, groups and tags, or paths of files.
     ///
     /// # Errors
-    /// When there is no such name, one task is asked for twice, or a definition needs what is not offered.
+    /// Fails when a name is unknown, a task is requested twice, or a definition needs an unsupported feature.
     pub fn select(&self, names: &[&str]) -> Result<Selection> {
         let mut selection = Selection::default();
         let mut sources: BTreeMap<String, String> = BTreeMap::new();
@@ -185,7 +185,7 @@ impl Library {
     }
 }
 
-/// The files of a folder in the harness' order: by whole paths.
+/// Lists the files of a folder in the harness' order, by full path.
 fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -193,7 +193,8 @@ fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
         let failed = |error: std::io::Error| Error::io("read", &folder, &error);
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            let (path, name) = (entry.path(), entry.file_name());
+            let path = entry.path();
+            let name = entry.file_name();
             let kind = entry.file_type().map_err(failed)?;
             if kind.is_dir() && name != "__pycache__" && name != ".ipynb_checkpoints" {
                 folders.push(path);
@@ -206,7 +207,7 @@ fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A file with its includes: later ones override earlier ones, the file itself all of them, key by key.
+/// Reads a file with its includes: later ones override earlier ones, the file overrides all, key by key.
 ///
 /// # Errors
 /// When a file cannot be read, or is reached twice.
@@ -310,13 +311,13 @@ impl<'a> Nodes<'a> {
     }
 
     fn group(&mut self, name: &str, node: &Node, overrides: &Node, depth: usize) -> Result<Vec<String>> {
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return Err(Error::bad_input(format!("the group `{name}` contains itself")).at(&node.place));
         }
         let place = self.groups.len();
         let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
         self.groups.push(Group { name: name.to_owned(), alias, tasks: Vec::new(), metrics: group_metrics(node)? });
-        // What is no key of a group is one of its tasks; who names the group may override that.
+        // Keys that are not keys of a group are settings of its tasks; whoever names the group may override them.
         let mut below = Node::empty(node.place.clone());
         for (key, value) in node.pairs() {
             if !GROUP_KEYS.iter().any(|own| key.as_text() == Some(own)) {

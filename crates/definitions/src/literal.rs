@@ -66,7 +66,7 @@ impl LiteralReader<'_> {
         Some(character)
     }
 
-    /// Steps over `word` if it comes next.
+    /// Skips `word` if it comes next.
     fn take(&mut self, word: &str) -> bool {
         let found = self.rest().starts_with(word);
         if found {
@@ -75,7 +75,7 @@ impl LiteralReader<'_> {
         found
     }
 
-    /// Between tokens Python allows only these.
+    /// Skips the characters that Python allows between tokens.
     fn skip_space(&mut self) {
         while self.peek().is_some_and(|character| matches!(character, ' ' | '\t' | '\n' | '\r' | '\u{c}')) {
             self.at += 1;
@@ -119,11 +119,11 @@ impl LiteralReader<'_> {
         Ok(value)
     }
 
-    /// A list or tuple: values between commas, one more comma allowed at the end. One value in round brackets without
-    /// a comma is that value.
+    /// Parses a list or tuple with an optional trailing comma. One value in round brackets without a comma is that value.
     fn list(&mut self, close: char, depth: usize) -> Result<Value> {
         self.next();
-        let (mut values, mut comma) = (Vec::new(), false);
+        let mut values = Vec::new();
+        let mut comma = false;
         loop {
             self.skip_space();
             if self.peek() == Some(close) {
@@ -146,7 +146,7 @@ impl LiteralReader<'_> {
         }
     }
 
-    /// A dict, of whose equal keys the last counts; or a set.
+    /// Parses a dict, whose last duplicate key wins, or a set.
     fn braces(&mut self, depth: usize) -> Result<Value> {
         self.next();
         let (mut items, mut pairs): (Vec<Value>, Vec<(Value, Value)>) = (Vec::new(), Vec::new());
@@ -204,13 +204,13 @@ impl LiteralReader<'_> {
         }
     }
 
-    /// Whether a string comes next: a letter in front of a quote says how it is written.
+    /// Returns whether a string comes next, with an optional prefix letter.
     fn begins_text(&self) -> bool {
         let quoted = |text: &str| text.starts_with(['\'', '"']);
         quoted(self.rest()) || self.rest().strip_prefix(['u', 'U', 'r', 'R']).is_some_and(quoted)
     }
 
-    /// One string, or several side by side, which are one.
+    /// Parses one string, or several adjacent ones, which are concatenated.
     fn texts(&mut self) -> Result<String> {
         let mut text = String::new();
         loop {
@@ -326,7 +326,7 @@ impl LiteralReader<'_> {
     }
 }
 
-/// A number without its sign.
+/// Parses an unsigned number.
 fn unsigned(written: &str) -> Option<Value> {
     if !written.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         || written.ends_with('_')

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A literal as JSON.
+/// Converts a literal to JSON.
 fn json_of(text: &str) -> serde_json::Value {
     json!(read(text).unwrap_or_else(|error| panic!("{text}: {error}")))
 }
@@ -109,7 +109,7 @@ fn what_is_no_literal_is_refused_with_its_place() {
     assert!(error.contains("character 7") && error.contains("\"x]\""), "{error}");
 }
 
-/// A value of at most `depth` levels, and how Python's `repr` might write it.
+/// Generates a value of at most `depth` levels, and a `repr` that Python might print.
 fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Value, String) {
     let text = |random: &mut dyn FnMut(usize) -> usize| {
         let letters = ["a", "'", "\"", "\\", "\n", "é", "\u{1f600}", " ", "]", "\0"];
@@ -147,7 +147,8 @@ fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Va
             (items.into_iter().map(|(value, _)| value).collect(), written)
         }
         _ => {
-            let (mut map, mut written) = (serde_json::Map::new(), Vec::new());
+            let mut map = serde_json::Map::new();
+            let mut written = Vec::new();
             for _ in 0..parts {
                 let ((key, key_written), (value, value_written)) = (text(random), any(random, depth - 1));
                 map.insert(key, value);

@@ -115,7 +115,7 @@ fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
             match text.find(&part) {
                 Some(at) => Jinja::from(text[..at].chars().count()),
                 None if method == "find" => Jinja::from(-1),
-                None => return Err(refused(format!("`{part}` does not stand in the text"))),
+                None => return Err(refused(format!("`{part}` is not in the text"))),
             }
         }
         "count" => {
@@ -141,7 +141,8 @@ fn split(text: &str, by: Option<&str>, most: Option<usize>, right: bool) -> Resu
         (None, None) => owned(words(text).collect()),
         (None, Some(_)) if right => return Err(refused("`rsplit` by blanks with a count is not offered")),
         (None, Some(most)) => {
-            let (mut parts, mut rest) = (Vec::new(), text.trim_start_matches(is_space));
+            let mut parts = Vec::new();
+            let mut rest = text.trim_start_matches(is_space);
             while !rest.is_empty() {
                 let end = if parts.len() == most { None } else { rest.find(is_space) };
                 let Some(end) = end else {
@@ -156,7 +157,7 @@ fn split(text: &str, by: Option<&str>, most: Option<usize>, right: bool) -> Resu
     })
 }
 
-/// Python's `str.isdigit`, but for a few enclosed digits.
+/// Implements Python's `str.isdigit`, except for a few enclosed digits.
 pub(crate) fn is_digit(text: &str) -> bool {
     let raised = |c: char| matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉');
     let decimal =
@@ -164,7 +165,7 @@ pub(crate) fn is_digit(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| decimal(c) || raised(c))
 }
 
-/// Whether a character beyond ASCII is a decimal digit of some script.
+/// Returns whether a non-ASCII character is a decimal digit.
 fn is_decimal(c: char) -> bool {
     static DECIMAL: std::sync::LazyLock<Option<fancy_regex::Regex>> =
         std::sync::LazyLock::new(|| fancy_regex::Regex::new(r"^\p{Nd}$").ok());

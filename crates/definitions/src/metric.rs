@@ -1,4 +1,4 @@
-//! What is counted of a document: an entry of `metric_list`, checked.
+//! Metrics of a document: an entry of `metric_list`, checked.
 
 use ghostlab_core::error::{Error, Result};
 
@@ -7,7 +7,7 @@ use crate::pattern::Pattern;
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hooked, wrong};
 
-/// What a model is asked for.
+/// Type of request to the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// How likely one continuation is.
@@ -25,11 +25,11 @@ pub enum Output {
 pub enum Kind {
     /// Whether the likeliest choice is right; of one continuation whether it is the likeliest text.
     Acc,
-    /// The same with likelihoods by letter.
+    /// Accuracy with log-likelihoods divided by the number of letters.
     AccNorm,
-    /// The same by byte.
+    /// Accuracy with log-likelihoods divided by the number of bytes.
     AccBytes,
-    /// The same with what the context adds to a choice's likelihood.
+    /// Accuracy with log-likelihoods minus those without the context.
     AccMutualInfo,
     /// Whether the text is the right one; of choices whether the right one is the likeliest text.
     ExactMatch,
@@ -87,7 +87,7 @@ pub struct Metric {
     pub matching: Matching,
 }
 
-/// What `exact_match` leaves out of both texts.
+/// What `exact_match` ignores in both texts.
 #[derive(Debug, Clone, Default)]
 pub struct Matching {
     patterns: Vec<Pattern>,
@@ -105,14 +105,14 @@ ghostlab_core::names!(
 );
 
 impl Kind {
-    /// Its name in definitions.
+    /// Returns its name in definitions.
     pub fn name(self) -> &'static str {
         ALL[self as usize].1
     }
 }
 
 impl Metric {
-    /// A metric with all that is default.
+    /// Creates a metric with defaults.
     pub fn plain(kind: Kind) -> Self {
         let (_, _, aggregation, higher_is_better, _) = ALL[kind as usize];
         Self { kind, aggregation, higher_is_better, matching: Matching::default() }
@@ -158,7 +158,7 @@ impl Metric {
                         Error::bad_input("metrics of Hugging Face's `evaluate` are not offered").at(&value.place)
                     );
                 }
-                // Of metrics that take none the harness drops them.
+                // lm-eval drops these for metrics that do not take them.
                 ("weight_by_size" | "average", _) if !compares => {}
                 ("regexes_to_ignore", Tree::List(items)) if compares => {
                     for item in items {
@@ -182,7 +182,7 @@ impl Metric {
 }
 
 impl Matching {
-    /// Whether two texts are the same without what is left out. Nothing is stripped.
+    /// Returns whether two texts are equal after the configured removals, without stripping.
     ///
     /// # Errors
     /// When a pattern does not come to an end.

@@ -33,7 +33,7 @@ const FILES: [(&str, &str); 10] = files!(
     "race_v2"
 );
 
-/// The definition of a task that the program knows by itself.
+/// Returns the definition of a built-in task.
 ///
 /// # Errors
 /// None that a caller could mend.
@@ -49,8 +49,8 @@ pub fn definition(task: &Known) -> Result<&'static Definition> {
     }
 }
 
-/// The documents of such a task at `path`: one file, or a folder that holds the task's split (files of other splits beside it
-/// are never read).
+/// Reads the documents of a built-in task at `path`: one file, or a folder with the task's split. Files of other splits are
+/// never read.
 ///
 /// # Errors
 /// No file of the task's split at `path`, or a file named after another split; everything that [`Task::limited`] refuses, with
@@ -61,7 +61,7 @@ pub fn task(known: &Known, path: &Path, limit: Option<DocumentLimit>) -> Result<
     Task::limited(definition, &rows, limit)
 }
 
-/// The rows of some files of such a task.
+/// Reads the rows of some files of a built-in task.
 ///
 /// # Errors
 /// Files that cannot be read.
@@ -71,7 +71,7 @@ pub fn rows(known: &Known, files: &[PathBuf]) -> Result<Vec<Row>> {
     Ok(all.collect::<Result<Vec<_>>>().map_err(|error| error.at(format!("task {}", known.name)))?.concat())
 }
 
-/// What the documents are judged by, once their requests are token ids.
+/// Returns the data that documents are judged by, once requests are token ids.
 ///
 /// # Errors
 /// When the ids are not those of these documents, or one's right answer is no number.

@@ -20,7 +20,7 @@ struct Choice {
     continuation: String,
 }
 
-/// The last of some rows.
+/// Renders the last of some rows.
 fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
     let row = |fields: Value| Row { place: "x.jsonl:3".to_owned(), value: serde_json::from_value(fields).unwrap() };
     let last = rows.len() - 1;
@@ -61,7 +61,8 @@ fn each_known_task_has_a_definition_that_says_the_same() {
         let metrics: Vec<&str> = of.metrics.iter().map(|metric| metric.kind.name()).collect();
         assert_eq!(metrics, known.metrics.iter().map(|metric| metric.name()).collect::<Vec<_>>(), "{}", known.name);
         assert_eq!((of.name.as_str(), of.version.as_str()), (known.name, &*format!("{}.0", known.version)));
-        let (test, validation) = (of.test.as_deref(), of.validation.as_deref());
+        let test = of.test.as_deref();
+        let validation = of.validation.as_deref();
         let wanted = match known.split {
             Split::Test => (Some("test"), None),
             Split::Validation => (None, Some("validation")),
@@ -95,10 +96,10 @@ fn openbookqa_strips_its_key_in_front_only() {
 }
 
 #[test]
-fn hellaswag_capitalises_the_second_half_and_reads_its_label_as_text() {
+fn hellaswag_capitalises_second_half_and_parses_labels() {
     let fields = json!({"activity_label": "Act", "ctx_a": "He  sits.", "ctx_b": "DJ MARY", "label": " 2",
         "endings": ["a", " b ", "[step] c", "[x]"]});
-    // Of the first document the harness refuses an empty choice.
+    // lm-eval refuses an empty choice only in the first document.
     assert!(refused("hellaswag", fields.clone()).contains("a choice is empty"));
     let mut first = fields.clone();
     first["endings"][3] = json!("d");
@@ -148,7 +149,7 @@ fn rte_asks_for_true_or_false() {
 }
 
 #[test]
-fn copa_drops_the_last_character_and_starts_its_choices_with_two_spaces() {
+fn copa_drops_last_character_and_indents_its_choices() {
     let fields = |premise: &str, question: &str, label: i64| json!({"premise": premise, "choice1": "I opened.", "choice2": "THE bus.", "question": question, "label": label});
     let prompt = ask("copa", fields("  The dog ran. ", "cause", 0));
     assert_eq!(prompt.choices[0].context, "The dog ran because");
@@ -173,7 +174,7 @@ fn race_row(problems: &str) -> Value {
 }
 
 #[test]
-fn race_keeps_a_questions_text_and_its_old_version_keeps_the_blank() {
+fn race_keeps_question_text_and_old_version_the_blank() {
     let problems = "[{'question': 'Lee is  _  .', 'options': ['a', 'b', 'c', 'd'], 'answer': 'B'}, \
                      {'question': 'He is _ .', 'options': ['e', 'f', 'g', 'h'], 'answer': 'D'}, \
                      {'question': 'So  _  .', 'options': ['i', \"j'\", 'k', 'l', 'm'], 'answer': 'A'},]";

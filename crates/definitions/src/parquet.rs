@@ -11,8 +11,8 @@ use polars::prelude::{AnyValue, Column, DataFrame, Series};
 use crate::row::{Row, absent};
 use crate::value::Value;
 
-/// Its rows, with the named columns or all. Of all, one of a type that no template can print (pictures, times) is left out:
-/// whoever reads it is told that it is not there.
+/// Reads rows with the named columns, or all. Columns of types that no template can print (images, times) are left out and
+/// reported if a template reads them.
 ///
 /// # Errors
 /// When the file is damaged, a named column is absent, or a value has no JSON form.
@@ -108,7 +108,8 @@ mod tests {
         let list = |name: &str, rows: [&[&str]; 2]| {
             Series::new(name.into(), rows.map(|row| Series::new("item".into(), row)).as_slice())
         };
-        let (text, label) = (list("text", [&["a", "é\n"], &[]]), list("label", [&["A", "B"], &["1"]]));
+        let text = list("text", [&["a", "é\n"], &[]]);
+        let label = list("label", [&["A", "B"], &["1"]]);
         let choices = StructChunked::from_series("choices".into(), 2, [text, label].iter()).unwrap().into_series();
         bytes(vec![
             Column::new("question".into(), ["one", " two"]),

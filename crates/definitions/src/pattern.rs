@@ -19,7 +19,7 @@ impl Pattern {
     /// Compiles a pattern.
     ///
     /// # Errors
-    /// When it is none, or needs what is not offered here.
+    /// Fails for an invalid pattern or an unsupported feature.
     pub fn new(source: &str) -> Result<Self> {
         check_pattern(source)?;
         let regex = Regex::new(&rewritten(source)).map_err(|error| {
@@ -30,8 +30,7 @@ impl Pattern {
         Ok(Self { source: source.to_owned(), regex })
     }
 
-    /// Python's `findall`: of each match the whole where there is no group, else all groups; a group without a part is
-    /// empty.
+    /// Implements Python's `findall`: the complete match without groups, else all groups; a missing group is empty.
     ///
     /// # Errors
     /// When it backtracks without end.
@@ -45,12 +44,13 @@ impl Pattern {
         Ok(found)
     }
 
-    /// Python's `re.sub(pattern, "", text)`.
+    /// Implements Python's `re.sub(pattern, "", text)`.
     ///
     /// # Errors
     /// When it backtracks without end.
     pub fn removed(&self, text: &str) -> Result<String> {
-        let (mut out, mut end) = (String::new(), 0);
+        let mut out = String::new();
+        let mut end = 0;
         self.each(text, |captures| {
             if let Some(whole) = captures.get(0) {
                 out.push_str(&text[end.min(whole.start())..whole.start()]);
@@ -77,7 +77,7 @@ impl Pattern {
     }
 }
 
-/// Python's `re.escape`, in what this engine reads.
+/// Implements Python's `re.escape` for this engine.
 pub fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -134,7 +134,7 @@ fn is_count(chars: &[char]) -> bool {
     chars.get(1 + inside) == Some(&'}') && is_counted(&chars[1..=inside])
 }
 
-/// Whether a closing brace ends a count that was begun.
+/// Returns whether a closing brace ends a count.
 fn out_has_count(before: &[char]) -> bool {
     let inside = before.iter().rev().take_while(|c| in_count(**c)).count();
     let Some(open) = (before.len() - inside).checked_sub(1).filter(|open| before[*open] == '{') else { return false };

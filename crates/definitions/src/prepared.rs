@@ -1,5 +1,5 @@
-//! What the harness' own hooks make of the rows of four data sets, under names: our key `prepare`. Each adds columns to a row,
-//! which templates then read as any other.
+//! lm-eval's own hooks for the rows of four data sets, by name: our key `prepare`. Each adds columns to a row, which
+//! templates read like any other.
 
 use ghostlab_core::error::Result;
 use ghostlab_core::tasks::python::{capitalize, lower_first, strip};
@@ -14,7 +14,7 @@ type Added = Vec<(&'static str, Value)>;
 /// A way to prepare rows.
 #[derive(Debug, Clone, Copy)]
 pub struct Prepare {
-    /// What definitions call it.
+    /// Name in definitions.
     pub name: &'static str,
     make: fn(&Row) -> Result<Added>,
 }
@@ -29,7 +29,7 @@ pub const ALL: [Prepare; 5] = [
 ];
 
 impl Prepare {
-    /// Adds what it makes of a row to it.
+    /// Adds the derived columns to a row.
     ///
     /// # Errors
     /// A field that is missing or does not hold what it should; an answer that is not among the choices.
@@ -49,7 +49,7 @@ fn number(index: usize) -> Value {
     Value::Int(i64::try_from(index).unwrap_or(i64::MAX))
 }
 
-/// `query`, `choices` and `gold`.
+/// Adds `query`, `choices` and `gold`.
 fn hellaswag(row: &Row) -> Result<Added> {
     let ending = format!("{} {}", row.text("ctx_a")?, capitalize(row.text("ctx_b")?));
     let query = without_brackets(&format!("{}: {ending}", row.text("activity_label")?));
@@ -62,8 +62,8 @@ fn hellaswag(row: &Row) -> Result<Added> {
     Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", gold)])
 }
 
-/// WikiHow's marks taken out of a HellaSwag text. The order of the steps matters: nothing is stripped at the end, so an
-/// ending that began with a mark keeps the space after it.
+/// Removes WikiHow's marks from a HellaSwag text. The order matters: nothing is stripped at the end, so an ending that
+/// began with a mark keeps the space after it.
 fn without_brackets(text: &str) -> String {
     let text = strip(text).replace(" [title]", ". ");
     let mut kept = String::with_capacity(text.len());
@@ -90,7 +90,7 @@ fn without_brackets(text: &str) -> String {
     kept.replace("  ", " ")
 }
 
-/// The odd one out: what differs is the context (`contexts`), and the same `ending` is scored after each. `gold`.
+/// Adds `contexts`, which differ, `ending`, which is scored after each, and `gold`.
 fn winogrande(row: &Row) -> Result<Added> {
     let sentence = row.text("sentence")?;
     let Some((before, after)) = sentence.split_once('_') else {
@@ -107,14 +107,14 @@ fn winogrande(row: &Row) -> Result<Added> {
     Ok(vec![("contexts", texts(contexts)), ("ending", strip(after).into()), ("gold", Value::Int(gold))])
 }
 
-/// `query`, `choices` and `gold`.
+/// Adds `query`, `choices` and `gold`.
 fn copa(row: &Row) -> Result<Added> {
     let connector = match row.text("question")? {
         "cause" => "because",
         "effect" => "therefore",
         other => return Err(row.wrong("question", "\"cause\" or \"effect\"", &other.into())),
     };
-    // The last character goes, whatever it is: usually the full stop.
+    // The last character is removed, whatever it is: usually the full stop.
     let mut premise = strip(row.text("premise")?).chars();
     premise.next_back();
     let query = format!("{} {connector}", premise.as_str());
@@ -134,18 +134,18 @@ fn copa(row: &Row) -> Result<Added> {
     Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", number(gold))])
 }
 
-/// RACE 3.0: an earlier question that ends in a blank keeps its text and loses the blank.
+/// Prepares RACE 3.0: an earlier question that ends in a blank keeps its text and loses the blank.
 fn race(row: &Row) -> Result<Added> {
     passage(row, |question| &question[..question.len() - CUT])
 }
 
-/// RACE before 3.0: such a question was reduced to its blank, by a mistake that all older numbers share.
+/// Prepares RACE before 3.0: such a question is reduced to its blank, a bug that all older numbers share.
 fn race_v2(row: &Row) -> Result<Added> {
     passage(row, |question| &question[question.len() - CUT..])
 }
 
-/// A passage with its earlier questions answered, and the last one open: `query`, `choices` and `gold`. `cloze` is what stays of
-/// a question that ends in [`BLANK`].
+/// Adds a passage with its earlier questions answered and the last one open: `query`, `choices` and `gold`. `cloze`
+/// shortens a question that ends in [`BLANK`].
 fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
     let problems = problems(row)?;
     let Some((last, earlier)) = problems.split_last() else {
@@ -169,10 +169,10 @@ fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
 
 /// How a question to be completed ends, exactly.
 const BLANK: &str = "  _  .";
-/// What the harness cuts there: all but the first space.
+/// Number of leading spaces that lm-eval removes there: all but the first.
 const CUT: usize = 5;
 
-/// The problems of a passage, each as a row of its own. On the hub they are one string that holds a Python literal.
+/// Splits a passage into rows of one problem each. On the hub they are one string with a Python literal.
 fn problems(row: &Row) -> Result<Vec<Row>> {
     let text = row.text("problems")?;
     let value = literal::read(text).map_err(|error| error.at("field `problems`").at(&row.place))?;
@@ -184,7 +184,7 @@ fn problems(row: &Row) -> Result<Vec<Row>> {
     problems.into_iter().zip(1..).map(problem).collect()
 }
 
-/// The four options of a problem and the index of the right one.
+/// Returns the four options of a problem and the index of the correct one.
 fn answered(problem: &Row) -> Result<(Vec<String>, usize)> {
     let mut options = problem.texts("options")?;
     if options.len() < 4 {

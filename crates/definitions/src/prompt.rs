@@ -6,10 +6,10 @@ use ghostlab_core::tasks::python::is_space;
 
 use crate::value::Value;
 
-/// Who says something.
+/// Author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// What stands before all.
+    /// Text before all messages.
     System,
     /// A question.
     User,
@@ -22,26 +22,26 @@ ghostlab_core::names!(Role: System = "system", User = "user", Assistant = "assis
 /// A message, with what follows it where there is no chat template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Who says it.
+    /// Author of the message.
     pub role: Role,
-    /// What is said.
+    /// Text of the message.
     pub content: String,
-    /// What follows in a plain text.
+    /// Separator after it in plain text.
     pub delimiter: String,
 }
 
-/// Whether neither side of a seam has a blank there.
+/// Returns whether neither side of a seam has whitespace.
 fn is_tight(before: &str, after: &str) -> bool {
     !before.is_empty() && !before.ends_with(is_space) && !after.starts_with(is_space)
 }
 
-/// Two texts with a delimiter where neither has a blank at the seam.
+/// Joins two texts, with a delimiter if neither has whitespace at the seam.
 pub fn delimited(before: &str, after: &str, delimiter: &str) -> String {
     let tight = !after.is_empty() && is_tight(before, after);
     format!("{before}{}{after}", if tight { delimiter } else { "" })
 }
 
-/// Whether a text ends in a blank.
+/// Returns whether a text ends in whitespace.
 pub fn ends_blank(text: &str) -> bool {
     text.ends_with(is_space)
 }
@@ -55,7 +55,7 @@ pub struct Turn<'a> {
     pub choices: Option<&'a [Value]>,
     /// The answer.
     pub answer: Option<&'a Value>,
-    /// What the answer begins with.
+    /// Text prepended to the answer.
     pub prefix: Option<&'a str>,
     /// Between question and answer.
     pub target_delimiter: &'a str,
@@ -64,7 +64,7 @@ pub struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Its messages.
+    /// Returns the messages.
     ///
     /// # Errors
     /// When the question is no text, or the answer is none or the number of no choice.
@@ -104,18 +104,18 @@ impl Turn<'_> {
     }
 }
 
-/// A choice by its number; negative ones count from the end, as in Python.
+/// Returns a choice by its number; negative ones count from the end, as in Python.
 pub fn choice(choices: &[Value], number: i64) -> Option<&Value> {
     let length = i64::try_from(choices.len()).ok()?;
     choices.get(usize::try_from(if number < 0 { number + length } else { number }).ok()?)
 }
 
-/// The messages as one text.
+/// Joins the messages to one text.
 pub fn plain(messages: &[Message]) -> String {
     messages.iter().flat_map(|one| [one.content.as_str(), one.delimiter.as_str()]).collect()
 }
 
-/// All but the system text, and an answer that is begun, as one question.
+/// Merges everything but the system text and a begun answer into one question.
 pub fn in_one_turn(messages: &[Message]) -> Vec<Message> {
     let system = usize::from(messages.first().is_some_and(|one| one.role == Role::System));
     let end = messages.len() - usize::from(messages.last().is_some_and(|one| one.role == Role::Assistant));
@@ -128,7 +128,7 @@ pub fn in_one_turn(messages: &[Message]) -> Vec<Message> {
     all
 }
 
-/// Examples to draw from, and the state of the draw: it goes on from document to document.
+/// Examples to draw from, and the random state, which continues from document to document.
 #[derive(Debug, Clone)]
 pub struct Pool {
     documents: Vec<Value>,
@@ -137,7 +137,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool in the order of its split; `first` takes the first ones instead of drawing.
+    /// Creates a pool in the order of its split; `first` takes the first examples instead of sampling.
     pub fn new(documents: Vec<Value>, seed: u64, first: bool) -> Self {
         Self { documents, random: PythonRandom::new(seed), first }
     }

@@ -10,7 +10,7 @@ use crate::prompt::choice;
 use crate::task::{Request, Task};
 use crate::value::Value;
 
-/// What a model answers to a request.
+/// A model's answer to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// The log-likelihood of a continuation, and whether each of its tokens is the likeliest.
@@ -32,7 +32,7 @@ pub struct Score {
     pub score: f64,
     /// Its standard error; none where the harness says `N/A`.
     pub error: Option<f64>,
-    /// Of how many documents.
+    /// Number of documents.
     pub documents: usize,
 }
 
@@ -41,11 +41,11 @@ pub struct Score {
 pub struct Judged {
     /// The score.
     pub score: Score,
-    /// What the metric noted of each document.
+    /// The metric's item for each document.
     pub items: Vec<Item>,
 }
 
-/// Scores of a task: every metric of every pipeline. `draws` is how many samples a standard error is drawn from
+/// Computes the scores of a task: every metric of every pipeline. `draws` is the number of bootstrap samples
 /// ([`DRAWS`](crate::aggregate::DRAWS) in the harness).
 ///
 /// # Errors
@@ -69,8 +69,8 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
 /// Makes a standard error of a metric's items.
 pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>> + 'a;
 
-/// The same with what each document came to, of the answers to each document's requests in its order. `error` makes a standard
-/// error of a metric's items: drawn ones take long, so that a caller may know them already.
+/// Computes scores with the result of each document from the answers to its requests in order. `error` computes standard
+/// errors, so that callers can cache slow ones.
 ///
 /// # Errors
 /// As of [`scores`].
@@ -90,19 +90,19 @@ pub fn judged(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>)
     noted(task, &documents.iter().map(Vec::as_slice).enumerate())?.into_iter().map(score).collect()
 }
 
-/// What a metric makes of documents before it is a score.
+/// A metric's items before aggregation.
 #[derive(Debug, Clone)]
 pub struct Noted<'a> {
     /// The metric.
     pub metric: &'a Metric,
     /// The pipeline of filters.
     pub filter: &'a str,
-    /// Of each document.
+    /// One per document.
     pub items: Vec<Item>,
 }
 
-/// What every metric of every pipeline notes of some documents, by their places in the task and the answers to their requests:
-/// the one place where answers are filtered and measured.
+/// Computes the items of every metric and pipeline for some documents, given by index and answers. The only place where
+/// answers are filtered and measured.
 ///
 /// # Errors
 /// As of [`scores`].
@@ -136,7 +136,7 @@ pub fn noted<'a, 'b>(
     Ok(all)
 }
 
-/// Scores of a group of its tasks' scores, by their names; a task without a metric is left out of it.
+/// Computes a group's scores from its tasks' scores by name; tasks without a metric are skipped.
 pub fn group_scores(group: &Group, of: &dyn Fn(&str) -> Vec<Score>) -> Vec<Score> {
     let tasks: Vec<Vec<Score>> = group.tasks.iter().map(|task| of(task)).collect();
     let mut scores = Vec::new();
@@ -170,7 +170,7 @@ fn unlike(answers: &[Answer]) -> Error {
     Error::bad_input("answers are not of the kind that was asked for").found(format!("{answers:?}"))
 }
 
-/// The place of the largest: of equal ones the first, and what is no number before all.
+/// Returns the index of the largest number: the first of equal ones, and NaN before all.
 fn largest(numbers: &[f64]) -> usize {
     let mut best = 0;
     for (at, number) in numbers.iter().enumerate() {

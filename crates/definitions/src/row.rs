@@ -17,7 +17,7 @@ pub struct Row {
     pub value: Value,
 }
 
-/// A column that is not there, and those that are: one of them was perhaps meant.
+/// Creates the error for a missing column, with the existing ones.
 pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
     let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
     let error = Error::bad_input(format!("the field `{wanted}` is missing"))
@@ -29,7 +29,7 @@ pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Cl
     }
 }
 
-/// What a row holds. `path` is a name, or names with dots between them for a nested field.
+/// Values of a row. `path` is a name, or several names separated by dots for a nested field.
 impl Row {
     /// # Errors
     /// A field that is absent or no text.
@@ -55,7 +55,7 @@ impl Row {
         if let Value::Int(number) = value { Ok(*number) } else { Err(self.wrong(path, "a whole number", value)) }
     }
 
-    /// A whole number, perhaps written as text: Python's `int(label)`.
+    /// Parses an integer that may be text, as Python's `int(label)`.
     ///
     /// # Errors
     /// A field that is absent or no such number.
@@ -89,7 +89,7 @@ impl Row {
         Ok(value)
     }
 
-    /// The error of a field that is there but does not hold what it should.
+    /// Creates the error for a field with an invalid value.
     pub(crate) fn wrong(&self, path: &str, expected: &str, found: &Value) -> Error {
         Error::bad_input(format!("the field `{path}` is not as expected"))
             .at(&self.place)
@@ -98,7 +98,7 @@ impl Row {
     }
 }
 
-/// What a column holds.
+/// Type of a column's values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Holds {
     /// Anything.
@@ -107,7 +107,7 @@ enum Holds {
     Text,
     /// A list of texts.
     Texts,
-    /// As many texts as another list has.
+    /// As many texts as the named list has.
     TextsAs(String),
     /// A whole number.
     Integer,
@@ -126,7 +126,7 @@ const EXPECTED: &str = "a mapping of columns to text, texts, texts as OTHER, int
 /// Reads the key.
 ///
 /// # Errors
-/// Anything but columns with what they hold.
+/// Checks that a node declares columns with their types.
 pub(crate) fn columns(node: &Node) -> Result<Vec<Column>> {
     if node.pairs().is_empty() {
         return Err(wrong("columns", EXPECTED, node));
@@ -145,7 +145,7 @@ pub(crate) fn columns(node: &Node) -> Result<Vec<Column>> {
     node.pairs().iter().map(column).collect()
 }
 
-/// The columns of a table that are read: a nested one whole.
+/// Returns the columns to read; nested ones are read completely.
 pub(crate) fn names(columns: &[Column]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for column in columns {
@@ -168,7 +168,8 @@ impl Column {
             Holds::Integer => row.integer(path).map(drop),
             Holds::Texts => row.texts(path).map(drop),
             Holds::TextsAs(other) => {
-                let (own, others) = (row.texts(path)?.len(), row.texts(other)?.len());
+                let own = row.texts(path)?.len();
+                let others = row.texts(other)?.len();
                 if own == others {
                     return Ok(());
                 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::gzip;
-use ghostlab_core::files::limit::{MOST_ROWS, TextLimit};
+use ghostlab_core::files::limit::{MAX_ROWS, TextLimit};
 use ghostlab_core::files::rows::{JsonLines, RowFiles, RowForm, bad, describe};
 use ghostlab_core::tasks::split_files;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ const FILES: RowFiles =
 
 /// Where rows come from.
 pub trait Rows {
-    /// The rows of a split in their order.
+    /// Reads the rows of a split in order.
     ///
     /// # Errors
     /// When the data set, its configuration or the split is not there, or cannot be read.
@@ -41,7 +41,7 @@ pub struct FileRows {
 }
 
 impl FileRows {
-    /// The files of some splits in a folder: as a repository of the hub has them, or in folders of the data set's names.
+    /// Finds the files of some splits in a folder, as hub repositories or folders of data set names have them.
     ///
     /// # Errors
     /// A split that is not there, is there twice, or is not whole.
@@ -51,8 +51,8 @@ impl FileRows {
     }
 }
 
-/// `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files of a folder `SPLIT`, in the folder of the configuration where
-/// there is one, in `data` or right here.
+/// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files of a folder `SPLIT`, in the configuration's folder, in
+/// `data` or directly below `root`.
 fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
     let inner = |base: &Path, part: &str| {
         let inner = base.join(part);
@@ -62,7 +62,7 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
     let base = set.as_deref().unwrap_or(root);
     let name = data.name.as_deref().unwrap_or("default");
     let named = [inner(base, name), inner(&base.join("data"), name)];
-    // Of a configuration nothing stands for another one.
+    // One configuration of a data set never replaces another.
     let others = [Some(base.to_owned()), inner(base, "data")];
     let places: Vec<PathBuf> = named.into_iter().chain(others).flatten().collect();
     for place in &places {
@@ -90,7 +90,7 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
 impl Rows for FileRows {
     fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>> {
         let files = self.splits.get(split).ok_or_else(|| {
-            Error::missing(format!("nobody says which file the split `{split}` is"))
+            Error::missing(format!("no file is given for the split `{split}`"))
                 .found(self.splits.keys().cloned().collect::<Vec<_>>().join(", "))
         })?;
         let mut rows = Vec::new();
@@ -101,10 +101,10 @@ impl Rows for FileRows {
     }
 }
 
-/// The rows of one file, in its order.
+/// Reads the rows of one file in order.
 ///
-/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line (blank lines are skipped), or one list of objects.
-///   Without `columns` one that a row lacks is `None` in it.
+/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line (blank lines are skipped), or one list of
+///   objects. Without `columns`, a missing column of a row is `None`.
 /// - `.parquet`: one row per row of the table, all columns or only those named; lists and structs become lists and maps.
 ///
 /// # Errors
@@ -144,7 +144,7 @@ pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
 }
 
-/// The name of the format that a file of rows is read as: its bytes alone do not say it.
+/// Returns the name of the format of a file of rows, which its bytes alone do not determine.
 ///
 /// # Errors
 /// A name whose ending is none of those that [`table`] knows.
@@ -175,17 +175,17 @@ fn lines(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
     let mut lines = JsonLines::new(&FILES, bytes, (path, false));
     let mut rows = Vec::new();
     while let Some(value) = lines.next_value()? {
-        if rows.len() == MOST_ROWS {
+        if rows.len() == MAX_ROWS {
             return Err(Error::bad_input("the task file has too many rows")
                 .at(lines.place())
-                .expected(format!("at most {MOST_ROWS}")));
+                .expected(format!("at most {MAX_ROWS}")));
         }
         rows.push(row(value, lines.place())?);
     }
     Ok(rows)
 }
 
-/// One list of objects, as some tools write it.
+/// Parses one list of objects, as some tools write it.
 fn list(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
     let value: Value = FILES
         .json(bytes, "text", |error| format!("line {}, column {}", error.line(), error.column()))
@@ -194,7 +194,7 @@ fn list(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
     values.into_iter().zip(1..).map(|(value, number)| row(value, format!("{}, row {number}", path.display()))).collect()
 }
 
-/// A column that a row lacks is `None` in it.
+/// Fills missing columns with `None`.
 fn fill(rows: &mut [Row]) {
     let mut columns: Vec<Value> = Vec::new();
     for row in &*rows {
@@ -223,7 +223,7 @@ fn fill(rows: &mut [Row]) {
 #[path = "rows_tests.rs"]
 mod tests;
 
-/// Rows with the columns that the definition names, and those that it adds.
+/// Adds the columns that the definition computes to rows with its declared columns.
 ///
 /// # Errors
 /// A row that has not what is to be in its columns.
@@ -238,10 +238,10 @@ pub(crate) fn prepared(definition: &Definition, mut rows: Vec<Row>) -> Result<Ve
     Ok(rows)
 }
 
-/// The rows of a split that the definition keeps.
+/// Reads the rows of a split that the definition keeps.
 ///
 /// # Errors
-/// When they cannot be read, or one lacks a column that they are kept by.
+/// Fails when the rows cannot be read, or one lacks a column of the filter.
 pub(crate) fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Row>> {
     let place = |error: Error| error.at(format!("task {}", definition.name));
     let mut documents = rows.rows(&definition.data, split).map_err(place)?;

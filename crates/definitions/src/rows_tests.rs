@@ -90,7 +90,7 @@ fn empty_damaged_and_unknown_files_are_refused() {
 }
 
 #[test]
-fn a_column_that_a_row_lacks_is_none_in_it_unless_columns_are_named() {
+fn missing_column_is_none_unless_columns_are_declared() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.jsonl");
     std::fs::write(&path, "{\"a\": 1, \"b\": 2}\n{\"b\": 3, \"c\": 4}\n").unwrap();

@@ -15,7 +15,7 @@ use crate::row::Row;
 use crate::rows::{Rows, kept, prepared};
 use crate::value::Value;
 
-/// The seed of the harness' draws, where nobody says otherwise.
+/// lm-eval's default seed.
 pub const SEED: u64 = 1234;
 
 /// Documents whose requests are made together. An error of one does not keep the others from being rendered.
@@ -42,14 +42,14 @@ impl Default for Setting<'_> {
     }
 }
 
-/// What a model is asked.
+/// A request to the model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ask {
     /// How likely a text is behind another.
     LogLikelihood {
-        /// What stands before.
+        /// Text before the continuation.
         context: String,
-        /// What is scored.
+        /// The scored text.
         continuation: String,
     },
     /// How likely a whole text is.
@@ -57,7 +57,7 @@ pub enum Ask {
         /// The text.
         text: String,
     },
-    /// What comes behind a text.
+    /// Generates text after a context.
     Generate {
         /// The text.
         context: String,
@@ -86,7 +86,7 @@ pub struct Task {
     pub definition: Definition,
     /// Documents of the split, before a limit.
     pub original: usize,
-    /// Those that are asked, in the order of the split.
+    /// The evaluated documents, in the order of the split.
     pub documents: Vec<Value>,
     /// Where each comes from; none of those that were read before.
     places: Vec<String>,
@@ -105,7 +105,7 @@ impl Task {
         Self::limited(definition, rows, None)
     }
 
-    /// The same of the first documents. Of rows beyond the limit only the form is checked.
+    /// Reads the first documents. Rows beyond the limit are only checked for their form.
     ///
     /// # Errors
     /// As of [`Task::new`]; a row that has not the columns that the definition names.
@@ -114,7 +114,7 @@ impl Task {
         Self::of_rows(definition, rows, limit)
     }
 
-    /// The same of rows at hand.
+    /// Builds a task from given rows.
     ///
     /// # Errors
     /// As of [`Task::limited`].
@@ -126,8 +126,8 @@ impl Task {
         Self::checked(definition, documents, places, original)
     }
 
-    /// The same of documents that were read before: those of the evaluated split that the definition keeps, or the first
-    /// ones.
+    /// Builds a task from documents that were read before: those of the evaluated split that the definition keeps, or the
+    /// first of them.
     ///
     /// # Errors
     /// As of [`Task::new`].
@@ -167,7 +167,7 @@ impl Task {
         Ok(Self { columns, several_contexts, several_targets, original, documents, places, definition })
     }
 
-    /// All requests, document by document.
+    /// Builds all requests, document by document.
     ///
     /// # Errors
     /// When a document has not what the definition needs, examples are too few, or the chat template fails.
@@ -215,9 +215,9 @@ impl Task {
         };
         let all: Vec<usize> = (0..self.documents.len()).collect();
         for some in all.chunks(TOGETHER) {
-            // Draws go on from document to document; all else is made of each by itself.
+            // The random state continues from document to document; all else depends on one document only.
             let mut drawn = |at: &usize| {
-                // Only where both are named alike, or neither is named.
+                // Applies if both splits have the same name, or neither is named.
                 let without = (of.examples.split == of.test).then_some(&self.documents[*at]);
                 (*at, if shots > 0 { pool.sample(shots, without) } else { Ok(Vec::new()) })
             };
@@ -259,7 +259,7 @@ impl Task {
         }
     }
 
-    /// The right answer of a document, as the harness' samples show it.
+    /// Returns the correct answer of a document, as the harness' samples show it.
     ///
     /// # Errors
     /// When it cannot be made of the document.
@@ -267,12 +267,12 @@ impl Task {
         self.columns.target(&self.definition.target, document)
     }
 
-    /// Where a document comes from, for messages: `task arc_easy, test.jsonl:3`.
+    /// Describes the origin of a document for messages: `task arc_easy, test.jsonl:3`.
     pub fn place(&self, document: usize) -> String {
         place_of(&self.definition, &self.places, document)
     }
 
-    /// The texts of a document's choices, and which of them is right.
+    /// Returns the texts of a document's choices, and which is correct.
     ///
     /// # Errors
     /// When they cannot be made of the document; of a task that has none.
@@ -284,7 +284,7 @@ impl Task {
         made().map_err(|error| error.at(self.place(document)))
     }
 
-    /// The right choice of a document: its number or its text, or a list of these.
+    /// Returns the correct choice of a document: its number or its text, or a list of these.
     pub(crate) fn gold(&self, document: &Value) -> Result<Value> {
         match self.several_contexts {
             true => self.columns.text(&self.definition.text, document),
@@ -292,7 +292,7 @@ impl Task {
         }
     }
 
-    /// The examples to draw from.
+    /// Returns the examples to sample from.
     fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
         let of = &self.definition;
         match (of.exampled(), &of.examples.samples) {
@@ -301,7 +301,7 @@ impl Task {
         }
     }
 
-    /// The prompt of a document; one for each choice where the contexts differ.
+    /// Returns the prompt of a document, or one per choice if contexts differ.
     fn contexts(
         &self,
         document: &Value,
@@ -354,7 +354,7 @@ impl Task {
             .collect()
     }
 
-    /// The messages of an example.
+    /// Returns the messages of an example.
     fn example(&self, example: &Value) -> Result<Vec<Message>> {
         let of = &self.definition.examples;
         let mut text = self.columns.text(&of.text, example)?;
@@ -432,7 +432,8 @@ impl Task {
     }
 }
 
-/// A likelihood of something: blanks at the context's end are scored with the continuation, so they may be all of it.
+/// Builds a likelihood request. Whitespace at the end of the context is scored with the continuation, which may be nothing
+/// else.
 fn likelihood(context: String, continuation: String) -> Result<Ask> {
     if continuation.is_empty() && !ends_blank(&context) {
         return Err(Error::bad_input("there is nothing to score behind a context")

@@ -11,7 +11,7 @@ use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
 
 use crate::bounds::{check_operators, next_tag};
-use crate::exchange::{MOST_BYTES, begin, jinja, printed, python};
+use crate::exchange::{MAX_BYTES, begin, jinja, printed, python};
 use crate::method::{self, METHODS};
 use crate::pattern::Pattern;
 use crate::value::Value;
@@ -20,9 +20,9 @@ use crate::yaml::Place;
 /// Steps that one rendering may take: a template that loops comes to an end.
 const FUEL: u64 = 2_000_000;
 /// Fewest steps, which all that anybody wrote stays far below.
-const LEAST_FUEL: u64 = 100_000;
-/// How often a text may stand in itself: each assignment may double what the one before it made.
-const MOST_GROWTH: f64 = 100_000.0;
+const MIN_FUEL: u64 = 100_000;
+/// Bound on the growth of a text: each assignment may double the one before it.
+const MAX_GROWTH: f64 = 100_000.0;
 
 /// Refuses assignments that make a text of texts of texts, and macros, which no definition has.
 fn bounded(source: &str) -> Result<()> {
@@ -49,11 +49,11 @@ fn bounded(source: &str) -> Result<()> {
         }
         rest = &rest[end..];
     }
-    if growth <= MOST_GROWTH {
+    if growth <= MAX_GROWTH {
         return Ok(());
     }
     Err(Error::bad_input("a template puts texts together of texts so often that they may fill the memory")
-        .expected(format!("a text that stands in itself at most {MOST_GROWTH} times"))
+        .expected(format!("a text that contains itself at most {MAX_GROWTH} times"))
         .found(format!("up to {growth:.0} times, by its `set`s")))
 }
 
@@ -72,7 +72,7 @@ impl fmt::Debug for Template {
 }
 
 impl Template {
-    /// Compiles a template that stands at a place.
+    /// Compiles a template; `place` is used in messages.
     ///
     /// # Errors
     /// When it is none, or uses a filter, test or method that is not offered.
@@ -83,7 +83,7 @@ impl Template {
             if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
                 environment.set_syntax(syntax);
             }
-            // What outlives a loop's turn could grow with each.
+            // State that outlives one iteration of a loop could grow with each.
             environment.remove_global("namespace");
             environment
         });
@@ -101,7 +101,7 @@ impl Template {
     /// Renders it on a document.
     ///
     /// # Errors
-    /// When the document lacks a column, the template raises, or does not come to an end.
+    /// Fails when the document lacks a column, the template raises, or it does not terminate.
     pub fn render(&self, document: &Value) -> Result<String> {
         let template = self.environment.get_template("it").map_err(|error| explained(&error).at(&self.place))?;
         begin();
@@ -127,7 +127,7 @@ impl Template {
     }
 }
 
-/// What both kinds of templates share: Python's printing, its methods, its filters, and an end to loops.
+/// Creates the environment of all templates: Python's printing, methods and filters, and limits on loops.
 pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL));
@@ -191,21 +191,21 @@ pub(crate) fn environment() -> Environment<'static> {
     environment
 }
 
-/// An environment with one compiled template in it, of the name `it`.
+/// Compiles a template into an environment, under the name `it`.
 pub(crate) fn compiled(
     base: &Environment<'static>,
     source: &str,
 ) -> std::result::Result<Environment<'static>, JinjaError> {
     let mut environment = base.clone();
     // A step writes all of the source at most.
-    let steps = (MOST_BYTES / source.len().max(1)) as u64;
-    environment.set_fuel(Some(steps.clamp(LEAST_FUEL, FUEL)));
+    let steps = (MAX_BYTES / source.len().max(1)) as u64;
+    environment.set_fuel(Some(steps.clamp(MIN_FUEL, FUEL)));
     // Jinja reads every end of a line as a newline.
     environment.add_template_owned("it", source.replace("\r\n", "\n").replace('\r', "\n"))?;
     Ok(environment)
 }
 
-/// An error of the template engine in the house's form.
+/// Converts an error of the template engine.
 pub(crate) fn explained(error: &JinjaError) -> Error {
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let line = error.line().map_or(String::new(), |line| format!(" (line {line} of the template)"));
@@ -250,14 +250,15 @@ fn known_names(environment: &Environment<'static>, source: &str) -> Result<()> {
     Ok(())
 }
 
-/// Names of filters, tests and methods in the code of a template.
+/// Returns the names of filters, tests and methods in a template's code.
 fn names(source: &str) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut rest = source;
     while let Some(open) = next_tag(rest) {
         rest = &rest[open + 2..];
         let mut quote = None;
-        let (mut code, mut last) = (String::new(), ' ');
+        let mut code = String::new();
+        let mut last = ' ';
         let mut end = rest.len();
         for (at, c) in rest.char_indices() {
             match quote {

@@ -9,8 +9,8 @@ use rayon::prelude::*;
 use crate::metric::Output;
 use crate::task::{Ask, Request, Task};
 
-/// What is asked of likelihoods, as token ids, document by document: its requests, or the windows of its only one.
-/// `max_length` is the number of tokens that the model can see.
+/// Converts likelihood requests to token ids, document by document: its requests, or the windows of its only one.
+/// `max_length` is the number of tokens that the model sees.
 ///
 /// # Errors
 /// A document that cannot be scored, with task, row and choice: see [`continuation`] and [`rolling`].

@@ -11,12 +11,15 @@ const WORDS: usize = 4;
 /// The longest sequences of letters that chrF counts.
 const LETTERS: usize = 6;
 
-/// BLEU, 0 to 100, of texts to one reference each: (reference, text).
+/// Computes BLEU, 0 to 100, for pairs of reference and text.
 pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
-    let (mut length, mut reference_length) = (0usize, 0usize);
-    let (mut correct, mut total) = ([0usize; WORDS], [0usize; WORDS]);
+    let mut length = 0usize;
+    let mut reference_length = 0usize;
+    let mut correct = [0usize; WORDS];
+    let mut total = [0usize; WORDS];
     for (reference, text) in pairs {
-        let (reference, text) = (tokenized(reference), tokenized(text));
+        let reference = tokenized(reference);
+        let text = tokenized(text);
         let (reference, text): (Vec<&str>, Vec<&str>) = (words(&reference).collect(), words(&text).collect());
         length += text.len();
         reference_length += reference.len();
@@ -32,7 +35,8 @@ pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
         return 0.0;
     }
     let penalty = if length < reference_length { (1.0 - reference_length as f64 / length as f64).exp() } else { 1.0 };
-    let (mut precisions, mut smooth) = ([0.0; WORDS], 1.0);
+    let mut precisions = [0.0; WORDS];
+    let mut smooth = 1.0;
     for n in 0..WORDS {
         if total[n] == 0 {
             break;
@@ -57,7 +61,7 @@ fn counted<T: std::hash::Hash + Eq>(items: &[T], n: usize) -> HashMap<&[T], usiz
     counts
 }
 
-/// The tokenizer `13a` of mteval-v13a.pl.
+/// Implements the tokenizer `13a` of mteval-v13a.pl.
 fn tokenized(text: &str) -> String {
     static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         let rules = [
@@ -79,15 +83,17 @@ fn tokenized(text: &str) -> String {
     line
 }
 
-/// chrF2, 0 to 100, of texts to one reference each: (reference, text).
+/// Computes chrF2, 0 to 100, for pairs of reference and text.
 pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
     let mut counts = [[0usize; 3]; LETTERS];
     for (reference, text) in pairs {
         let letters = |text: &str| text.chars().filter(|c| !is_space(*c)).collect::<Vec<char>>();
-        let (reference, text) = (letters(reference), letters(text));
+        let reference = letters(reference);
+        let text = letters(text);
         for (n, [all, wanted, matched]) in (1..).zip(&mut counts) {
-            let (expected, found) = (counted(&reference, n), counted(&text, n));
-            // What has no counterpart in the reference at all is not counted against the text.
+            let expected = counted(&reference, n);
+            let found = counted(&text, n);
+            // Chapters that are absent from the reference are not counted against the text.
             *all += if expected.is_empty() { 0 } else { found.values().sum() };
             *wanted += expected.values().sum::<usize>();
             *matched += found.iter().map(|(gram, count)| *count.min(expected.get(gram).unwrap_or(&0))).sum::<usize>();
@@ -102,6 +108,7 @@ pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
         return 0.0;
     }
     let mean = |of: fn(&(f64, f64)) -> f64| orders.iter().map(of).sum::<f64>() / orders.len() as f64;
-    let (precision, recall) = (mean(|order| order.0), mean(|order| order.1));
+    let precision = mean(|order| order.0);
+    let recall = mean(|order| order.1);
     if precision + recall == 0.0 { 0.0 } else { 100.0 * (5.0 * precision * recall / (4.0 * precision + recall)) }
 }

@@ -30,18 +30,18 @@ pub enum Value {
 }
 
 impl Value {
-    /// The value under a name, where this is a map that has it.
+    /// Returns the value of a key, if this is a map that has it.
     pub fn get(&self, name: &str) -> Option<&Value> {
         let Self::Map(pairs) = self else { return None };
         pairs.iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
     }
 
-    /// The text, where it is one.
+    /// Returns the text, if this is one.
     pub fn as_text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
 
-    /// The whole number, where it is one; a truth value is 0 or 1, as in Python.
+    /// Returns the integer, if this is one; a boolean is 0 or 1, as in Python.
     pub fn as_int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -50,12 +50,12 @@ impl Value {
         }
     }
 
-    /// The number, where it is one.
+    /// Returns the number, if this is one.
     pub fn as_number(&self) -> Option<f64> {
         if let Self::Float(number) = self { Some(*number) } else { self.as_int().map(|number| number as f64) }
     }
 
-    /// A number with the other sign; anything else as it is.
+    /// Negates a number; other values stay.
     pub(crate) fn negated(self) -> Self {
         match self {
             Self::Int(number) => Self::Int(-number),
@@ -64,12 +64,12 @@ impl Value {
         }
     }
 
-    /// The items, where it is a list.
+    /// Returns the items, if this is a list.
     pub fn as_list(&self) -> Option<&[Value]> {
         if let Self::List(items) = self { Some(items) } else { None }
     }
 
-    /// Sets what stands under a name; nothing where this is no map.
+    /// Sets the value under a name; does nothing if this is not a map.
     pub fn set(&mut self, name: &str, value: Value) {
         let Self::Map(pairs) = self else { return };
         match pairs.iter_mut().find(|(key, _)| key.as_text() == Some(name)) {
@@ -78,12 +78,12 @@ impl Value {
         }
     }
 
-    /// What Python's `str()` gives.
+    /// Formats as Python's `str()`.
     pub fn text(&self) -> String {
         if let Self::Text(text) = self { text.clone() } else { self.repr() }
     }
 
-    /// What Python's `repr()` gives.
+    /// Formats as Python's `repr()`.
     pub fn repr(&self) -> String {
         let list = |items: &[Value]| items.iter().map(Self::repr).collect::<Vec<_>>().join(", ");
         match self {
@@ -101,7 +101,7 @@ impl Value {
         }
     }
 
-    /// What Python's `json.dumps(value, ensure_ascii=False)` gives; over several lines where an indent is given.
+    /// Formats as Python's `json.dumps(value, ensure_ascii=False)`, over several lines with an indent.
     pub fn json(&self, indent: Option<usize>) -> String {
         self.json_at(indent, 0)
     }
@@ -174,7 +174,7 @@ impl Key for Value {
     }
 }
 
-/// As JSON; keys that are no texts as their texts.
+/// Serializes as JSON; keys that are not texts become texts.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -223,7 +223,8 @@ impl<'de> Deserialize<'de> for Value {
                 Ok(Value::List(list))
             }
             fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Value, A::Error> {
-                let (mut map, mut index) = (Vec::new(), KeyIndex::default());
+                let mut map = Vec::new();
+                let mut index = KeyIndex::default();
                 while let Some((key, value)) = pairs.next_entry::<String, Value>()? {
                     index.set(&mut map, Value::Text(key), value);
                 }
@@ -234,7 +235,7 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// Python's `repr` of a float: the shortest digits that read back as the same number.
+/// Formats a float as Python's `repr`: the shortest digits that read back as the same number.
 fn float(number: f64) -> String {
     if !number.is_finite() {
         return if number.is_nan() {
@@ -257,9 +258,10 @@ fn float(number: f64) -> String {
     if plain.contains('.') { plain } else { format!("{plain}.0") }
 }
 
-/// Python's `repr` of a text: double quotes only where there is a single one and no double one inside.
+/// Formats a text as Python's `repr`: double quotes only if it contains a single quote and no double quote.
 fn quoted(text: &str) -> String {
-    /// What `str.isprintable` refuses: controls, formats, unassigned characters and separators but the blank.
+    /// Characters refused by `str.isprintable`: controls, formats, unassigned characters and separators except the
+    /// space.
     static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);

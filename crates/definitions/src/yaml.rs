@@ -14,11 +14,11 @@ use crate::keys::KeyIndex;
 use crate::value::Value;
 
 /// The most values that a file may have with its aliases filled in, and how deep.
-const LARGEST: usize = 2_000_000;
-const DEEPEST: usize = 100;
+const MAX_VALUES: usize = 2_000_000;
+const MAX_DEPTH: usize = 100;
 /// Bytes of text that a file may have with its aliases filled in.
 const MAX_TEXT_BYTES: usize = 64_000_000;
-/// How many lines of quoted texts may stand at the margin.
+/// Maximum number of lines of quoted text at the left margin.
 const MARGINS: usize = 200;
 
 /// Where a value stands.
@@ -45,7 +45,7 @@ pub struct Node {
     pub place: Place,
 }
 
-/// What a node is.
+/// Content of a node.
 #[derive(Debug, Clone)]
 pub enum Tree {
     /// A text, number, truth value or nothing.
@@ -59,17 +59,17 @@ pub enum Tree {
 }
 
 impl Node {
-    /// The node under a name.
+    /// Returns the node of a key.
     pub fn get(&self, name: &str) -> Option<&Node> {
         self.pairs().iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, node)| node)
     }
 
-    /// Key and node of a mapping; none of anything else.
+    /// Returns keys and nodes of a mapping; empty for other nodes.
     pub fn pairs(&self) -> &[(Value, Node)] {
         if let Tree::Map(pairs) = &self.tree { pairs } else { &[] }
     }
 
-    /// Sets what stands under a name, where this is a mapping.
+    /// Sets the node under a name, if this is a mapping.
     pub fn set(&mut self, name: &Value, node: Node) {
         let Tree::Map(pairs) = &mut self.tree else { return };
         match pairs.iter_mut().find(|(key, _)| key == name) {
@@ -78,12 +78,12 @@ impl Node {
         }
     }
 
-    /// A mapping without a key, at a place.
+    /// Creates an empty mapping at a place.
     pub(crate) fn empty(place: Place) -> Self {
         Self { tree: Tree::Map(Vec::new()), place }
     }
 
-    /// Sets what stands under each key of another mapping.
+    /// Sets the node under each key of another mapping.
     pub(crate) fn set_all(&mut self, other: &Node) {
         let Tree::Map(pairs) = &mut self.tree else { return };
         let mut index = KeyIndex::of(pairs);
@@ -99,17 +99,17 @@ impl Node {
         Some(pairs.remove(at).1)
     }
 
-    /// The text, where it is one.
+    /// Returns the text, if this is one.
     pub fn text(&self) -> Option<&str> {
         if let Tree::Scalar(value) = &self.tree { value.as_text() } else { None }
     }
 
-    /// Whether it is `null`.
+    /// Returns whether it is `null`.
     pub fn is_null(&self) -> bool {
         matches!(self.tree, Tree::Scalar(Value::None))
     }
 
-    /// The first hook in it, with the keys that lead there.
+    /// Returns the first hook in it, with the keys that lead to it.
     pub fn hook(&self) -> Option<(String, &Node)> {
         match &self.tree {
             Tree::Hook(_) => Some((String::new(), self)),
@@ -123,7 +123,7 @@ impl Node {
         }
     }
 
-    /// The plain value, without places.
+    /// Converts to a plain value without places.
     ///
     /// # Errors
     /// Where there is a hook in it.
@@ -138,7 +138,7 @@ impl Node {
         })
     }
 
-    /// What it is, in a word, for a message.
+    /// Names its kind for messages.
     pub fn kind(&self) -> String {
         match &self.tree {
             Tree::Scalar(value) => value.repr(),
@@ -149,7 +149,7 @@ impl Node {
     }
 }
 
-/// A definition names a Python function.
+/// Creates the error for a definition that names a Python function.
 pub(crate) fn hooked(key: &str, function: &str, place: &Place) -> Error {
     let what = if key.is_empty() { "a Python hook".to_owned() } else { format!("`{key}` is a Python hook") };
     Error::bad_input(format!("{what}, and definitions are read without Python"))
@@ -159,13 +159,13 @@ pub(crate) fn hooked(key: &str, function: &str, place: &Place) -> Error {
         .hint("`keep_rows` keeps the rows of one value, `aggregation: weighted_f1` is the weighted F1")
 }
 
-/// A key's value is of another kind than it has to be.
+/// Creates the error for a key whose value has the wrong kind.
 pub(crate) fn wrong(key: &str, expected: &str, node: &Node) -> Error {
     let bad = Error::bad_input(format!("`{key}` has a value that it cannot have"));
     bad.at(&node.place).expected(expected).found(node.kind())
 }
 
-/// A text, or a list of texts.
+/// Returns a text, or a list of texts, as a list.
 pub(crate) fn texts(node: &Node) -> Vec<String> {
     match &node.tree {
         Tree::List(items) => items.iter().filter_map(Node::text).map(str::to_owned).collect(),
@@ -198,7 +198,8 @@ pub fn read_file(path: &Path) -> Result<Node> {
 /// When it is no YAML, or larger than a definition can be.
 pub fn parse(text: &str, file: &str) -> Result<Node> {
     let mut text = text.to_owned();
-    // PyYAML takes quoted texts that go on at the left margin. Blanks there are no part of the text, so one is put in.
+    // PyYAML accepts quoted texts that continue at the left margin. Leading spaces are not part of the text, so one is
+    // inserted.
     for _ in 0..MARGINS {
         match once(&text, file) {
             Err((_, Some(line))) => {
@@ -211,7 +212,7 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     once(&text, file).map_err(|(error, _)| error)
 }
 
-/// Reads YAML text; an error names the line where a quoted text goes on at the margin, where it is that.
+/// Reads YAML text. An error names the line at which a quoted text continues at the margin, if that is the cause.
 fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usize>)> {
     let margin = |error: Error| {
         let parts = error.parts();
@@ -258,10 +259,10 @@ impl EventReader {
     }
 
     fn check_size(&self, depth: usize, span: &Span) -> Result<()> {
-        let limit = if depth > DEEPEST {
-            format!("at most {DEEPEST} levels")
-        } else if self.count > LARGEST {
-            format!("at most {LARGEST} values, aliases filled in")
+        let limit = if depth > MAX_DEPTH {
+            format!("at most {MAX_DEPTH} levels")
+        } else if self.count > MAX_VALUES {
+            format!("at most {MAX_VALUES} values, aliases filled in")
         } else if self.text_bytes > MAX_TEXT_BYTES {
             format!("at most {} MB of text, aliases filled in", MAX_TEXT_BYTES / 1_000_000)
         } else {
@@ -347,7 +348,7 @@ impl EventReader {
             let Tree::Scalar(name) = key.tree else {
                 return Err(self.bad(&at, "a key of a mapping is a list or a mapping itself"));
             };
-            // Of two equal keys PyYAML keeps the last, at the place of the first.
+            // Same as in PyYAML, the last of two equal keys wins, in the position of the first.
             own.set(&mut pairs, name, value);
         }
         merged.retain(|(key, _)| own.position(&pairs, key).is_none());
@@ -383,7 +384,7 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Tree {
     Tree::Scalar(if style == ScalarStyle::Plain { resolved(text) } else { Value::from(text) })
 }
 
-/// A plain scalar by the rules of YAML 1.1 as PyYAML has them (`yaml/resolver.py`).
+/// Resolves a plain scalar by YAML 1.1 as PyYAML does (`yaml/resolver.py`).
 fn resolved(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::None,
@@ -399,7 +400,7 @@ fn resolved(text: &str) -> Value {
     number(digits).map_or_else(|| Value::from(text), |number| if negative { number.negated() } else { number })
 }
 
-/// A number without its sign.
+/// Parses an unsigned number.
 fn number(text: &str) -> Option<Value> {
     let all = |text: &str, of: fn(u8) -> bool| !text.is_empty() && text.bytes().all(|b| of(b) || b == b'_');
     let decimal = |b: u8| b.is_ascii_digit();

@@ -1,4 +1,4 @@
-//! What definitions ask and how they score, as one program.
+//! Tests of requests and scores, as one program.
 
 mod harness;
 #[path = "../../core/tests/common/python.rs"]

@@ -2,7 +2,7 @@
 //! package installs them, on rows that `tools/golden_requests.py` makes up.
 //!
 //! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has `lm_eval`. `.ci/run` makes one.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it compared")]
 
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ impl Rows for LocalRows {
     }
 }
 
-/// A request as the harness lists it: its kind and its arguments.
+/// Converts a request to the harness' listing: its kind and its arguments.
 fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
     match &request.ask {
         Ask::LogLikelihood { context, continuation } => {
@@ -51,7 +51,7 @@ fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
     }
 }
 
-/// What the script makes, by the names of its files; none without Python.
+/// Runs the script and returns its files. `None` without Python.
 fn made() -> Option<tempfile::TempDir> {
     let python = python::python("lm_eval")?;
     let out = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ fn made() -> Option<tempfile::TempDir> {
 }
 
 #[test]
-fn requests_and_scores_of_translations_are_those_of_the_harness_and_of_sacrebleu() {
+fn translation_requests_and_scores_equal_lm_eval_sacrebleu() {
     let Some(out) = made() else { return };
     translations(out.path());
     requests(out.path());
@@ -73,7 +73,8 @@ fn translations(out: &Path) {
         let pairs: Vec<(String, String)> = serde_json::from_value(corpus["pairs"].clone()).unwrap();
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(one, two)| (one.as_str(), two.as_str())).collect();
         for (place, of) in [translation::bleu, translation::chrf, edits::ter].into_iter().enumerate() {
-            let (own, theirs) = (of(&pairs), corpus["scores"][place].as_f64().unwrap());
+            let own = of(&pairs);
+            let theirs = corpus["scores"][place].as_f64().unwrap();
             // Two orders of the same sums in f64.
             assert!((own - theirs).abs() <= 1e-9 * theirs.abs().max(1.0), "corpus {at}, {place}: {own}, {theirs}");
         }
@@ -88,7 +89,9 @@ fn requests(out: &Path) {
     let library = Library::of_folders(&[Path::new(&read("tasks"))]).unwrap();
     let chat = ChatTemplate::new(golden["chat"].as_str().unwrap(), Vec::new(), "the test").unwrap();
     let limit = DocumentLimit::new(5.0).unwrap();
-    let (mut definitions, mut compared, mut wrong) = (BTreeSet::new(), 0, Vec::new());
+    let mut definitions = BTreeSet::new();
+    let mut compared = 0;
+    let mut wrong = Vec::new();
     for asked in golden["asked"].as_array().unwrap() {
         let name = asked["task"].as_str().unwrap();
         let with_chat = asked["chat"].as_bool().unwrap();

@@ -1,6 +1,7 @@
-//! What the harness does, rule by rule, on rows of a few words: each test is one rule that its code (commit `4e7e0d4`) shows.
-//! `tests/harness.rs` here and `tests/lm_eval.rs` of the program hold the same and the rest to the harness itself.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! lm-eval's behaviour, rule by rule, on rows of a few words: each test checks one rule found in its code (commit
+//! `4e7e0d4`). `tests/harness.rs` here and `tests/lm_eval.rs` of the program compare the same and more with lm-eval
+//! itself.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use ghostlab_core::error::Result;
 use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, TaskScore, grouped};
@@ -26,7 +27,7 @@ impl Rows for Made {
 const ROWS: &str = r#"[{"q": "one", "c": ["a", "b"], "n": 0, "d": "1"}, {"q": "two", "c": ["c", "d"], "n": 1, "d": "0"},
     {"q": "six", "c": ["e", "f"], "n": 1, "d": "1"}]"#;
 
-/// A definition of choices; `more` stands behind, so that it wins.
+/// Builds a multiple-choice definition; `more` overrides.
 fn choices(more: &str) -> String {
     format!(
         "task: t\ndataset_path: x\ntraining_split: train\ntest_split: test\noutput_type: multiple_choice\n\
@@ -46,7 +47,7 @@ fn shots(count: usize) -> Setting<'static> {
     Setting { shots: Some(count), ..Setting::default() }
 }
 
-/// Context and continuation of each request.
+/// Returns context and continuation of each request.
 fn texts(text: &str, setting: &Setting<'_>) -> Vec<(String, String)> {
     let of = |request: Request| match request.ask {
         Ask::LogLikelihood { context, continuation } => (context, continuation),
@@ -65,7 +66,7 @@ fn pair(context: &str, continuation: &str) -> (String, String) {
 }
 
 #[test]
-fn a_field_that_is_a_column_is_its_value_and_digits_are_numbers_beside_choices() {
+fn column_field_keeps_its_value_and_digits_become_numbers() {
     // The whole text is a column: the number is the answer's place.
     assert_eq!(first(&choices(""), &shots(0)), pair("one", " a"));
     // Rendered digits are numbers where there are choices, and texts where there are none.
@@ -92,7 +93,7 @@ fn choices_are_a_list_a_maps_values_or_a_printed_literal() {
 }
 
 #[test]
-fn the_test_split_is_evaluated_and_the_validation_split_where_there_is_none() {
+fn test_split_is_evaluated_else_validation() {
     let split = |more: &str| {
         let task = task_of(&choices(more), ROWS).unwrap();
         task.documents[0].get("s").unwrap().text()
@@ -102,7 +103,7 @@ fn the_test_split_is_evaluated_and_the_validation_split_where_there_is_none() {
 }
 
 #[test]
-fn examples_are_from_their_split_their_list_or_the_first_split_that_there_is() {
+fn examples_come_from_split_list_or_first_existing_split() {
     let from = |more: &str| {
         let own = format!("doc_to_text: '{{{{q}}}} {{{{s}}}}'\nfewshot_config: {{sampler: first_n{more}}}\n");
         let context = first(&choices(&own), &shots(1)).0;
@@ -115,7 +116,7 @@ fn examples_are_from_their_split_their_list_or_the_first_split_that_there_is() {
 }
 
 #[test]
-fn zero_shots_that_a_definition_says_stay_and_no_word_means_none() {
+fn explicit_zero_shots_stay_and_silence_means_none() {
     let context =
         |more: &str, asked: Option<usize>| first(&choices(more), &Setting { shots: asked, ..Setting::default() }).0;
     assert_eq!(context("num_fewshot: 0", Some(2)), "one");
@@ -125,11 +126,11 @@ fn zero_shots_that_a_definition_says_stay_and_no_word_means_none() {
 }
 
 #[test]
-fn the_document_is_left_out_of_the_examples_where_their_split_is_named_as_the_tests() {
+fn examples_leave_out_the_document_if_splits_are_equal() {
     let named = "fewshot_split: test\nfewshot_config: {sampler: first_n}\ndoc_to_text: '{{q}}'\n";
     // Rows of all splits differ here, so the pool has the document itself only where the split is the same.
     assert_eq!(first(&choices(named), &shots(2)).0, "two d\n\nsix f\n\none");
-    // Neither is named: none equals none, and the pool of the validation split lacks the document.
+    // Neither is named: null equals null, and the document is removed from the pool of the validation split.
     let neither = "test_split: null\nvalidation_split: dev\ntraining_split: null\nfewshot_config: {sampler: first_n}\n";
     assert_eq!(first(&choices(neither), &shots(1)).0, "two d\n\none");
     // A test split alone: the pool is that split, and the document may be shown with its own answer.
@@ -138,7 +139,7 @@ fn the_document_is_left_out_of_the_examples_where_their_split_is_named_as_the_te
 }
 
 #[test]
-fn a_description_is_glued_and_a_system_text_is_parted_only_where_neither_side_is_blank() {
+fn description_is_glued_and_system_text_separated_once() {
     let system = |text: &str| Setting { system: Some(text.to_owned()), ..Setting::default() };
     assert_eq!(first(&choices("description: Choose."), &shots(0)).0, "Choose.one");
     assert_eq!(first(&choices("description: Choose."), &system("Be short.")).0, "Be short.\n\nChoose.one");
@@ -155,7 +156,7 @@ fn an_empty_answer_of_an_example_has_no_delimiters() {
 }
 
 #[test]
-fn a_continuation_has_the_delimiter_before_a_choice_and_none_before_a_target() {
+fn delimiter_precedes_a_choice_but_not_a_target() {
     let target = choices("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\ndoc_to_text: 'Say: '\n");
     assert_eq!(first(&target, &shots(0)), pair("Say: ", "one"));
     assert_eq!(first(&choices("target_delimiter: ':'"), &shots(0)), pair("one", ":a"));
@@ -164,7 +165,7 @@ fn a_continuation_has_the_delimiter_before_a_choice_and_none_before_a_target() {
 }
 
 #[test]
-fn an_answer_that_is_begun_follows_the_delimiter_and_in_examples_a_blank() {
+fn begun_answer_follows_delimiter_and_blank_in_examples() {
     let begun = choices("gen_prefix: It is\nfewshot_config: {sampler: first_n}\ntarget_delimiter: ': '\n");
     assert_eq!(first(&begun, &shots(1)).0, "one: It is a\n\none: It is");
     let blank = choices("gen_prefix: ' It is'\n");
@@ -185,7 +186,7 @@ fn mutual_information_asks_for_the_bare_choices_too() {
 }
 
 #[test]
-fn behind_a_chat_template_a_choice_has_no_delimiter_unless_an_answer_is_begun() {
+fn chat_template_choice_has_no_delimiter_without_begun_answer() {
     let chat = ChatTemplate::new("{% for m in messages %}<{{m.content}}>{% endfor %}", Vec::new(), "t").unwrap();
     let setting = Setting { chat: Some(&chat), ..Setting::default() };
     assert_eq!(first(&choices(""), &setting), pair("<one>", "a"));
@@ -197,7 +198,7 @@ fn behind_a_chat_template_a_choice_has_no_delimiter_unless_an_answer_is_begun() 
     assert_eq!(first(&text, &Setting { multiturn: true, ..in_one }).0, "<Choose.><one><a><one>");
 }
 
-/// The scores of a definition by answers to all its requests.
+/// Scores a definition given answers to all its requests.
 fn scored(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(String, f64, Option<f64>)> {
     let task = task_of(text, rows).unwrap();
     let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
@@ -211,16 +212,16 @@ fn scored(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(Strin
 }
 
 #[test]
-fn the_likeliest_choice_is_the_first_of_equals_and_one_without_a_number_wins() {
+fn likeliest_choice_is_first_of_equals_and_nan_wins() {
     const ONE: &str = r#"[{"q": "q", "c": ["é", "bb"], "n": 1}]"#;
     let of = |metric: &str, one: f64, two: f64| {
         scored(&choices(&format!("metric_list: [{{metric: {metric}}}]")), ONE, &[(one, false), (two, true)])[0].1
     };
     assert_eq!((of("acc", -1.0, -1.0), of("acc", -2.0, -1.0)), (0.0, 1.0));
     assert_eq!(of("acc", -1.0, f64::NAN), 1.0);
-    // By letters of the choice without its delimiter, and by its bytes: é is one letter of two.
+    // Indexed by letters of the choice without its delimiter, and by its bytes: é is one letter and two bytes.
     assert_eq!((of("acc_norm", -1.0, -1.5), of("acc_bytes", -1.0, -1.5)), (1.0, 0.0));
-    // Of choices it is whether the right one is the likeliest text.
+    // For choices it states whether the right one has the highest likelihood.
     assert_eq!(of("exact_match", -1.0, -9.0), 1.0);
     // A right answer that is no choice is scored as wrong.
     const ODD: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 0}, {"q": "q", "c": ["a", "b"], "n": 7}]"#;
@@ -232,7 +233,7 @@ fn the_likeliest_choice_is_the_first_of_equals_and_one_without_a_number_wins() {
 }
 
 #[test]
-fn words_are_parted_at_blanks_and_blanks_at_an_end_make_one_more() {
+fn words_split_at_blanks_and_trailing_blank_adds_one() {
     const LONG: &str = r#"[{"q": " a  b é "}]"#;
     let text = choices("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: q\ndoc_to_choice: null\n");
     let scores = scored(&text, LONG, &[(-10.0, true)]);
@@ -255,7 +256,7 @@ fn a_perplexity_is_of_the_mean_and_its_error_of_drawn_samples() {
     assert!(
         (scores[1].1 - 2.0 / 3.0).abs() < 1e-12 && (scores[1].2.unwrap() - deviation / 3.0_f64.sqrt()).abs() < 1e-12
     );
-    // Of one document nothing is told.
+    // One document has no standard error.
     assert_eq!(Aggregation::Mean.error(&[Item::Number(1.0)], 1000).unwrap(), None);
 }
 
@@ -336,7 +337,7 @@ fn the_first_document_decides_what_all_have() {
     assert!(error.contains("the question is no text") && error.contains("test.jsonl:2"), "{error}");
 }
 
-/// The scores of a definition of generated texts by the answers to each document.
+/// Scores a generation task given the answers to each document.
 fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
     let text = choices(&format!("output_type: generate_until\n{more}"));
     let task = task_of(&text, rows)?;
@@ -348,7 +349,7 @@ fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<
 }
 
 #[test]
-fn a_generated_text_is_held_to_the_choice_the_list_or_the_text_of_the_answer() {
+fn generated_text_is_compared_with_choice_list_or_text() {
     // With choices it is the text of the right one.
     assert_eq!(generated("", ROWS, &[&["a"], &["d"], &["1"]]).unwrap(), [2.0 / 3.0]);
     // A number without choices as its text, a list by any of its items.
@@ -360,7 +361,7 @@ fn a_generated_text_is_held_to_the_choice_the_list_or_the_text_of_the_answer() {
 }
 
 #[test]
-fn of_an_answer_that_is_asked_for_several_times_the_first_counts_unless_a_filter_takes_all() {
+fn first_of_repeated_answers_counts_without_a_filter() {
     let all: [&[&str]; 3] = [&["x", "a", "a"], &["d", "x", "x"], &["x", "f", "f"]];
     assert_eq!(generated("repeats: 3", ROWS, &all).unwrap(), [1.0 / 3.0]);
     let vote = "repeats: 3\nfilter_list: [{name: v, filter: [{function: majority_vote}, {function: take_first}]}]";
@@ -369,7 +370,7 @@ fn of_an_answer_that_is_asked_for_several_times_the_first_counts_unless_a_filter
 }
 
 #[test]
-fn an_exact_match_leaves_out_patterns_then_case_then_punctuation_then_digits_and_strips_nothing() {
+fn exact_match_strips_patterns_case_punctuation_digits() {
     const ONE: &str = r#"[{"q": "q", "t": "> A-1.", "f": "\uff01"}]"#;
     let same = |target: &str, options: &str, answer: &str| {
         let more =
@@ -394,7 +395,7 @@ fn errors_are_drawn_by_pythons_generators_chunk_by_chunk() {
 }
 
 #[test]
-fn a_generation_stops_where_examples_would_begin_unless_it_says_more() {
+fn generation_stops_at_the_next_example_by_default() {
     let until = |more: &str| {
         let text = choices(&format!("output_type: generate_until\n{more}"));
         task_of(&text, ROWS).unwrap().definition.generation.get("until").unwrap().repr()

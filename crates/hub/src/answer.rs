@@ -1,4 +1,4 @@
-//! What an answer of the hub means: whether to ask again, when, or what to tell the user.
+//! Interprets a reply of the hub: whether to ask again, when, and what to tell the user.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,11 +13,11 @@ use crate::token::Token;
 /// Why a request brought nothing.
 #[derive(Debug)]
 pub(crate) enum RequestFailure {
-    /// It may bring something later, at the earliest after the time that the hub names.
+    /// A retry may succeed, at the earliest after the time that the hub names.
     Again { why: String, after: Option<Duration> },
     /// The host has nothing from the byte on that was asked for.
     Range,
-    /// It never will.
+    /// A retry cannot succeed.
     Final(Error),
     /// Nor will anything else of the repository.
     Closed(Error),
@@ -26,13 +26,13 @@ pub(crate) enum RequestFailure {
 }
 
 impl RequestFailure {
-    /// It may bring something whenever it is asked again.
+    /// Creates a retriable failure.
     pub(crate) fn again(why: impl Into<String>) -> Self {
         Self::Again { why: why.into(), after: None }
     }
 }
 
-/// What was asked for, for messages.
+/// The request, for messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) source: &'a Source,
@@ -41,11 +41,11 @@ pub(crate) struct Asked<'a> {
     pub(crate) token: Option<&'a Token>,
 }
 
-/// Most characters of a text by somebody else that a message shows.
+/// Maximum number of characters of foreign text in a message.
 const SHOWN: usize = 300;
 
 impl Asked<'_> {
-    /// `org/name@main, config.json`
+    /// Names the file: `org/name@main, config.json`.
     pub(crate) fn place(&self) -> String {
         match self.file {
             Some(file) => format!("{}, {file}", self.source),
@@ -53,19 +53,18 @@ impl Asked<'_> {
         }
     }
 
-    /// The page of the repository, where a licence is accepted.
+    /// Returns the repository's page, where a licence is accepted.
     fn page(&self) -> String {
         page(self.endpoint, &self.source.repo)
     }
 
-    /// A text of the other side, as it may be shown.
+    /// Makes remote text safe to show.
     pub(crate) fn quoted(&self, text: &str) -> String {
         let hidden = self.token.map_or(text.to_owned(), |token| token.hide(text));
         printable(&hidden.chars().take(SHOWN).collect::<String>()).replace('\n', " ")
     }
 
-    /// What a final answer means, unless it is what was asked for. `at_hub`: it is the hub's own, not that of a host it
-    /// sent us to.
+    /// Interprets a final answer. `at_hub` says whether it is the hub's own, not that of a redirect target.
     pub(crate) fn judge(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), RequestFailure> {
         if status.is_success() {
             return Ok(());
@@ -93,7 +92,8 @@ impl Asked<'_> {
     }
 
     fn refusal(&self, status: StatusCode, code: Option<&str>, why: &str) -> Error {
-        let (repo, page) = (&self.source.repo, self.page());
+        let repo = &self.source.repo;
+        let page = self.page();
         let error = |what: String| Error::missing(what).at(self.place()).found(why);
         let tokens = format!("{}settings/tokens", self.endpoint);
         let token = match self.token {
@@ -130,12 +130,12 @@ impl Asked<'_> {
     }
 }
 
-/// The page of a repository.
+/// Returns the page of a repository.
 pub(crate) fn page(endpoint: &Url, repo: &Repo) -> String {
     format!("{endpoint}{repo}")
 }
 
-/// How long the hub asks to be left alone: `Retry-After` in seconds or as a date, or the `t` of `RateLimit`.
+/// Returns the wait that the hub asks for: `Retry-After` in seconds or as a date, or the `t` of `RateLimit`.
 fn asked_to_wait(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(|text| {
@@ -179,9 +179,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_what_to_do_and_what_is_missing_is_told_apart() {
-        let (endpoint, source) = (Url::parse("https://huggingface.co").unwrap(), Source::parse("o/n@dev").unwrap());
-        let (file, token) = (FileName::new("config.json").unwrap(), Token::new("hf_secret", "").unwrap().unwrap());
+    fn refusals_have_hints_and_missing_inputs_are_distinct() {
+        let endpoint = Url::parse("https://huggingface.co").unwrap();
+        let source = Source::parse("o/n@dev").unwrap();
+        let file = FileName::new("config.json").unwrap();
+        let token = Token::new("hf_secret", "").unwrap().unwrap();
         let asked = Asked { source: &source, file: Some(&file), endpoint: &endpoint, token: Some(&token) };
         for (status, code, message) in [
             (401, "GatedRepo", "accept it at https://huggingface.co/o/n"),
@@ -208,7 +210,8 @@ mod tests {
 
     #[test]
     fn what_may_pass_is_tried_again() {
-        let (endpoint, source) = (Url::parse("https://huggingface.co").unwrap(), Source::parse("o/n").unwrap());
+        let endpoint = Url::parse("https://huggingface.co").unwrap();
+        let source = Source::parse("o/n").unwrap();
         let asked = Asked { source: &source, file: None, endpoint: &endpoint, token: None };
         for (status, at_hub) in [(429, true), (500, true), (503, false), (408, true), (403, false)] {
             let judged = asked.judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), at_hub);

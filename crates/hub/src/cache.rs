@@ -12,7 +12,7 @@ use ghostlab_core::files::owner::Owner;
 use crate::name::{BlobName, Commit, FileName};
 use crate::repo::{Repo, Source};
 
-/// A folder with what was fetched, by this program or by Python.
+/// A folder of fetched files, written by this program or by Python.
 #[derive(Debug, Clone)]
 pub struct Cache {
     root: PathBuf,
@@ -20,7 +20,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `symlinks`: whether snapshots point to blobs, or hold the files themselves.
+    /// Opens a cache. `symlinks` decides whether snapshots link to blobs or hold the files.
     pub fn new(root: PathBuf, symlinks: bool) -> Self {
         Self { root, symlinks }
     }
@@ -29,19 +29,19 @@ impl Cache {
         &self.root
     }
 
-    /// The folder of a repository's files as they are at a commit. It need not be there.
+    /// Returns the folder of a repository's files at a commit. It may not exist.
     pub fn snapshot(&self, repo: &Repo, commit: &Commit) -> PathBuf {
         self.root.join(repo.folder()).join("snapshots").join(commit.as_str())
     }
 
-    /// A file at a commit, where it is there and has the size that it should have.
+    /// Returns a file at a commit, if it exists with the expected size.
     pub fn file(&self, repo: &Repo, commit: &Commit, name: &FileName, bytes: Option<u64>) -> Option<PathBuf> {
         let path = self.snapshot(repo, commit).join(name.path());
         let about = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
         (bytes.is_none() || bytes == Some(about.len())).then_some(path)
     }
 
-    /// The commit that a revision was when it was last fetched.
+    /// Returns the commit of a revision at the last fetch.
     pub fn commit(&self, source: &Source) -> Option<Commit> {
         let known = || Commit::new(fs::read_to_string(self.reference(source)).ok()?.trim()).ok();
         source.commit().or_else(known)
@@ -55,7 +55,7 @@ impl Cache {
         self.root.join(repo.folder()).join("blobs")
     }
 
-    /// The lock that Python takes, too, while it brings a blob.
+    /// Returns the path of the lock that Python also takes while it downloads a blob.
     pub(crate) fn lock(&self, repo: &Repo, blob: &BlobName) -> PathBuf {
         self.root.join(".locks").join(repo.folder()).join(format!("{blob}.lock"))
     }
@@ -91,7 +91,7 @@ impl Cache {
         if self.symlinks && link(&target, &path).map_err(failed)? {
             return Ok(());
         }
-        // Without links the file itself lies there, once if nobody else needs the blob.
+        // Without links the file itself is placed there, once if nothing else needs the blob.
         match new {
             true => fs::rename(&content, &path).map_err(failed),
             false => fs::copy(&content, &path).map(drop).map_err(failed),
@@ -154,14 +154,14 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| refused("make", folder, &error))
 }
 
-/// The cache cannot be written to.
+/// Creates the error for a cache that cannot be written.
 pub(crate) fn refused(verb: &str, path: &Path, error: &std::io::Error) -> Error {
     let refused = Error::missing(format!("the hub's cache cannot be written to: cannot {verb} this"))
         .at(path.display())
         .found(error);
     refused.hint(match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "the disk is full: free some room; what came is kept, and the same command goes on there"
+            "the disk is full: free some room; received data is kept: run the same command to resume"
         }
         _ => "HF_HUB_CACHE names another folder; what is cached already can be read where it is",
     })
@@ -181,9 +181,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_shown_by_a_relative_link_and_only_where_it_is_whole() {
+    fn file_is_linked_relatively_only_if_complete() {
         let root = tempfile::tempdir().unwrap();
-        let (cache, source) = (Cache::new(root.path().to_owned(), true), Source::parse("o/n").unwrap());
+        let cache = Cache::new(root.path().to_owned(), true);
+        let source = Source::parse("o/n").unwrap();
         fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
         fs::write(cache.blobs(&source.repo).join("abc"), "12345").unwrap();
         for (name, link) in [("a", "../../blobs/abc"), ("b/c/d", "../../../../blobs/abc")] {
@@ -201,14 +202,16 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_folder_that_are_shown_at_the_same_time_show_their_own_blobs() {
+    fn concurrently_linked_files_show_their_own_blobs() {
         let root = tempfile::tempdir().unwrap();
-        let (cache, source) = (Cache::new(root.path().to_owned(), true), Source::parse("o/n").unwrap());
+        let cache = Cache::new(root.path().to_owned(), true);
+        let source = Source::parse("o/n").unwrap();
         fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
         let file = |index: usize| FileName::new(&format!("f{index}")).unwrap();
         std::thread::scope(|scope| {
             for part in 0..4 {
-                let (cache, source) = (&cache, &source);
+                let cache = &cache;
+                let source = &source;
                 scope.spawn(move || {
                     for index in (part..400).step_by(4) {
                         let name = index.to_string();
@@ -231,8 +234,10 @@ mod tests {
 
     #[test]
     fn a_link_inside_a_snapshot_is_not_written_through() {
-        let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (cache, source) = (Cache::new(root.path().to_owned(), true), Source::parse("o/n").unwrap());
+        let root = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let cache = Cache::new(root.path().to_owned(), true);
+        let source = Source::parse("o/n").unwrap();
         let snapshot = cache.snapshot(&source.repo, &commit());
         fs::create_dir_all(&snapshot).unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), snapshot.join("sub")).unwrap();
@@ -243,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_commit_of_a_branch_stays_unless_the_branch_was_asked_for() {
+    fn known_commit_stays_unless_the_branch_is_requested() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("datasets/o/n@refs/convert/parquet").unwrap();
@@ -260,7 +265,8 @@ mod tests {
     #[test]
     fn without_links_a_file_lies_in_the_snapshot_once() {
         let root = tempfile::tempdir().unwrap();
-        let (cache, source) = (Cache::new(root.path().to_owned(), false), Source::parse("o/n").unwrap());
+        let cache = Cache::new(root.path().to_owned(), false);
+        let source = Source::parse("o/n").unwrap();
         fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
         let content = cache.blobs(&source.repo).join("abc");
         fs::write(&content, "12345").unwrap();

@@ -1,4 +1,4 @@
-//! Requests to the hub. Redirects are followed by hand, so that the token goes to the hub's own host and to nobody else.
+//! Requests to the hub. Redirects are followed here, so that the token is sent to the hub's own host only.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use crate::repo::Source;
 use crate::settings::HubSettings;
 
 /// Redirects in a row.
-const MOST_HOPS: usize = 10;
+const MAX_HOPS: usize = 10;
 
 /// The hub, and the cache of its files.
 pub struct Hub {
@@ -39,7 +39,7 @@ pub(crate) struct Connection {
     client: Client,
 }
 
-/// Who watches a fetch, and who can end it.
+/// Progress and interruption of a fetch.
 #[derive(Clone, Copy)]
 pub(crate) struct Watch<'a> {
     pub(crate) reporter: &'a dyn Reporter,
@@ -88,14 +88,14 @@ impl Hub {
         &self.settings
     }
 
-    /// The connection, made at the first call.
+    /// Returns the connection, created at the first call.
     ///
     /// # Errors
     /// Offline; or the system gives no threads or no random numbers.
     pub(crate) fn connection(&self) -> Result<&Connection> {
         if self.settings.offline {
             return Err(Error::missing("something has to be asked of the hub, and HF_HUB_OFFLINE says not to")
-                .hint("unset HF_HUB_OFFLINE (and TRANSFORMERS_OFFLINE) to fetch what is not cached"));
+                .hint("unset HF_HUB_OFFLINE (and TRANSFORMERS_OFFLINE) to fetch missing files"));
         }
         if let Some(connection) = self.connection.get() {
             return Ok(connection);
@@ -120,14 +120,14 @@ impl Hub {
         Asked { source, file, endpoint: &self.settings.endpoint, token: self.settings.token.as_ref() }
     }
 
-    /// An address below the hub's, of parts that are encoded.
+    /// Builds a URL below the hub's from encoded parts.
     pub(crate) fn url(&self, path: &str) -> Result<Url> {
         let base = self.settings.endpoint.as_str().trim_end_matches('/');
         Url::parse(&format!("{base}/{path}"))
             .map_err(|error| Error::bad_input("this makes no address").at(path).found(error))
     }
 
-    /// Whether an address is the hub's own: only there the token goes.
+    /// Returns whether a URL is the hub's own. Only there the token is sent.
     pub(crate) fn is_own(&self, url: &Url) -> bool {
         let endpoint = &self.settings.endpoint;
         url.scheme() == endpoint.scheme()
@@ -138,7 +138,9 @@ impl Hub {
     /// Sends a request, after redirects; a HEAD stops where the hub sends it to another host. Asks once.
     pub(crate) async fn once(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply, RequestFailure> {
         let connection = self.connection().map_err(RequestFailure::Final)?;
-        let (mut url, mut said, mut seen) = (request.url.clone(), HeaderMap::new(), Vec::new());
+        let mut url = request.url.clone();
+        let mut said = HeaderMap::new();
+        let mut seen = Vec::new();
         loop {
             let own = self.is_own(&url);
             let mut ask =
@@ -175,10 +177,10 @@ impl Hub {
             seen.push(url.clone());
             let unsafe_next =
                 url.scheme() == "https" && next.scheme() != "https" || !matches!(next.scheme(), "http" | "https");
-            if seen.contains(&next) || seen.len() >= MOST_HOPS || unsafe_next {
+            if seen.contains(&next) || seen.len() >= MAX_HOPS || unsafe_next {
                 let found = match unsafe_next {
                     true => format!("a redirect from {} to {}", url.scheme(), next.scheme()),
-                    false => format!("a loop, or more than {MOST_HOPS} redirects"),
+                    false => format!("a loop, or more than {MAX_HOPS} redirects"),
                 };
                 return Err(RequestFailure::Final(
                     Error::missing("the hub sends the request from place to place")
@@ -227,7 +229,7 @@ impl Hub {
         let gave_up = || Error::missing("the hub could not be reached").at(asked.place()).found(&why);
         if *tries >= patience.attempts {
             let error = gave_up().expected(format!("an answer within {} attempts", patience.attempts));
-            return Err(error.hint("what came is kept: the same command goes on there"));
+            return Err(error.hint("received data is kept: run the same command to resume"));
         }
         if let Some(after) = after.filter(|after| *after > patience.asked) {
             let expected = format!("to wait at most {} s", patience.asked.as_secs());
@@ -246,7 +248,7 @@ impl Hub {
         if pause(watch.stop, time).await { Ok(()) } else { Err(stopped()) }
     }
 
-    /// Waits as long as the hub has asked to be left alone, whoever was told.
+    /// Waits until the time that the hub has asked any request to wait for has passed.
     async fn when_quiet(&self, watch: Watch<'_>) -> Result<()> {
         let until = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
@@ -255,10 +257,10 @@ impl Hub {
 }
 
 pub(crate) fn stopped() -> Error {
-    Error::interrupted("stopped; what came is kept, and the same command goes on there")
+    Error::interrupted("stopped; received data is kept: run the same command to resume")
 }
 
-/// What the network brings within some time; `late` says that it did not.
+/// Awaits a network operation within a time; `late` creates the timeout error.
 pub(crate) async fn brought<T>(
     part: impl Future<Output = reqwest::Result<T>>,
     time: Duration,
@@ -272,7 +274,7 @@ pub(crate) async fn brought<T>(
     }
 }
 
-/// A request that failed on the way. Signed addresses are secrets: no message shows one.
+/// Creates the failure of a request in transit. Signed URLs are secrets, so messages omit them.
 fn again(error: &reqwest::Error) -> RequestFailure {
     let mut causes = Vec::new();
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
@@ -285,13 +287,13 @@ fn again(error: &reqwest::Error) -> RequestFailure {
     RequestFailure::again(why)
 }
 
-/// Between three quarters and five quarters of a time, so that many who failed together do not come back together.
+/// Randomises a time to between three quarters and five quarters, to spread retries.
 fn jittered(time: Duration) -> Duration {
     let noise = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
     time.mul_f64(0.75 + f64::from(noise % 1000) / 2000.0)
 }
 
-/// The file's name in messages and events, shared by the tasks that bring it.
+/// Returns the file's name in messages and events, shared between tasks.
 pub(crate) fn shown(source: &Source, name: &crate::FileName) -> Arc<str> {
     format!("{}/{name}", source.repo).into()
 }
@@ -306,13 +308,14 @@ pub(crate) enum WaitEnd {
     TooLong,
 }
 
-/// The result of a future, unless it takes longer than `limit` or `stop` is set.
+/// Awaits a future, unless it takes longer than `limit` or `stop` is set.
 pub(crate) async fn within<T>(
     stop: &AtomicBool,
     limit: Duration,
     future: impl Future<Output = T>,
 ) -> Result<T, WaitEnd> {
-    let (mut future, end) = (pin!(future), Instant::now() + limit);
+    let mut future = pin!(future);
+    let end = Instant::now() + limit;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         if let Ok(result) = timeout(TICK.min(left), &mut future).await {
@@ -327,12 +330,12 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// Waits so long; whether nobody said to stop.
+/// Waits; returns whether nobody asked to stop.
 pub(crate) async fn pause(stop: &AtomicBool, time: Duration) -> bool {
     within(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TooLong)
 }
 
-/// Until something is true, with looks in growing distance; whether nobody said to stop.
+/// Polls with growing intervals until `done`. Returns false if stopped.
 pub(crate) async fn until(stop: &AtomicBool, mut done: impl FnMut() -> bool) -> bool {
     while !done() {
         if stop.load(Relaxed) {

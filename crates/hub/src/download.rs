@@ -16,20 +16,19 @@ use crate::name::{BlobName, bare};
 use crate::partial_file::{Expected, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
 
-/// What the hub says of a file.
+/// The hub's description of a file.
 struct FileHead {
     etag: BlobName,
     bytes: Option<u64>,
 }
 
-/// What a download goes on with after a break.
+/// State with which a download resumes after an interruption.
 struct Transfer<'a> {
     request: HubRequest<'a>,
     part: PartialFile,
     expected: Expected,
     file: &'a str,
-    /// Whether the last answer began anew with other bytes than came: once that is somebody in between, who knows nothing
-    /// of the file.
+    /// Whether the last reply restarted with different bytes: once may be a proxy that knows nothing about the file.
     doubted: bool,
 }
 
@@ -41,7 +40,8 @@ impl Hub {
         file: &PlannedFile,
         watch: Watch<'_>,
     ) -> Result<(PathBuf, u64)> {
-        let (source, shown) = (&repo.source, shown(&repo.source, &file.name));
+        let source = &repo.source;
+        let shown = shown(&repo.source, &file.name);
         let asked = self.asked(source, Some(&file.name));
         let path: Vec<String> = file.name.as_str().split('/').map(encoded).collect();
         let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
@@ -64,7 +64,8 @@ impl Hub {
             let about = fs::metadata(blob).ok().filter(fs::Metadata::is_file);
             about.is_some_and(|about| expected.bytes.is_none_or(|bytes| bytes == about.len()))
         };
-        let (mut came, new) = (0, !whole(&blob));
+        let mut came = 0;
+        let new = !whole(&blob);
         if new {
             let part = PartialFile::open(&self.cache.blobs(&source.repo), &name, expected.clone())?;
             let here = part.bytes();
@@ -99,8 +100,8 @@ impl Hub {
         Ok(FileHead { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
 
-    /// The lock that keeps two programs from bringing the same. It only saves work: where the file system has no locks,
-    /// or gives them to everybody, each has a part of its own.
+    /// Locks against concurrent downloads of one file. It only saves work: without working locks, each process has a
+    /// partial file of its own.
     async fn locked(&self, path: &Path, shown: &str, watch: Watch<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
@@ -119,16 +120,19 @@ impl Hub {
         if free.await { Ok(Some(file)) } else { Err(stopped()) }
     }
 
-    /// Brings what is missing of a part, over as many breaks as it takes; how many bytes came.
+    /// Downloads the rest of a part, with as many retries as necessary; returns the number of bytes received.
     async fn stream(&self, stream: &mut Transfer<'_>, watch: Watch<'_>) -> Result<u64> {
-        let (mut came, mut tries, mut most, mut wrong) = (0, 0, stream.part.bytes(), false);
+        let mut came = 0;
+        let mut tries = 0;
+        let mut most = stream.part.bytes();
+        let mut wrong = false;
         loop {
             let failure = match self.attempt(stream, &mut came, watch).await {
                 Ok(()) => match stream.part.check() {
                     Ok(()) => return Ok(came),
                     Err(found) => {
                         self.restart(stream, "it is not what it should be", watch)?;
-                        // What was here before may be to blame, once.
+                        // The existing bytes may be the cause, once.
                         if wrong {
                             let error = Error::damaged("a file comes otherwise than it should; it was not kept");
                             let error =
@@ -142,7 +146,8 @@ impl Hub {
                 },
                 Err(failure) => failure,
             };
-            // Only what was never here before is progress: who cuts each time at the same byte is not asked for ever.
+            // Only bytes beyond the previous maximum are progress: a server that always cuts at the same byte is not
+            // asked for ever.
             if stream.part.bytes() > most {
                 (most, tries) = (stream.part.bytes(), 0);
             }
@@ -156,12 +161,12 @@ impl Hub {
         Ok(())
     }
 
-    /// An answer after which the part begins anew.
+    /// Discards the partial file after an unusable answer.
     fn anew(&self, stream: &mut Transfer<'_>, why: String, watch: Watch<'_>) -> RequestFailure {
         self.restart(stream, &why, watch).map_or_else(RequestFailure::Final, |()| RequestFailure::again(why))
     }
 
-    /// An answer that is of no use, though nothing says that the part is: the part is kept once.
+    /// Keeps the partial file once after an unusable answer that may not be its fault.
     fn doubt(&self, stream: &mut Transfer<'_>, from: u64, why: String, watch: Watch<'_>) -> RequestFailure {
         if std::mem::replace(&mut stream.doubted, from > 0) || from == 0 {
             stream.doubted = false;
@@ -170,7 +175,7 @@ impl Hub {
         RequestFailure::again(why)
     }
 
-    /// One request for what is missing.
+    /// Sends one request for the missing bytes.
     async fn attempt(&self, stream: &mut Transfer<'_>, came: &mut u64, watch: Watch<'_>) -> Result<(), RequestFailure> {
         let from = stream.part.bytes();
         if stream.expected.bytes == Some(from) {
@@ -233,16 +238,17 @@ impl Hub {
     }
 }
 
-/// Why an answer does not go on where the part ends.
+/// Reason why a reply does not continue where the part ends.
 enum Unfit {
-    /// It begins anew, and can be taken so.
+    /// This starts from the beginning, which is usable.
     WholeFile,
     Useless(String),
 }
 
-/// Whether the answer is the rest of the part.
+/// Returns whether the answer is the rest of the partial file.
 fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
-    let (status, headers) = (reply.response.status(), reply.response.headers());
+    let status = reply.response.status();
+    let headers = reply.response.headers();
     let text = |name| headers.get(name).and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok());
     let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     let other = |what: &str, expected: u64, found: u64| Unfit::Useless(format!("{what} {found}, not {expected}"));
@@ -277,7 +283,7 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     }
 }
 
-/// What the lock, the list and the hub say that a file is; they have to agree.
+/// Combines what the lock, the listing and the hub say about a file, which must agree.
 fn expected(repo: &PlannedRepo, file: &PlannedFile, about: &FileHead) -> Result<Expected> {
     let of_hub = Expected::of(&about.etag, about.bytes);
     let pinned = if repo.locked { "as it is pinned" } else { "as it is listed" };

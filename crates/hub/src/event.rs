@@ -1,4 +1,4 @@
-//! What a fetch tells of itself while it goes on.
+//! Progress events of a fetch.
 
 use serde::Serialize;
 
@@ -6,30 +6,30 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// So many files and bytes are to be brought; `here` bytes of them are here from an earlier attempt.
+    /// Number of files and bytes to download; `here` bytes are present from an earlier attempt.
     FetchPlanned { files: usize, bytes: u64, here: u64 },
     /// A file is asked for. Its first `here` bytes are.
     FetchStarted { file: String, bytes: Option<u64>, here: u64 },
-    /// So many bytes more came.
+    /// That many more bytes arrived.
     FetchAdvanced { file: String, bytes: u64 },
-    /// What had come of a file is of no use, and it begins anew.
+    /// The received part of a file is unusable, and its download restarts.
     FetchRestarted { file: String, why: String },
     /// A file is whole, checked and in its place.
     Fetched { file: String, bytes: u64 },
     /// A file ended otherwise.
     FetchFailed { file: String, why: String },
-    /// Nothing is done for so many seconds.
+    /// No activity for that many seconds.
     FetchWaits { seconds: f64, why: String },
     /// Something to know.
     FetchNote { text: String },
 }
 
-/// Who is told.
+/// Receiver of events.
 pub trait Reporter: Sync {
     fn event(&self, event: Event);
 }
 
-/// Tells nobody.
+/// Ignores all events.
 pub struct Silent;
 
 impl Reporter for Silent {

@@ -14,7 +14,7 @@ use crate::name::ContentHash;
 use crate::plan::{Plan, PlannedFile, PlannedRepo};
 use crate::repo::Source;
 
-/// What came of a plan.
+/// Result of a plan.
 #[derive(Debug, Default)]
 pub struct Fetched {
     /// Files that were brought, and those that were there.
@@ -33,8 +33,8 @@ pub type Hash<'a> = &'a (dyn Fn(&Path) -> Result<String> + Sync);
 const SPARE: u64 = 64 << 20;
 
 impl Hub {
-    /// Brings what is not cached. With `hash`, cached files are held against their SHA-256, and brought anew where they are
-    /// something else.
+    /// Downloads files that are not cached. With `hash`, cached files are checked by SHA-256 and downloaded again if
+    /// they differ.
     ///
     /// # Errors
     /// No room on the disk; that `stop` was set: what came is kept. What keeps one file from coming is among the failures.
@@ -61,7 +61,8 @@ impl Hub {
             missing.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(bytes(file)))
         };
         self.check_room(all(PlannedFile::left))?;
-        let (bytes, here) = (all(|file| file.bytes.unwrap_or(0)), all(|file| file.here));
+        let bytes = all(|file| file.bytes.unwrap_or(0));
+        let here = all(|file| file.here);
         reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
         // Small ones first: a licence that was not accepted shows at once.
         missing.sort_by_key(|(_, file)| file.bytes);
@@ -104,7 +105,7 @@ impl Hub {
         Ok(outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether a file is cached and, where that is asked, what it should be.
+    /// Returns whether a file is cached and, if a hash is given, intact.
     fn sound(&self, repo: &PlannedRepo, file: &PlannedFile, hash: Option<Hash<'_>>, watch: Watch<'_>) -> Result<bool> {
         let Some(path) = &file.cached else { return Ok(false) };
         let (Some(hash), Some(expected)) = (hash, &file.sha256) else { return Ok(true) };
@@ -118,11 +119,11 @@ impl Hub {
                 .at(path.display())
                 .expected(format!("SHA-256 {expected}"))
                 .found(format!("SHA-256 {found}"))
-                .hint("without HF_HUB_OFFLINE it would be brought anew"));
+                .hint("without HF_HUB_OFFLINE it would be fetched again"));
         }
-        watch
-            .reporter
-            .event(Event::FetchNote { text: format!("{name} in the cache is damaged or altered: it is brought anew") });
+        watch.reporter.event(Event::FetchNote {
+            text: format!("{name} in the cache is damaged or altered: it is fetched again"),
+        });
         self.cache.forget(&repo.source.repo, path)?;
         Ok(false)
     }
@@ -135,7 +136,8 @@ impl Hub {
             return Ok(());
         }
         let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
-        let (all, spare) = (gigabytes(needed.saturating_add(SPARE)), gigabytes(SPARE));
+        let all = gigabytes(needed.saturating_add(SPARE));
+        let spare = gigabytes(SPARE);
         Err(Error::missing("the disk has no room for what is to be fetched")
             .at(root.display())
             .expected(format!("{all} free: {} to come, and {spare} that are left free", gigabytes(needed)))
@@ -143,8 +145,8 @@ impl Hub {
             .hint("free some room, or name a folder on another disk with HF_HUB_CACHE"))
     }
 
-    /// What a plan pins: of each file commit, size and SHA-256. Files of which the hub does not tell the hash, which are
-    /// small, are brought for it.
+    /// Pins a plan: commit, size and SHA-256 of each file. Small files without a hash from the hub are downloaded to
+    /// compute it.
     ///
     /// # Errors
     /// As [`Self::fetch`]; the first failure.

@@ -1,11 +1,11 @@
 //! Files of the Hugging Face hub: pinned by commit, resumed, checked, and kept in the cache that Python uses too.
 //!
-//! What a caller wants ([`Want`]) becomes a [`Plan`] of files, from the lock file ([`Lock`]) where the repository stands
-//! in it and from the hub otherwise; [`Hub::fetch`] brings what is not in the cache. Where everything is, nothing is asked
-//! of the network. The layout of the [`Cache`], its variables ([`HubSettings`]) and its locks are `huggingface_hub`'s.
+//! A request ([`Want`]) becomes a [`Plan`] of files, from the lock file ([`Lock`]) if it has the repository, otherwise
+//! from the hub; [`Hub::fetch`] downloads files that are not cached. If all are, no network request is made. The layout
+//! of the [`Cache`], its variables ([`HubSettings`]) and its locks follow `huggingface_hub`.
 //!
-//! Nothing here prints: progress is told to a [`Reporter`]. The token is sent to the hub's own host and to nobody else, and
-//! stands in no message.
+//! No data is printed here: progress goes to a [`Reporter`]. The token is sent to the hub's own host only and appears
+//! in no message.
 
 mod answer;
 mod cache;

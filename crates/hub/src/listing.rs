@@ -1,4 +1,4 @@
-//! What the hub says of a repository: the commit of a revision, and the files of a commit.
+//! The hub's description of a repository: the commit of a revision, and the files of a commit.
 
 use ghostlab_core::error::{Error, Result};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -10,20 +10,20 @@ use crate::client::{Hub, HubRequest, Watch, brought};
 use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::repo::Source;
 
-/// What stands in an address as it is: the rest is written as `%2F`.
+/// Characters that stay unescaped in an address.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// Bytes of one answer, and pages of a list: more is no list of files.
-const MOST_BYTES: usize = 64 << 20;
-const MOST_PAGES: usize = 1000;
+const MAX_BYTES: usize = 64 << 20;
+const MAX_PAGES: usize = 1000;
 
 /// A file as the hub lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListedFile {
     pub(crate) name: FileName,
     pub(crate) bytes: u64,
-    /// Of a large file.
+    /// For large files.
     pub(crate) sha256: Option<ContentHash>,
-    /// What the cache calls it: the SHA-256, or git's hash.
+    /// Name in the cache: the SHA-256, or git's hash.
     pub(crate) blob: BlobName,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn encoded(part: &str) -> String {
 }
 
 impl Hub {
-    /// The commit that a revision is now.
+    /// Asks for the current commit of a revision.
     pub(crate) async fn commit(&self, source: &Source, watch: Watch<'_>) -> Result<Commit> {
         if let Some(commit) = source.commit() {
             return Ok(commit);
@@ -66,7 +66,7 @@ impl Hub {
         Ok(self.json::<Revision>(source, url, watch).await?.0.sha)
     }
 
-    /// The files in a folder of a commit; with `deep`, in the folders below too. An empty folder is the repository's.
+    /// Lists the files in a folder of a commit, recursively if `deep`. An empty folder is the repository's root.
     pub(crate) async fn files(
         &self,
         source: &Source,
@@ -80,7 +80,7 @@ impl Hub {
         let deep = if deep { "?recursive=true" } else { "" };
         let mut url = self.url(&format!("api/{}/tree/{commit}{folder}{deep}", source.repo.api()))?;
         let mut files = Vec::new();
-        for _ in 0..MOST_PAGES {
+        for _ in 0..MAX_PAGES {
             let (entries, next) = self.json::<Vec<ListingEntry>>(source, url.clone(), watch).await?;
             files.extend(entries.into_iter().filter_map(|entry| match entry {
                 ListingEntry::File { path: name, lfs: Some(LargeFile { oid, size }), .. } => {
@@ -99,7 +99,7 @@ impl Hub {
         Err(self.no_hub(source, "a list of files without end"))
     }
 
-    /// An answer in JSON, and the address of the page after it. What in it becomes part of a path, its types have checked.
+    /// Fetches a JSON answer, and the URL of its next page. Parts that become paths are checked by their types.
     async fn json<T: DeserializeOwned>(&self, source: &Source, url: Url, watch: Watch<'_>) -> Result<(T, Option<Url>)> {
         let asked = self.asked(source, None);
         let request = HubRequest { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
@@ -109,13 +109,13 @@ impl Hub {
             let link = reply.response.headers().get("link").and_then(|link| link.to_str().ok());
             let next = link.and_then(next_page).and_then(|next| url.join(next).ok());
             if next.as_ref().is_some_and(|next| !self.is_own(next)) {
-                return Err(self.no_hub(source, "a list that goes on at another host"));
+                return Err(self.no_hub(source, "a list that continues at another host"));
             }
             let mut body = Vec::new();
             let failure = loop {
                 match brought(reply.response.chunk(), self.settings.patience.stall, "it stalled", watch).await {
                     Ok(None) => break None,
-                    Ok(Some(chunk)) if body.len() + chunk.len() <= MOST_BYTES => body.extend_from_slice(&chunk),
+                    Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_BYTES => body.extend_from_slice(&chunk),
                     Ok(Some(_)) => return Err(self.no_hub(source, "a list of files without end")),
                     Err(failure) => break Some(failure),
                 }
@@ -135,16 +135,16 @@ impl Hub {
         Ok((value, next))
     }
 
-    /// Who answers is no hub.
+    /// Creates the error for a server that is not a hub.
     pub(crate) fn no_hub(&self, source: &Source, found: &str) -> Error {
         Error::missing("this is not how a hub answers")
             .at(format!("{source}, asked of {}", self.settings.endpoint))
             .found(found)
-            .hint("if HF_ENDPOINT is set, check it; else a proxy or a login page of the network may stand in between")
+            .hint("if HF_ENDPOINT is set, check it; else there may be a proxy or a login page in between")
     }
 }
 
-/// The address of `rel="next"` in a `Link` header.
+/// Returns the URL of `rel="next"` in a `Link` header.
 fn next_page(link: &str) -> Option<&str> {
     link.split(',').find_map(|part| {
         let (address, about) = part.split_once(';')?;

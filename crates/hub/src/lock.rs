@@ -14,12 +14,12 @@ use crate::repo::Source;
 /// The form of the file.
 const VERSION: u32 = 1;
 
-/// Every pinned repository. What does not stand in it is not pinned, and nothing is made up for it.
+/// All pinned repositories. Others are not pinned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lock {
     version: u32,
-    /// By repository and the revision that was asked for: `org/name@main`.
+    /// Indexed by repository and requested revision: `org/name@main`.
     repositories: BTreeMap<String, LockedRepo>,
 }
 
@@ -29,7 +29,7 @@ pub struct Lock {
 pub struct LockedRepo {
     /// The whole commit that the revision was.
     pub commit: Commit,
-    /// Those of its files that are used.
+    /// The files in use.
     pub files: BTreeMap<FileName, LockedFile>,
 }
 
@@ -47,10 +47,10 @@ impl Default for Lock {
 }
 
 impl Lock {
-    /// What the file is called.
+    /// Name of the file.
     pub const FILE: &str = "hub.lock";
 
-    /// The lock of a file; an empty one where there is none.
+    /// Reads the lock file, or returns an empty lock.
     ///
     /// # Errors
     /// A file that is no lock, of a newer form, or with a commit or a hash that is none.
@@ -62,7 +62,7 @@ impl Lock {
             Error::bad_input("the lock of the hub's files cannot be read")
                 .at(path.display())
                 .found(found)
-                .hint("a program writes it: take it from the repository again, or make it anew with `ghostlab fetch … --lock`")
+                .hint("a program writes it: take it from the repository again, or make it again with `ghostlab fetch … --lock`")
         };
         let lock: Self = serde_json::from_slice(&regular::read(path)?).map_err(|error| bad(error.to_string()))?;
         if lock.version != VERSION {
@@ -84,7 +84,7 @@ impl Lock {
         write_whole(path, (text + "\n").as_bytes())
     }
 
-    /// How a repository is pinned; none where it is not.
+    /// Returns the pin of a repository, if it has one.
     pub fn get(&self, source: &Source) -> Option<&LockedRepo> {
         self.repositories.get(&source.to_string())
     }

@@ -1,5 +1,5 @@
-//! What a file, a content or a state of a repository is called. Such names come from the network and become parts of paths, so
-//! each is checked where it is read: none of these types can hold a path.
+//! Names of files, contents and revisions of a repository. They come from the network and become parts of paths, so
+//! each is checked when it is read: none of these types can hold a path separator.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -64,42 +64,43 @@ checked!(
 );
 
 checked!(
-    /// What the cache calls a content: the ETag that the hub gives it, which is its SHA-256 or git's hash. A mirror may have
-    /// other ones. It is one part of a path, without an ending: the cache's own files beside it have some.
+    /// Name of a content in the cache: the ETag from the hub, which is its SHA-256 or git's hash; mirrors may send
+    /// others. It is one path component without extension, because the cache's own files next to it have extensions.
     BlobName,
     |text| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         let good = !text.is_empty() && text.len() <= 128 && text.bytes().all(plain);
-        let (what, expected) = ("name of a file in the cache", "letters, digits, `-` and `_`, at most 128");
+        let what = "name of a file in the cache";
+        let expected = "letters, digits, `-` and `_`, at most 128";
         passed(what, expected, text, good.then(|| text.to_owned()))
     }
 );
 
-/// What a check gave, or the error for a text that it did not let through.
+/// Converts the result of a check to the value, or an error for the rejected text.
 fn passed(what: &str, expected: &str, text: &str, good: Option<String>) -> Result<String> {
     good.ok_or_else(|| Error::bad_input(format!("this is no {what}")).expected(expected).found(format!("`{text}`")))
 }
 
-/// So many hexadecimal digits, in small letters.
+/// Parses `digits` hexadecimal digits to lower case.
 fn hexadecimal(text: &str, digits: usize) -> Option<String> {
     (text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| text.to_ascii_lowercase())
 }
 
 impl Commit {
-    /// Its first digits, for people.
+    /// Returns the first digits, for display.
     pub fn short(&self) -> &str {
         &self.0[..12]
     }
 }
 
 impl BlobName {
-    /// The name of an ETag: `"abc"`, `W/"abc"`.
+    /// Parses the name in an ETag: `"abc"`, `W/"abc"`.
     pub(crate) fn of_etag(etag: &str) -> Result<Self> {
         Self::new(bare(etag))
     }
 
-    /// What the cache calls a file of this ETag. One that is no hash says nothing of the content, and two files may have the
-    /// same: such a name is the file's own.
+    /// Returns the cache's name for a file of this ETag. An ETag that is not a hash may be shared by files, so it is
+    /// combined with the file name.
     pub(crate) fn of_file(&self, file: &FileName) -> Self {
         match self.sha256().is_some() || self.git().is_some() {
             true => self.clone(),
@@ -107,18 +108,18 @@ impl BlobName {
         }
     }
 
-    /// The hash that it is, where it has the digits of a SHA-256.
+    /// Returns the SHA-256, if the name has its digits.
     pub(crate) fn sha256(&self) -> Option<ContentHash> {
         ContentHash::new(&self.0).ok()
     }
 
-    /// Git's hash of a blob that it is, where it has the digits of one.
+    /// Returns git's blob hash, if the name has its digits.
     pub(crate) fn git(&self) -> Option<String> {
         hexadecimal(&self.0, 40)
     }
 }
 
-/// An ETag without its quotes.
+/// Strips the quotes of an ETag.
 pub(crate) fn bare(etag: &str) -> &str {
     etag.trim_start_matches("W/").trim_matches('"')
 }
@@ -142,16 +143,16 @@ checked!(
 );
 
 impl FileName {
-    /// As a path of this system.
+    /// Converts to a path of this system.
     pub fn path(&self) -> PathBuf {
         self.0.split('/').collect()
     }
 }
 
 /// Most file systems allow no more bytes for a part of a path.
-const LONGEST_PART: usize = 255;
+const MAX_PART_BYTES: usize = 255;
 
-/// Why a name is not let through: it is absolute, climbs, or has a part that a file system reads otherwise than it is written.
+/// Returns why a name is rejected: it is absolute, climbs, or has a part that a file system interprets.
 fn fault(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         return Some("it is empty");
@@ -162,7 +163,7 @@ fn fault(text: &str) -> Option<&'static str> {
             "." | ".." => "it climbs out of its folder",
             _ if part.contains(['\\', ':']) => "it has a `\\` or a `:`, which some systems read as a way out",
             _ if part.chars().any(char::is_control) => "it has control characters",
-            _ if part.len() > LONGEST_PART => "a part of it is longer than file systems allow",
+            _ if part.len() > MAX_PART_BYTES => "a part of it is longer than file systems allow",
             _ => continue,
         };
         return Some(fault);
@@ -178,7 +179,8 @@ mod tests {
 
     #[test]
     fn files_of_one_etag_that_is_no_hash_have_names_of_their_own() {
-        let (git, own) = (BlobName::new(&"a1".repeat(20)).unwrap(), BlobName::new("5f3-62ab").unwrap());
+        let git = BlobName::new(&"a1".repeat(20)).unwrap();
+        let own = BlobName::new("5f3-62ab").unwrap();
         let [a, b] = ["a", "b/c"].map(|name| FileName::new(name).unwrap());
         assert_eq!(git.of_file(&a), git.of_file(&b));
         assert_ne!(own.of_file(&a), own.of_file(&b));
@@ -187,7 +189,8 @@ mod tests {
 
     #[test]
     fn no_name_of_a_content_or_a_commit_can_hold_a_path() {
-        let (git, sha256) = ("0123456789abcdef".repeat(3)[..40].to_owned(), "0123456789ABCDEF".repeat(4));
+        let git = "0123456789abcdef".repeat(3)[..40].to_owned();
+        let sha256 = "0123456789ABCDEF".repeat(4);
         assert_eq!(Commit::new(&git).unwrap().short(), "0123456789ab");
         assert_eq!(ContentHash::new(&sha256).unwrap().as_str(), sha256.to_lowercase());
         assert_eq!(BlobName::of_etag(&format!("W/\"{git}\"")).unwrap().git(), Some(git.clone()));

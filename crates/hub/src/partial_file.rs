@@ -1,4 +1,4 @@
-//! A file that is being brought: a private part beside the blobs, which outlives the process that writes it.
+//! A file during download: a private part next to the blobs, which survives the process that writes it.
 //!
 //! Correctness does not rest on locks, which on some shared file systems everybody gets at once: a part belongs to one
 //! process, by its name, and is taken over by renaming it when that process is dead. What is whole is renamed into place.
@@ -21,7 +21,7 @@ use crate::name::{BlobName, ContentHash};
 
 const ENDING: &str = ".incomplete";
 
-/// What a whole file has to be.
+/// Expected size and hash of a complete file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Expected {
     pub(crate) bytes: Option<u64>,
@@ -31,7 +31,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// What the hub's ETag says: the SHA-256 of a large file, git's hash of another.
+    /// Derives the expectation from the hub's ETag: the SHA-256 of a large file, git's hash of others.
     pub(crate) fn of(blob: &BlobName, bytes: Option<u64>) -> Self {
         Self { bytes, sha256: blob.sha256(), git: blob.git() }
     }
@@ -48,7 +48,7 @@ pub(crate) struct Wrong {
 pub(crate) struct PartialFile {
     /// Its name while this process writes it.
     own: PathBuf,
-    /// Its name when nobody does.
+    /// Its name while no process writes it.
     shared: PathBuf,
     file: File,
     bytes: u64,
@@ -59,7 +59,7 @@ pub(crate) struct PartialFile {
 }
 
 impl PartialFile {
-    /// The longest part of a blob that nobody else writes, or a new one. What is there is read, for its hash.
+    /// Opens the longest abandoned part of a blob, or a new one, and hashes its content.
     pub(crate) fn open(blobs: &Path, blob: &BlobName, expected: Expected) -> Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let shared = blobs.join(format!("{blob}{ENDING}"));
@@ -118,17 +118,17 @@ impl PartialFile {
         self.bytes += bytes.len() as u64;
     }
 
-    /// How many bytes are there.
+    /// Returns the number of bytes present.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where it lies, for messages.
+    /// Returns the path, for messages.
     pub(crate) fn path(&self) -> &Path {
         &self.own
     }
 
-    /// Whether these bytes stand at a place of what is there.
+    /// Returns whether the file has these bytes at a position.
     pub(crate) fn has(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<bool> {
         if bytes.is_empty() {
             return Ok(true);
@@ -151,7 +151,7 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Begins anew.
+    /// Discards the received bytes.
     pub(crate) fn restart(&mut self) -> std::io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
@@ -159,12 +159,12 @@ impl PartialFile {
         Ok(())
     }
 
-    /// SHA-256 of what is there.
+    /// Returns the SHA-256 of the bytes present.
     pub(crate) fn sha256(&self) -> String {
         hex(self.sha256.clone().finalize())
     }
 
-    /// Whether what is there is the whole file.
+    /// Checks whether the file is complete and correct.
     pub(crate) fn check(&self) -> std::result::Result<(), Wrong> {
         let Expected { bytes, sha256, git } = &self.expected;
         let same = |expected: &Option<String>, found: String, of: &str| match expected {
@@ -195,7 +195,7 @@ impl Drop for PartialFile {
         if self.done {
             return;
         }
-        // What came is kept under the name under which anybody goes on with it.
+        // Received bytes are kept under the shared name, from which any process resumes.
         match self.bytes {
             0 => fs::remove_file(&self.own).ok(),
             _ => fs::rename(&self.own, &self.shared).ok(),
@@ -203,13 +203,13 @@ impl Drop for PartialFile {
     }
 }
 
-/// How many bytes of a blob an abandoned part holds.
+/// Returns the size of the longest abandoned part of a blob.
 pub(crate) fn abandoned_bytes(blobs: &Path, blob: &BlobName) -> u64 {
     abandoned(blobs, blob).iter().map(|(bytes, _)| *bytes).max().unwrap_or(0)
 }
 
-/// The parts of a blob that nobody writes, with their sizes: those that were left, and those of dead processes. Others'
-/// parts have names of their own and are left alone: their bytes need not begin at the beginning.
+/// Lists abandoned parts of a blob with their sizes: leftovers, and those of dead processes. Parts of other programs have
+/// other names and are ignored, because they may not start at the beginning.
 fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
     let listing = fs::read_dir(blobs).into_iter().flatten().flatten();
     let found = listing.filter_map(|entry| {
@@ -278,7 +278,8 @@ mod tests {
         fs::write(blobs.path().join(format!("{SHA256}.{dead}.0{ENDING}")), "1234").unwrap();
         fs::write(blobs.path().join(format!("{SHA256}.{}.999{ENDING}", Owner::this().tag())), "12").unwrap();
         fs::write(blobs.path().join(format!("{SHA256}.0a1b2c3d{ENDING}")), "Python's").unwrap();
-        let (blob, expected) = (&name(SHA256), || Expected::of(&name(SHA256), Some(5)));
+        let blob = &name(SHA256);
+        let expected = || Expected::of(&name(SHA256), Some(5));
         let one = PartialFile::open(blobs.path(), blob, expected()).unwrap();
         assert_eq!(one.bytes(), 4);
         let two = PartialFile::open(blobs.path(), blob, expected()).unwrap();
@@ -290,7 +291,8 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_part_that_is_a_link_is_not_written_through() {
-        let (blobs, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let blobs = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
         let target = elsewhere.path().join("precious");
         fs::write(&target, "mine").unwrap();
         std::os::unix::fs::symlink(&target, blobs.path().join(format!("{SHA256}{ENDING}"))).unwrap();

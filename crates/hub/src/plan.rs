@@ -1,4 +1,4 @@
-//! What is wanted, file by file: from the lock where the repository is pinned, else from the hub.
+//! The wanted files: from the lock if the repository is pinned, otherwise from the hub.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct Want {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     pub pattern: String,
-    /// It may mean none.
+    /// Whether it may be absent.
     pub optional: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct PlannedFile {
     pub name: FileName,
     pub bytes: Option<u64>,
     pub sha256: Option<ContentHash>,
-    /// What the cache calls its content, where that is known already.
+    /// Name of its content in the cache, if known.
     pub(crate) blob: Option<BlobName>,
     /// Where it lies, if it does.
     pub cached: Option<PathBuf>,
@@ -76,7 +76,7 @@ impl Wanted {
         Ok(move |name: &FileName| pattern.matches_with(name.as_str(), options))
     }
 
-    /// The folder that everything it means lies in, and whether it looks into folders below.
+    /// Returns the folder that contains all matches, and whether to search recursively.
     fn folder(&self) -> (String, bool) {
         let wild = self.pattern.find(['*', '?', '[']).unwrap_or(self.pattern.len());
         let folder = self.pattern[..wild].rfind('/').map_or("", |slash| &self.pattern[..slash]);
@@ -85,7 +85,7 @@ impl Wanted {
 }
 
 impl Want {
-    /// What a decoder is read from.
+    /// Creates a request for the files that a decoder is loaded from.
     pub fn backbone(source: Source) -> Self {
         let needed = ["config.json", "tokenizer.json", "*.safetensors"].map(Wanted::needed);
         let beside =
@@ -94,7 +94,7 @@ impl Want {
         Self { source, files: needed.into_iter().chain(optional).collect() }
     }
 
-    /// Those of some files that are meant. `of` says whose files they are.
+    /// Selects the wanted files. `of` creates the error with their owner.
     fn chosen<'a>(&self, names: &'a BTreeSet<FileName>, of: &dyn Fn() -> Error) -> Result<BTreeSet<&'a FileName>> {
         let mut chosen = BTreeSet::new();
         for wanted in &self.files {
@@ -112,29 +112,29 @@ impl Want {
 }
 
 impl PlannedFile {
-    /// Bytes that are still to come.
+    /// Returns the bytes still to download.
     pub fn left(&self) -> u64 {
         if self.cached.is_some() { 0 } else { self.bytes.unwrap_or(0).saturating_sub(self.here) }
     }
 }
 
 impl Plan {
-    /// Every file with its repository.
+    /// Iterates over all files with their repositories.
     pub fn files(&self) -> impl Iterator<Item = (&PlannedRepo, &PlannedFile)> {
         self.repos.iter().flat_map(|repo| repo.files.iter().map(move |file| (repo, file)))
     }
 
-    /// Bytes that are still to come.
+    /// Returns the bytes still to download.
     pub fn left(&self) -> u64 {
         self.files().fold(0, |sum: u64, (_, file)| sum.saturating_add(file.left()))
     }
 
-    /// Whether everything is cached.
+    /// Returns whether everything is cached.
     pub fn complete(&self) -> bool {
         self.files().all(|(_, file)| file.cached.is_some())
     }
 
-    /// The repositories that the lock does not pin.
+    /// Iterates over the repositories that the lock does not pin.
     pub fn unpinned(&self) -> impl Iterator<Item = &Source> {
         self.repos.iter().filter(|repo| !repo.locked).map(|repo| &repo.source)
     }
@@ -143,7 +143,7 @@ impl Plan {
 /// Bytes, SHA-256 and name in the cache of a file, where they are known.
 type KnownFile = (Option<u64>, Option<ContentHash>, Option<BlobName>);
 
-/// Wants of one repository as one.
+/// Merges requests for one repository.
 fn merged(wants: &[Want]) -> Vec<Want> {
     let mut by_source: BTreeMap<&Source, Vec<Wanted>> = BTreeMap::new();
     for want in wants {
@@ -158,7 +158,7 @@ fn merged(wants: &[Want]) -> Vec<Want> {
 }
 
 impl Hub {
-    /// The files that are wanted. What is pinned, and all offline, is known without a request.
+    /// Plans the wanted files. Pinned files, and all files offline, need no request.
     ///
     /// # Errors
     /// A pattern that means no file; what the hub refuses; that `stop` was set.
@@ -172,7 +172,7 @@ impl Hub {
         Ok(Plan { repos: merged(wants).into_iter().map(repo).collect::<Result<_>>()? })
     }
 
-    /// What of a want is here, without a request: as it is pinned, else as it was last fetched.
+    /// Plans from the cache without a request: as pinned, else as last fetched.
     ///
     /// # Errors
     /// A pattern that means no file of the lock, or of the cache.
@@ -193,12 +193,14 @@ impl Hub {
         self.planned(want, locked.commit.clone(), true, &locked.files.iter().map(known).collect(), &none)
     }
 
-    /// As the cache has it.
+    /// Plans from the cache's last fetch.
     fn known(&self, want: &Want) -> Result<PlannedRepo> {
-        let (source, root) = (&want.source, self.cache.root());
+        let source = &want.source;
+        let root = self.cache.root();
         let commit = self.cache.commit(source).ok_or_else(|| not_fetched(source, root))?;
         let snapshot = self.cache.snapshot(&source.repo, &commit);
-        let (mut known, mut folders) = (BTreeMap::new(), vec![String::new()]);
+        let mut known = BTreeMap::new();
+        let mut folders = vec![String::new()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(snapshot.join(&folder)).into_iter().flatten().flatten() {
                 let Ok(name) = entry.file_name().into_string() else { continue };
@@ -216,7 +218,7 @@ impl Hub {
         self.planned(want, commit, false, &known, &|| not_fetched(source, &snapshot))
     }
 
-    /// As the hub has it today.
+    /// Plans from the hub's current listing.
     fn listed(&self, want: &Want, watch: Watch<'_>) -> Result<PlannedRepo> {
         let source = &want.source;
         let mut folders: BTreeMap<String, bool> = BTreeMap::new();
@@ -242,7 +244,7 @@ impl Hub {
         self.planned(want, commit.clone(), false, &listed, &none)
     }
 
-    /// Those of the known files that are meant, as far as they are here.
+    /// Plans the wanted files among the known ones, with their cache state.
     fn planned(
         &self,
         want: &Want,

@@ -1,4 +1,4 @@
-//! What a file of the hub belongs to.
+//! A repository of the hub.
 
 use std::fmt;
 
@@ -30,11 +30,11 @@ pub struct Source {
 /// The revision where none is named.
 const MAIN: &str = "main";
 const DATASETS: &str = "datasets/";
-/// As the hub has it.
-const LONGEST: usize = 96;
+/// Limit of the hub.
+const MAX_NAME_BYTES: usize = 96;
 
 impl Repo {
-    /// `org/name`, which is of `kind`, or `datasets/org/name`.
+    /// Parses `org/name` of `kind`, or `datasets/org/name`.
     ///
     /// # Errors
     /// A name that no repository has.
@@ -50,12 +50,12 @@ impl Repo {
             known && !part.is_empty() && !part.starts_with(ends) && !part.ends_with(ends)
         };
         // `--` stands for `/` in the cache, and `..` climbs.
-        let odd = bare.contains("--") || bare.contains("..") || bare.ends_with(".git") || bare.len() > LONGEST;
+        let odd = bare.contains("--") || bare.contains("..") || bare.ends_with(".git") || bare.len() > MAX_NAME_BYTES;
         if parts.len() > 2 || !parts.iter().all(plain) || odd {
             return Err(Error::bad_input("this is no name of a repository on the hub")
                 .expected("org/name, of letters, digits and single `-`, `_`, `.`")
                 .found(format!("`{name}`"))
-                .hint("it is what stands behind huggingface.co/ on the page of the model, or behind datasets/"));
+                .hint("it is the part after huggingface.co/ on the page of the model, or behind datasets/"));
         }
         Ok(Self { kind, name: bare.to_owned() })
     }
@@ -64,25 +64,25 @@ impl Repo {
         self.kind
     }
 
-    /// `org/name`
+    /// Returns `org/name`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its folder in the cache: `models--org--name`.
+    /// Returns its folder in the cache: `models--org--name`.
     pub fn folder(&self) -> String {
         let kind = if self.kind == RepoKind::Model { "models" } else { "datasets" };
         format!("{kind}--{}", self.name.replace('/', "--"))
     }
 
-    /// Its path below `api/`.
+    /// Returns its path below `api/`.
     pub(crate) fn api(&self) -> String {
         let kind = if self.kind == RepoKind::Model { "models" } else { "datasets" };
         format!("{kind}/{}", self.name)
     }
 }
 
-/// As its page is called: `org/name`, `datasets/org/name`.
+/// As its page is named: `org/name`, `datasets/org/name`.
 impl fmt::Display for Repo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let prefix = if self.kind == RepoKind::Dataset { DATASETS } else { "" };
@@ -91,7 +91,7 @@ impl fmt::Display for Repo {
 }
 
 impl Source {
-    /// A repository at `revision`, or at its main branch.
+    /// Creates a source at `revision`, or at the main branch.
     ///
     /// # Errors
     /// A revision that no branch, tag or commit is called.
@@ -107,17 +107,17 @@ impl Source {
         Ok(Self { repo, revision: revision.to_owned() })
     }
 
-    /// A branch, a tag or a commit: parts that a path may have, with `/` between them.
+    /// Returns the branch, tag or commit, whose parts are separated by `/`.
     pub fn revision(&self) -> &str {
         &self.revision
     }
 
-    /// The commit, where the revision is one.
+    /// Returns the commit, if the revision is one.
     pub(crate) fn commit(&self) -> Option<Commit> {
         Commit::new(&self.revision).ok()
     }
 
-    /// `org/name`, `org/name@revision`, `datasets/org/name@revision`.
+    /// Parses `org/name`, `org/name@revision` or `datasets/org/name@revision`.
     ///
     /// # Errors
     /// As [`Repo::new`] and [`Source::new`].

@@ -16,7 +16,7 @@ pub struct HubSettings {
     pub endpoint: Url,
     /// `HF_HUB_CACHE`, else `hub` below `HF_HOME`.
     pub cache: PathBuf,
-    /// `HF_TOKEN`, else what stands in the file `HF_TOKEN_PATH`.
+    /// `HF_TOKEN`, otherwise the content of the file `HF_TOKEN_PATH`.
     pub token: Option<Token>,
     /// `HF_HUB_OFFLINE`: no request is made.
     pub offline: bool,
@@ -39,7 +39,7 @@ pub struct Patience {
     /// Before the second attempt; each further one waits twice as long, up to `longest`.
     pub first: Duration,
     pub longest: Duration,
-    /// What a hub may ask to wait. Who asks for more is not waited for.
+    /// Longest wait that a hub may request; longer ones are errors.
     pub asked: Duration,
 }
 
@@ -60,7 +60,7 @@ impl Default for Patience {
 const HUB: &str = "https://huggingface.co";
 
 impl HubSettings {
-    /// Of this process's environment.
+    /// Reads the settings from the environment.
     ///
     /// # Errors
     /// An endpoint that is no address, a token that is none, a timeout that is no number, a token's file that cannot be read.
@@ -68,7 +68,7 @@ impl HubSettings {
         Self::of(&|name| std::env::var_os(name))
     }
 
-    /// Of an environment.
+    /// Reads the settings from given variables.
     ///
     /// # Errors
     /// As [`from_env`](Self::from_env).
@@ -81,7 +81,7 @@ impl HubSettings {
         let seconds = |name: &str, default: Duration| match text(name).filter(|value| !value.is_empty()) {
             None => Ok(default),
             Some(value) => match value.parse::<u32>() {
-                // As for Python, 0 is the default.
+                // Same as in Python, 0 selects the default.
                 Ok(0) => Ok(default),
                 Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
                 Err(_) => Err(Error::bad_input(format!("{name} is no number of seconds")).found(format!("`{value}`"))),
@@ -137,7 +137,7 @@ fn is_true(value: &str) -> bool {
     ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str())
 }
 
-/// A path with `~` and `$NAME` or `${NAME}` filled in; what is not set stays as it is written.
+/// Expands `~`, `$NAME` and `${NAME}` in a path; unset variables stay.
 fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
     let value = |name: &str| variable(name).and_then(|value| value.into_string().ok());
     let text = match text.strip_prefix('~') {
@@ -146,7 +146,8 @@ fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf 
         }
         _ => text.to_owned(),
     };
-    let (mut out, mut rest) = (String::new(), text.as_str());
+    let mut out = String::new();
+    let mut rest = text.as_str();
     while let Some(at) = rest.find('$') {
         out.push_str(&rest[..at]);
         let after = &rest[at + 1..];
@@ -180,7 +181,8 @@ mod tests {
 
     #[test]
     fn the_cache_lies_where_python_has_it() {
-        // What `python -c 'from huggingface_hub import constants; print(constants.HF_HUB_CACHE)'` prints for each.
+        // Expected values printed by `python -c 'from huggingface_hub import constants; print(constants.HF_HUB_CACHE)'`
+        // for each.
         for (variables, cache) in [
             (&[("HOME", "/u")][..], "/u/.cache/huggingface/hub"),
             (&[("HOME", "/u"), ("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn offline_endpoint_and_patience_are_honoured_and_nonsense_is_refused() {
+    fn hub_offline_endpoint_and_timeout_are_honoured() {
         for (value, offline) in [("1", true), ("yes", true), ("0", false), ("", false)] {
             assert_eq!(of(&[("HF_HUB_OFFLINE", value)]).unwrap().offline, offline, "{value}");
         }

@@ -9,13 +9,13 @@ use reqwest::header::HeaderValue;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// What stands in the place of a token.
+/// Replacement for a token in messages.
 const HIDDEN: &str = "[token]";
 /// Shorter texts are no tokens, and hiding them would hide half of a message.
 const SHORTEST: usize = 4;
 
 impl Token {
-    /// The token of a text, line ends around it left out; none of an empty one. `place` is where it comes from.
+    /// Parses a token, without surrounding line breaks. `None` for an empty text. `place` is its origin.
     ///
     /// # Errors
     /// Characters that no token has. The message does not show the text.
@@ -34,15 +34,15 @@ impl Token {
         Ok(Some(Self(text.to_owned())))
     }
 
-    /// The header that carries it, marked so that no log shows it.
+    /// Returns the authorization header, marked as sensitive.
     pub(crate) fn header(&self) -> Result<HeaderValue> {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0))
-            .map_err(|_| Error::bad_input("the token cannot stand in a request"))?;
+            .map_err(|_| Error::bad_input("the token cannot be sent in a request"))?;
         value.set_sensitive(true);
         Ok(value)
     }
 
-    /// A text that somebody else wrote, without the token in it.
+    /// Removes the token from text of other origin.
     pub fn hide(&self, text: &str) -> String {
         text.replace(&self.0, HIDDEN)
     }

@@ -1,8 +1,8 @@
-//! What comes of each thing that can go wrong between a hub, a network and a disk.
+//! Failures between a hub, a network and a disk.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test stops at what it lacks, and says what it skips"
+    reason = "a test panics on setup errors, and says what it skips"
 )]
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use ghostlab_core::error::Error;
 use ghostlab_hub::{Event, Hub, HubSettings, Lock};
 use tempfile::TempDir;
 
-/// The requests for the content of a file, on whatever host.
+/// Returns the requests for the content of a file on any host.
 fn gets(server: &FakeHub, file: &Served) -> Vec<Request> {
     let of_content = |request: &Request| match file.large {
         true => request.elsewhere,
@@ -27,7 +27,7 @@ fn gets(server: &FakeHub, file: &Served) -> Vec<Request> {
     server.requests().into_iter().filter(of_content).collect()
 }
 
-/// A fault of the answers that carry content: those of the host that has the file.
+/// Creates a fault of the answers that carry a file's content.
 fn of_content(file: &Served, fault: impl Fn(&Request, usize, Answer) -> Answer + Send + Sync + 'static) -> Fault {
     let large = file.large;
     Box::new(move |request, before, answer| {
@@ -37,16 +37,16 @@ fn of_content(file: &Served, fault: impl Fn(&Request, usize, Answer) -> Answer +
     })
 }
 
-/// What a fault is to come to.
+/// Expected effect of a fault.
 enum Then {
     /// The file is there; from which bytes on it was asked for.
     Whole(&'static [Option<usize>]),
-    /// It is refused, with an exit code and these words.
+    /// Refused with an exit code and this text.
     Refused(u8, &'static str),
 }
 
 #[test]
-fn every_fault_of_a_download_ends_in_the_right_file_or_in_an_error() {
+fn every_download_fault_ends_in_right_file_or_error() {
     use Then::{Refused, Whole};
     type Make = fn(&Request, usize, Answer) -> Answer;
     let table: &[(&str, Make, Then)] = &[
@@ -267,7 +267,9 @@ fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
                 true => Answer::new(429).with(header, value),
                 false => answer,
             });
-        let (server, cache, clock) = (FakeHub::start(REPO, vec![file], fault), TempDir::new().unwrap(), Instant::now());
+        let server = FakeHub::start(REPO, vec![file], fault);
+        let cache = TempDir::new().unwrap();
+        let clock = Instant::now();
         let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
         assert_eq!(cached(cache.path(), "f").unwrap(), b"abc");
         assert!(clock.elapsed() >= Duration::from_secs(1), "{header}");
@@ -275,7 +277,8 @@ fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
         assert_eq!(outcome.told.iter().filter(waits).count(), 1);
     }
     let fault: Fault = Box::new(|_, _, _| Answer::new(429).with("retry-after", "100000"));
-    let (server, cache) = (FakeHub::start(REPO, vec![], fault), TempDir::new().unwrap());
+    let server = FakeHub::start(REPO, vec![], fault);
+    let cache = TempDir::new().unwrap();
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
     assert!(outcome.error().unwrap().to_string().contains("it asks to wait 100000 s"));
     assert_eq!(server.requests().len(), 1, "and is left alone");
@@ -353,7 +356,8 @@ fn the_token_does_not_go_to_where_the_hub_sends_us() {
         true => Answer::new(302).with("location", format!("{address}{}", request.path)),
         false => fault(request, before, answer),
     });
-    let (server, cache) = (FakeHub::start(REPO, vec![], away), TempDir::new().unwrap());
+    let server = FakeHub::start(REPO, vec![], away);
+    let cache = TempDir::new().unwrap();
     assert!(fetch(&server, cache.path(), &["f"], &Lock::default()).error().is_some());
     let asked = other.requests();
     assert!(!asked.is_empty());
@@ -376,13 +380,14 @@ fn a_file_name_cannot_leave_its_folder() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_in_the_cache_that_leads_nowhere_or_elsewhere_is_made_right() {
+fn broken_or_foreign_cache_links_are_repaired() {
     let file = large("f", content(100));
     let elsewhere = TempDir::new().unwrap();
     let precious = elsewhere.path().join("precious");
     for target in [PathBuf::from("../../blobs/gone"), precious.clone()] {
         fs::write(&precious, "mine").unwrap();
-        let (server, cache) = (FakeHub::start(REPO, vec![file.clone()], no_fault()), TempDir::new().unwrap());
+        let server = FakeHub::start(REPO, vec![file.clone()], no_fault());
+        let cache = TempDir::new().unwrap();
         let snapshot = cache.path().join("models--o--n/snapshots").join(COMMIT);
         fs::create_dir_all(&snapshot).unwrap();
         std::os::unix::fs::symlink(&target, snapshot.join("f")).unwrap();
@@ -393,10 +398,11 @@ fn a_link_in_the_cache_that_leads_nowhere_or_elsewhere_is_made_right() {
 }
 
 #[test]
-fn what_is_pinned_and_cached_asks_nothing_and_what_was_altered_is_brought_anew() {
+fn pinned_cached_files_need_no_request_altered_are_renewed() {
     let files = [small("config.json", "{}"), large("model.safetensors", content(1000))];
     let names = ["config.json", "*.safetensors"];
-    let (server, cache) = (FakeHub::start(REPO, files.to_vec(), no_fault()), TempDir::new().unwrap());
+    let server = FakeHub::start(REPO, files.to_vec(), no_fault());
+    let cache = TempDir::new().unwrap();
     assert_eq!(fetch(&server, cache.path(), &names, &lock(&files)).fetched.unwrap().brought, 2);
     server.forget();
     let again = fetch(&server, cache.path(), &names, &lock(&files)).fetched.unwrap();
@@ -408,10 +414,11 @@ fn what_is_pinned_and_cached_asks_nothing_and_what_was_altered_is_brought_anew()
     assert!(mended.told.iter().any(|event| matches!(event, Event::FetchNote { text } if text.contains("altered"))));
     assert_eq!(fs::read(&path).unwrap(), content(1000));
 
-    // Offline nothing is asked for, pinned or not; damage is told.
+    // Offline, no request is made, pinned or not; damage is reported.
     server.forget();
     let offline = Hub::new(HubSettings { offline: true, ..settings(&server.address, cache.path()) });
-    let (told, stop) = (Told::default(), AtomicBool::new(false));
+    let told = Told::default();
+    let stop = AtomicBool::new(false);
     for lock in [lock(&files), Lock::default()] {
         let plan = offline.plan(&[want(&names)], &lock, &told, &stop).unwrap();
         assert!(plan.complete());
@@ -426,14 +433,16 @@ fn what_is_pinned_and_cached_asks_nothing_and_what_was_altered_is_brought_anew()
 }
 
 #[test]
-fn without_a_network_what_is_pinned_and_cached_is_there_and_the_rest_is_an_error() {
+fn offline_pinned_files_work_and_the_rest_is_an_error() {
     let files = [large("f", content(100))];
     let cache = TempDir::new().unwrap();
     let server = FakeHub::start(REPO, files.to_vec(), no_fault());
     fetch(&server, cache.path(), &["f"], &lock(&files)).fetched.unwrap();
     let mut away = settings("http://127.0.0.1:1", cache.path());
     away.patience.attempts = 2;
-    let (hub, told, stop) = (Hub::new(away), Told::default(), AtomicBool::new(false));
+    let hub = Hub::new(away);
+    let told = Told::default();
+    let stop = AtomicBool::new(false);
     let plan = hub.plan(&[want(&["f"])], &lock(&files), &told, &stop).unwrap();
     assert_eq!(hub.fetch(&plan, None, &told, &stop).unwrap().cached, 1);
     let error = hub.plan(&[want(&["f"])], &Lock::default(), &told, &stop).unwrap_err();
@@ -444,7 +453,8 @@ fn without_a_network_what_is_pinned_and_cached_is_there_and_the_rest_is_an_error
 fn a_hub_that_has_other_content_than_is_pinned_is_refused() {
     for big in [true, false] {
         let file = |content| Served { name: "f".into(), content, large: big };
-        let (server, cache) = (FakeHub::start(REPO, vec![file(content(100))], no_fault()), TempDir::new().unwrap());
+        let server = FakeHub::start(REPO, vec![file(content(100))], no_fault());
+        let cache = TempDir::new().unwrap();
         let pinned = file(content(100).into_iter().rev().collect());
         let outcome = fetch(&server, cache.path(), &["f"], &lock(&[pinned]));
         assert_eq!(outcome.error().unwrap().exit_code(), 5, "{:?}", outcome.fetched);
@@ -453,7 +463,7 @@ fn a_hub_that_has_other_content_than_is_pinned_is_refused() {
 }
 
 #[test]
-fn a_file_that_fails_leaves_the_others_of_its_repository_and_a_refusal_of_all_is_asked_once() {
+fn failed_file_keeps_others_and_refusal_is_asked_once() {
     let files: Vec<Served> = (0..6).map(|at| small(&format!("f{at}"), &"x".repeat(at + 1))).collect();
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
     // The smallest is the first: the hub lists it and does not have it.
@@ -461,7 +471,8 @@ fn a_file_that_fails_leaves_the_others_of_its_repository_and_a_refusal_of_all_is
         true => Answer::new(404).with("x-error-code", "EntryNotFound"),
         false => answer,
     });
-    let (server, cache) = (FakeHub::start(REPO, files.clone(), fault), TempDir::new().unwrap());
+    let server = FakeHub::start(REPO, files.clone(), fault);
+    let cache = TempDir::new().unwrap();
     let fetched = fetch(&server, cache.path(), &names, &Lock::default()).fetched.unwrap();
     assert_eq!((fetched.brought, fetched.failures.len()), (5, 1), "{:?}", fetched.failures);
     assert!((1..6).all(|at| cached(cache.path(), &format!("f{at}")).is_some()));
@@ -470,10 +481,13 @@ fn a_file_that_fails_leaves_the_others_of_its_repository_and_a_refusal_of_all_is
         true => Answer::new(403).with("x-error-code", "GatedRepo"),
         false => answer,
     });
-    let (server, cache) = (FakeHub::start(REPO, files.clone(), gated), TempDir::new().unwrap());
+    let server = FakeHub::start(REPO, files.clone(), gated);
+    let cache = TempDir::new().unwrap();
     let mut one = settings(&server.address, cache.path());
     one.parallel = 1;
-    let (hub, told, stop) = (Hub::new(one), Told::default(), AtomicBool::new(false));
+    let hub = Hub::new(one);
+    let told = Told::default();
+    let stop = AtomicBool::new(false);
     let plan = hub.plan(&[want(&names)], &Lock::default(), &told, &stop).unwrap();
     let fetched = hub.fetch(&plan, None, &told, &stop).unwrap();
     assert_eq!(fetched.failures.len(), 1, "{:?}", fetched.failures);
@@ -484,7 +498,8 @@ fn a_file_that_fails_leaves_the_others_of_its_repository_and_a_refusal_of_all_is
 fn two_fetches_of_one_file_bring_it_once() {
     let file = large("f", content(5000));
     let fault = of_content(&file, |_, _, answer| Answer { stall: Some((2500, Duration::from_millis(150))), ..answer });
-    let (server, cache) = (FakeHub::start(REPO, vec![file.clone()], fault), TempDir::new().unwrap());
+    let server = FakeHub::start(REPO, vec![file.clone()], fault);
+    let cache = TempDir::new().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -504,10 +519,13 @@ fn what_is_stopped_goes_on_where_it_was() {
         0 => Answer { stall: Some((2500, Duration::from_secs(2))), ..answer },
         _ => answer,
     });
-    let (server, cache) = (FakeHub::start(REPO, vec![file.clone()], fault), TempDir::new().unwrap());
+    let server = FakeHub::start(REPO, vec![file.clone()], fault);
+    let cache = TempDir::new().unwrap();
     let mut patient = settings(&server.address, cache.path());
     patient.patience.stall = Duration::from_secs(20);
-    let (hub, told, stop) = (Hub::new(patient), Told::default(), AtomicBool::new(false));
+    let hub = Hub::new(patient);
+    let told = Told::default();
+    let stop = AtomicBool::new(false);
     let plan = hub.plan(&[want(&["f"])], &Lock::default(), &told, &stop).unwrap();
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -549,7 +567,9 @@ fn fetches_for_another_test() {
     };
     let mut settings = settings(&address, Path::new(&cache));
     settings.patience.stall = Duration::from_secs(60);
-    let (hub, told, stop) = (Hub::new(settings), Told::default(), AtomicBool::new(false));
+    let hub = Hub::new(settings);
+    let told = Told::default();
+    let stop = AtomicBool::new(false);
     let fetched =
         hub.plan(&[want(&["f"])], &Lock::default(), &told, &stop).and_then(|plan| hub.fetch(&plan, None, &told, &stop));
     let error = match &fetched {
@@ -567,7 +587,8 @@ fn after_kill_9_what_came_is_not_asked_for_again() {
         0 => Answer { stall: Some((3000, Duration::from_secs(30))), ..answer },
         _ => answer,
     });
-    let (server, cache) = (FakeHub::start(REPO, vec![file.clone()], fault), TempDir::new().unwrap());
+    let server = FakeHub::start(REPO, vec![file.clone()], fault);
+    let cache = TempDir::new().unwrap();
     let mut killed = child("", &server, cache.path(), &[]);
     let blobs = cache.path().join("models--o--n/blobs");
     let parts = || {
@@ -604,18 +625,19 @@ fn in_own_file_system(mount: &str, server: &FakeHub, cache: &Path) -> Option<Str
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_disk_without_room_is_refused_before_and_named_in_the_middle() {
-    let (cache, file) = (TempDir::new().unwrap(), large("f", content(30 << 20)));
-    // Beside a file of 30 MB, 64 MB are left free.
+fn full_disk_is_refused_upfront_and_named_during_a_run() {
+    let cache = TempDir::new().unwrap();
+    let file = large("f", content(30 << 20));
+    // Next to a file of 30 MB, 64 MB must stay free.
     let mount = |megabytes: u32| format!("mount -t tmpfs -o size={megabytes}m none \"$HUB_TEST_CACHE\"");
     let server = FakeHub::start(REPO, vec![file.clone()], no_fault());
     let Some(said) = in_own_file_system(&mount(80), &server, cache.path()) else { return };
     assert!(said.contains("ENDED 3") && said.contains("the disk has no room"), "{said}");
-    // Both are said, so that what is expected is more than what is found.
+    // Both parts are stated, so that the expected size exceeds the one found.
     assert!(said.contains("0.10 GB free: 0.03 GB to come, and 0.07 GB that are left free"), "{said}");
     assert!(gets(&server, &file).is_empty());
 
-    // There is room, and then somebody else takes it.
+    // Enough space at first, then another process takes it.
     let fault = of_content(&file, |_, _, answer| Answer { stall: Some((1 << 20, Duration::from_secs(3))), ..answer });
     let server = FakeHub::start(REPO, vec![file], fault);
     let filler = "{ (sleep 1; cat /dev/zero > \"$HUB_TEST_CACHE/filler\" 2> /dev/null) & }";
@@ -625,8 +647,9 @@ fn a_disk_without_room_is_refused_before_and_named_in_the_middle() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_cache_that_cannot_be_written_to_is_named_and_what_it_holds_is_used() {
-    let (file, cache) = (large("f", content(100)), TempDir::new().unwrap());
+fn unwritable_cache_is_named_and_still_read() {
+    let file = large("f", content(100));
+    let cache = TempDir::new().unwrap();
     let server = FakeHub::start(REPO, vec![file], no_fault());
     let mount = "mount --bind \"$HUB_TEST_CACHE\" \"$HUB_TEST_CACHE\" && mount -o remount,ro,bind \"$HUB_TEST_CACHE\"";
     let Some(said) = in_own_file_system(mount, &server, cache.path()) else { return };

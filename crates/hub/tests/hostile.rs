@@ -1,6 +1,6 @@
 //! A hub that puts paths and nonsense into every field of every reply: nothing is ever written outside the cache, nor under
 //! a name that a reply made up.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// Puts a text into one field of one reply, where a reply has it.
 type Alter = fn(&Request, Answer, &str) -> Answer;
 
-/// The answer of the API with a text of its JSON replaced.
+/// Replaces a text in the JSON answer of the API.
 fn replaced(answer: Answer, from: &str, to: &str) -> Answer {
     let text = String::from_utf8(answer.body.clone()).unwrap();
     let quoted = serde_json::to_string(to).unwrap();
@@ -23,7 +23,7 @@ fn replaced(answer: Answer, from: &str, to: &str) -> Answer {
 }
 
 fn header(answer: Answer, when: bool, name: &str, value: &str) -> Answer {
-    // What no server can send ends the header, and the connection with it.
+    // Characters that cannot be sent end the header, and the connection with it.
     if when { answer.with(name, value.replace(['\0', '\n'], "?")) } else { answer }
 }
 
@@ -51,7 +51,7 @@ fn resolving(r: &Request) -> bool {
     !r.elsewhere && r.path.contains("/resolve/")
 }
 
-/// Every field of every reply that the program looks at, and those beside them that it might come to look at.
+/// Every field of every reply that the program reads, and related ones that it might read later.
 const FIELDS: &[(&str, Alter)] = &[
     ("revision: sha", |r, a, v| if r.path.contains("/revision/") { replaced(a, COMMIT, v) } else { a }),
     ("revision: id", |r, a, v| if r.path.contains("/revision/") { replaced(a, REPO, v) } else { a }),
@@ -86,7 +86,7 @@ const FIELDS: &[(&str, Alter)] = &[
     }),
 ];
 
-/// What a name must not be: ways out of a folder, and what a file system or an address reads otherwise than it is written.
+/// Returns invalid names: paths out of a folder, and what file systems or URLs interpret.
 fn values(outside: &Path) -> Vec<String> {
     let mut values = [
         "",
@@ -130,7 +130,7 @@ fn values(outside: &Path) -> Vec<String> {
     values
 }
 
-/// What lies below a folder, links as what they point to.
+/// Reads everything below a folder, links as their targets.
 fn below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files_below(folder).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }

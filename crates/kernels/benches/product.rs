@@ -34,7 +34,8 @@ fn rate(threads: usize, inner: usize, outer: usize) -> f64 {
     let panels = Panels::<F32>::new(noise(Panels::<F32>::panel(inner) * outer.div_ceil(F32::lanes())), inner, outer);
     let x = noise(threads * BLOCK_ROWS * inner);
     let mut out = vec![0.0; threads * BLOCK_ROWS * outer];
-    let (mut fastest, begun) = (Duration::MAX, Instant::now());
+    let mut fastest = Duration::MAX;
+    let begun = Instant::now();
     for repetition in 0.. {
         if repetition >= REPETITIONS && begun.elapsed() >= MIN_TIME {
             break;

@@ -1,8 +1,8 @@
-//! What of ghostlab has to be fast, on plain slices: it knows no models, no files and no messages.
+//! The performance-critical code of ghostlab on plain slices. It knows no models, files or messages.
 //!
-//! A crate of its own, because it is compiled in one piece, so that all of a kernel is optimised together; the rest of the house is
-//! in many, so that a changed line costs seconds. Nothing that is called for each block of rows is generic in what it offers, as
-//! that would be compiled where it is called.
+//! This crate is compiled as one codegen unit, so that a kernel is optimised as a whole. Other crates are split for
+//! fast rebuilds. Nothing called per block of rows is generic in the public interface, because generics would be
+//! compiled in the calling crate.
 
 pub mod forward;
 pub mod linalg;

@@ -1,8 +1,8 @@
 //! Attempts that came to nothing, each with its reason: all processes together try a piece of work no more often than they
 //! may, and `ghostlab status` tells why it is not done.
 //!
-//! An attempt is a file of its own, put in place whole: nobody changes what another wrote. It lies below the name of the
-//! claim under which the work was done, or below the hash of the object that could not be made.
+//! Each attempt is a separate file, written atomically: no process changes a file of another. It lies below the name of
+//! the claim under which the work was done, or below the hash of the object that could not be made.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +22,7 @@ pub struct Attempt {
     /// The work in words; empty where only its name is known.
     pub what: String,
     pub reason: String,
-    /// The process died at it, whatever of: it was killed, or its machine went down.
+    /// Whether the process died during the work, for any reason: killed, or the machine went down.
     pub died: bool,
     pub process: String,
     /// The machine that noted it.
@@ -32,16 +32,16 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Of a process that gave up at it.
+    /// Records the failure of a process.
     pub(super) fn failed(process: &str, what: &str, reason: &str) -> Self {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let [what, reason, process] = [what, reason, process].map(str::to_owned);
         Self { what, reason, died: false, process, host: owner::host(), time }
     }
 
-    /// Of a process whose claim was found without it.
+    /// Records the death of a process whose lease was found.
     pub(super) fn of_the_dead(process: &Process) -> Self {
-        let reason = format!("process {} died at it", process.owner.pid);
+        let reason = format!("process {} died during it", process.owner.pid);
         Self { died: true, ..Self::failed(&process.id, "", &reason) }
     }
 }
@@ -56,11 +56,12 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 /// It cannot be written.
 pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
     static NOTED: AtomicU64 = AtomicU64::new(0);
-    // Whoever noted it, for itself or for the dead, has a number of its own.
+    // The process that notes an attempt, for itself or for a dead process, uses its own number.
     let number = NOTED.fetch_add(1, Relaxed);
     let own = format!("{}.{}.{number}.json", attempt.process, std::process::id());
-    let (folder, text) = (folder(root, name), serde_json::to_vec_pretty(attempt).unwrap_or_default());
-    // Half of it is never seen: a name that begins with a dot is nobody's attempt.
+    let folder = folder(root, name);
+    let text = serde_json::to_vec_pretty(attempt).unwrap_or_default();
+    // A partial file is never read: names that begin with a dot are ignored.
     let unfinished = folder.join(format!(".{own}"));
     disk.create(&unfinished, &text)?;
     let place = folder.join(&own);
@@ -68,7 +69,7 @@ pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) 
     disk.rename(&unfinished, &place).or_else(|error| if disk.exists(&place) { Ok(()) } else { Err(error) })
 }
 
-/// The attempts at a piece of work, the oldest first.
+/// Returns the attempts at a job, oldest first.
 pub(super) fn of(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
     let folder = folder(root, name);
     let whole = disk.list(&folder).into_iter().filter(|name| !name.starts_with('.'));
@@ -78,7 +79,7 @@ pub(super) fn of(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
     attempts
 }
 
-/// All attempts, by the names of the works.
+/// Returns all attempts by job name.
 pub(super) fn all(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>> {
     let names = disk.list(&root.join("attempts")).into_iter();
     names
@@ -88,19 +89,19 @@ pub(super) fn all(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>
         .collect()
 }
 
-/// A piece of work is done: what was tried before of it, or of its chunks, does not matter any more.
+/// Removes all attempts at a finished job and its chunks.
 pub(super) fn clear(disk: &dyn Disk, root: &Path, name: &str) {
     for of in disk.list(&root.join("attempts")).iter().filter(|of| of.starts_with(name)) {
         remove(disk, &folder(root, of), |_| true);
     }
 }
 
-/// Work has gone on since processes died at it: that they did tells nothing of what is left.
+/// Removes recorded deaths after progress, because they were not caused by the remaining work.
 pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
     remove(disk, &folder(root, name), |attempt| attempt.died);
 }
 
-/// A process lives that was said to have died at a piece of work.
+/// Removes the recorded death of a process that is alive.
 pub(super) fn take_back(disk: &dyn Disk, root: &Path, name: &str, process: &str) {
     remove(disk, &folder(root, name), |attempt| attempt.died && attempt.process == process);
 }

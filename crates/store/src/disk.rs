@@ -1,5 +1,6 @@
-//! What a store asks of the machine it is on: its file system, its clock, and who asks. One small seam, behind which a test
-//! puts a file system that caches, lies and shows things late, as network file systems do, and a time of its own.
+//! What a store needs from its machine: file system, clock, and process identity. Tests replace this interface by a
+//! file system that caches, loses replies and shows changes late, as network file systems do, and by a clock of their
+//! own.
 //!
 //! There is no lock among the operations: some file systems give one to everybody, and nothing here would notice.
 
@@ -27,13 +28,13 @@ pub trait Disk: fmt::Debug + Send + Sync {
         self.read_from(path, 0)
     }
 
-    /// What stands in a file after so many bytes.
+    /// Reads a file from byte `start` on.
     ///
     /// # Errors
     /// As [`Self::read`].
     fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>>;
 
-    /// So many bytes of a file, or those that there are, after so many.
+    /// Reads up to `bytes` bytes of a file from byte `start` on.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -43,19 +44,19 @@ pub trait Disk: fmt::Debug + Send + Sync {
         Ok(read)
     }
 
-    /// A file that is too large to be read at once.
+    /// Opens a large file for streaming.
     ///
     /// # Errors
     /// As [`Self::read`].
     fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>>;
 
-    /// A file that never changes in place, to be read as it is used.
+    /// Maps an immutable file into memory.
     ///
     /// # Errors
     /// As [`Self::read`].
     fn map(&self, path: &Path) -> io::Result<Mapped>;
 
-    /// Bytes of a file.
+    /// Returns the size of a file in bytes.
     ///
     /// # Errors
     /// There is none.
@@ -74,7 +75,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// There is one, or it cannot be written.
     fn writer(&self, path: &Path) -> io::Result<Box<dyn Write + Send>>;
 
-    /// Sees that a file, or what is known of a folder, is on the disk.
+    /// Flushes a file, or the metadata of a folder, to disk.
     ///
     /// # Errors
     /// It is not there, or cannot be written.
@@ -92,7 +93,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// It cannot be written.
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Puts a whole file in its place, whatever stands there. A killed process leaves what [`Self::sweep`] removes.
+    /// Replaces a file atomically. A killed process leaves temporary files, which [`Self::sweep`] removes.
     ///
     /// # Errors
     /// It cannot be written.
@@ -117,7 +118,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// There is no such file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes a folder and those that it lies in, where they are not there.
+    /// Creates a folder and its parents if they are missing.
     ///
     /// # Errors
     /// It cannot be made.
@@ -137,16 +138,16 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
     fn exists(&self, path: &Path) -> bool;
 
-    /// The names in a folder.
+    /// Lists the names in a folder.
     fn list(&self, folder: &Path) -> Vec<String>;
 
-    /// The time by the clock that stamps a folder's files.
+    /// Returns the time by the clock of a folder's file system.
     fn clock(&self, folder: &Path) -> SystemTime;
 
-    /// For how long a file has stood still by that clock; none where that cannot be known.
+    /// Returns the time since a file was changed, by that clock, if known.
     fn age(&self, path: &Path, now: SystemTime) -> Option<Duration>;
 
-    /// A time of this process that only grows.
+    /// Returns a monotonic time of this process.
     fn now(&self) -> Duration;
 
     /// Lets some time go by, less where `stop` is set meanwhile.
@@ -155,10 +156,10 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Does something every so often, until what is given back is dropped.
     fn every(&self, period: Duration, act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync>;
 
-    /// The process that asks, as another one.
+    /// Returns the identity of the calling process.
     fn process(&self) -> Process;
 
-    /// How many operations on the file system it was asked for.
+    /// Returns the number of file system operations so far.
     fn operations(&self) -> u64;
 }
 
@@ -172,7 +173,7 @@ pub enum Mapped {
 #[derive(Debug, Default)]
 pub(crate) struct SystemDisk {
     operations: AtomicU64,
-    /// For whom what is made is.
+    /// Users who may read and write what is created.
     shared: Shared,
 }
 
@@ -359,7 +360,7 @@ impl Disk for SystemDisk {
 
     fn now(&self) -> Duration {
         static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        // Some time has gone by already: what was seen may have stood still for long.
+        // Starts late enough that a file seen before may count as long unchanged.
         ORIGIN.get_or_init(Instant::now).elapsed() + Duration::from_secs(1 << 20)
     }
 
@@ -406,7 +407,7 @@ impl Drop for Timer {
     }
 }
 
-/// Whether an error says that a name is taken.
+/// Returns whether an error means that a name exists.
 pub(super) fn is_taken(error: &io::Error) -> bool {
     error.kind() == ErrorKind::AlreadyExists
 }

@@ -49,7 +49,7 @@ impl Write for Payload {
 }
 
 impl Draft {
-    /// `owner` is the process that writes it: see [`all`].
+    /// Creates a draft. `owner` is the writing process: see [`all`].
     pub(super) fn new(disk: Arc<dyn Disk>, drafts: &Path, owner: &str) -> Result<Self> {
         static DRAFTS: AtomicU64 = AtomicU64::new(0);
         let folder = drafts.join(format!("{owner}.{}", DRAFTS.fetch_add(1, Relaxed)));
@@ -75,8 +75,8 @@ impl Draft {
             .map_err(|error| unwritten(&self.folder.join(name), &error))
     }
 
-    /// Hashes the payloads, sees that they reach the disk, writes `meta.json` and moves the folder to its place. `keep`
-    /// says whether what stands there already is as good: then that stays, and readers of it are not disturbed.
+    /// Hashes and flushes the payloads, writes `meta.json`, and renames the folder into place. `keep` decides whether an
+    /// existing object is as good and stays, so that its readers are not disturbed.
     pub(super) fn commit(
         mut self,
         place: &Path,
@@ -85,7 +85,8 @@ impl Draft {
         made: Value,
         keep: impl Fn() -> bool,
     ) -> Result<()> {
-        let (disk, folder) = (&*self.disk, &*self.folder);
+        let disk = &*self.disk;
+        let folder = &*self.folder;
         let hashed = |name: &String| {
             let path = folder.join(name);
             disk.sync(&path).map_err(|error| Error::io("write", &path, &error))?;
@@ -106,7 +107,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Writes everything as one file, and moves that to its place. What stands there is replaced: it is as good, or damaged.
+    /// Writes all payloads as one file and moves it into place. An existing file is replaced: it is either equal or
+    /// damaged.
     pub(super) fn commit_file(self, place: &Path, bytes: &[u8], keep: impl Fn() -> bool) -> Result<()> {
         fault::here("draft");
         fault::here("record");
@@ -122,7 +124,7 @@ impl Draft {
         let parent = place.parent().unwrap_or(place);
         disk.make_folder(parent).map_err(|error| Error::io("create", parent, &error))?;
         fault::here("commit");
-        // Of this draft alone: others may be putting something aside at the same moment.
+        // The name is unique to this draft: other processes may move something aside at the same moment.
         let mut aside = self.folder.file_name().unwrap_or_default().to_owned();
         aside.push(".old");
         let aside = self.folder.with_file_name(aside);
@@ -135,12 +137,12 @@ impl Draft {
             if keep() {
                 return Ok(());
             }
-            // What stands there is damaged. A crash in between loses nothing but work.
+            // The existing object is damaged. A crash between the two renames loses only work.
             disk.rename(place, &aside)?;
             fault::here("replace");
             let moved = put();
             disk.remove_folder(&aside).or_else(|_| disk.remove(&aside)).ok();
-            // Somebody else mended it at the same moment.
+            // Another process repaired it at the same moment.
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
         let moved = moved.and_then(|()| disk.sync(parent));
@@ -162,8 +164,8 @@ impl Payload {
     }
 }
 
-/// Whose a folder among the drafts is, by its name: `PROCESS.NUMBER` while an object is written, `PROCESS.NUMBER.old` for what
-/// stood in its place, `PROCESS.HASH.gone` for what is taken away. Of other names nobody's.
+/// Returns the owner of a draft folder by its name: `PROCESS.NUMBER` for an object being written, `PROCESS.NUMBER.old` for
+/// a replaced one, `PROCESS.HASH.gone` for a removed one.
 fn owner_of(name: &str) -> Option<&str> {
     let (owner, rest) = name.split_once('.')?;
     let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -177,11 +179,12 @@ fn owner_of(name: &str) -> Option<&str> {
 pub struct LeftDraft {
     pub folder: PathBuf,
     pub bytes: u64,
-    /// Nobody writes it any more.
+    /// Whether the writing process has died.
     pub dead: bool,
 }
 
-/// All drafts. Those without a known process are given the time that a shared file system may take to show its record.
+/// Lists all drafts. Those without a known process get a grace period, because a shared file system may show the record
+/// late.
 pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<LeftDraft> {
     let folders: Vec<PathBuf> = disk.list(drafts).into_iter().map(|name| drafts.join(name)).collect();
     // After the drafts: who writes one had a record before.

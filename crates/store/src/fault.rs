@@ -1,11 +1,12 @@
-//! Faults on purpose, so that tests can see what comes of a crash at a chosen moment or of a file system without
-//! links. `GHOSTLAB_FAULT` lists them: `no-links`, `kill@commit:3` (the third time that place is passed),
-//! `panic@score:1`, `stop@score:2` (as Ctrl-Z does), `slow@score:200` (milliseconds more, each time). Each is something that may happen anyway; none makes the program take or store anything else.
+//! Deliberate faults for tests: crashes at a chosen moment, or a file system without links. `GHOSTLAB_FAULT` lists
+//! them: `no-links`, `kill@commit:3` (the third time that place is reached), `panic@score:1`, `stop@score:2` (like
+//! Ctrl-Z), `slow@score:200` (milliseconds added each time). Each can also happen in real use; none changes which
+//! results are accepted or stored.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What is to happen, by word.
+/// Returns the requested faults.
 fn asked() -> &'static Vec<String> {
     static ASKED: OnceLock<Vec<String>> = OnceLock::new();
     ASKED.get_or_init(|| {
@@ -14,12 +15,12 @@ fn asked() -> &'static Vec<String> {
     })
 }
 
-/// Whether a lasting fault is asked for.
+/// Returns whether a permanent fault is requested.
 pub fn set(name: &str) -> bool {
     asked().iter().any(|word| word == name)
 }
 
-/// A place at which the program may be killed, stopped, or panic.
+/// Marks a place where the program may be killed, stopped, or panic in tests.
 #[allow(clippy::panic, reason = "that is what was asked for")]
 pub fn here(place: &str) {
     if asked().is_empty() {
@@ -37,7 +38,7 @@ pub fn here(place: &str) {
         *passed
     };
     if set(&format!("kill@{place}:{passed}")) {
-        // As `kill -9`: nothing is cleaned up.
+        // Like `kill -9`: nothing is cleaned up.
         std::process::abort();
     }
     if set(&format!("stop@{place}:{passed}")) {

@@ -19,15 +19,15 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::stamp::{Stamp, grain};
 use ghostlab_core::files::{regular, sha256};
 
-/// Smaller files are read anew each time.
+/// Smaller files are hashed again each time.
 const LARGE: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct IndexEntry {
-    /// As all machines see it that share the store.
+    /// Contains only fields that all machines sharing the store agree on.
     stamp: Stamp,
     sha256: String,
-    /// Of all that stands before: a damaged entry must not give a wrong hash.
+    /// Checksum over the fields before: a damaged entry must not give a wrong hash.
     check: String,
 }
 
@@ -37,11 +37,11 @@ fn check(stamp: &Stamp, sha256: &str) -> String {
     )
 }
 
-/// An input file as it was when it was hashed.
+/// An input file with its state at hashing time.
 #[derive(Debug, Clone)]
 pub struct Input {
     sha256: String,
-    /// None where a later change might not show in it: as long as the file has just been written.
+    /// `None` while the file was written too recently for a later change to be visible in its timestamp.
     stamp: Arc<Mutex<Option<Stamp>>>,
 }
 
@@ -59,7 +59,7 @@ impl Input {
     }
 }
 
-/// What one process has hashed, and found out about it. A file that looks untouched is not read again.
+/// Hashes of input files known to one process. A file whose stamp is unchanged is not read again.
 #[derive(Debug, Default)]
 pub(super) struct KnownInputs {
     by_path: Mutex<BTreeMap<PathBuf, Input>>,
@@ -103,7 +103,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Hashes a file, or takes the hash from the index in `folder`, if there is one, where that can be trusted.
+/// Hashes a file, or takes a trusted hash from the index in `folder`.
 pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
     let stamp = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| Error::io("read", path, &error))?;
@@ -127,11 +127,11 @@ pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash:
     Ok(Input::new(sha256, stamp))
 }
 
-/// The hash of a file, and what the system says of it; none where a later change might not show in that.
+/// Hashes a file, and stamps it if a later change would be visible.
 fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
     let failed = |error: std::io::Error| Error::io("read", path, &error);
-    // What is written through a shared mapping gives a page its time when it is first written to, and again only after the
-    // page has reached the disk. (Where that cannot be asked for, nobody can write either.)
+    // Writes through a shared mapping set a page's time at the first write, and again only after the page has reached
+    // the disk. Where flushing is not permitted, writing is not either.
     file.sync_all().ok();
     let before = file.metadata().map(|data| Stamp::of(&data)).map_err(failed)?;
     let before = before.filter(|stamp| grain(&file).is_some_and(|grain| stamp.settled(grain)));
@@ -140,7 +140,7 @@ fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
     Ok((sha256, stamp))
 }
 
-/// Reads files with `read`, and sees that what was read is what was hashed.
+/// Reads files with `read` and checks that they did not change since hashing.
 ///
 /// # Errors
 /// What `read` refuses; exit code 2, naming the file, where one has changed.
@@ -154,7 +154,7 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
                 .at(path.display())
                 .expected(format!("SHA-256 {}", input.sha256))
                 .found(found)
-                .hint("nothing of it was stored: start the run again when nobody writes the file any more"))
+                .hint("nothing of it was stored: start the run again when the file is no longer written"))
         };
         if before != after {
             return changed("it was written to while it was read".to_string());
@@ -175,12 +175,12 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     found: Value,
-    /// Of what stands before and of what it is about.
+    /// Checksum over the fields before and over the path.
     check: String,
 }
 
-/// What `find` finds out about the content of a file, remembered by its hash where the file is large. `what` names what is
-/// looked for, and its version.
+/// Caches the result of `find` about a file's content by its hash, for large files. `what` names the result and its
+/// version.
 pub(super) fn remembered<T: Serialize + DeserializeOwned>(
     disk: &dyn Disk,
     folder: Option<&Path>,
@@ -243,7 +243,8 @@ mod tests {
     #[test]
     fn a_change_is_seen_even_with_the_same_size_and_the_same_times() {
         let folder = tempfile::tempdir().unwrap();
-        let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
+        let index = folder.path().join("index");
+        let path = folder.path().join("weights");
         let mut bytes = vec![7; 2 << 20];
         let first = old(&path, &bytes);
         assert_eq!(sha256_of(&index, &path), first);
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_used_for_its_file_and_not_when_it_is_damaged_or_not_wanted() {
+    fn entry_is_reused_unless_damaged_or_unwanted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         let right = old(&path, &vec![7; 2 << 20]);
@@ -269,12 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn what_one_machine_has_hashed_others_that_mount_it_elsewhere_take_over() {
+    fn hashes_are_shared_between_mounts() {
         let folder = tempfile::tempdir().unwrap();
-        let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
+        let index = folder.path().join("index");
+        let path = folder.path().join("weights");
         old(&path, &vec![7; 2 << 20]);
         let here = Stamp::at(&path).unwrap().unwrap();
-        // What another client of the same server writes: its mount has another device number.
+        // The value as written by another client of the same server: its mount has another device number.
         let there = Stamp { file: (here.file.0 + 77, here.file.1), ..here.clone() };
         let of_server = place(&index, &path, &here).unwrap();
         remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();
@@ -286,16 +288,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_out_about_a_large_file_is_remembered_by_its_content() {
+    fn large_file_facts_are_remembered_by_content() {
         let folder = tempfile::tempdir().unwrap();
-        let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
+        let index = folder.path().join("index");
+        let path = folder.path().join("weights");
         let find = |bytes: &[u8], found: &str| {
             old(&path, bytes);
             let input = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
             let find = || Ok(found.to_owned());
             remembered(&SystemDisk::default(), Some(&index), (&path, &input), "what", find).unwrap()
         };
-        let (mut bytes, small) = (vec![7; 2 << 20], [7; 9]);
+        let mut bytes = vec![7; 2 << 20];
+        let small = [7; 9];
         assert_eq!((find(&bytes, "first"), find(&bytes, "again")), ("first".into(), "first".into()));
         assert_eq!((find(&small, "small"), find(&small, "anew")), ("small".into(), "anew".into()));
         bytes[99] ^= 1;
@@ -311,7 +315,8 @@ mod tests {
     #[test]
     fn a_file_that_has_just_changed_is_not_remembered() {
         let folder = tempfile::tempdir().unwrap();
-        let (index, path) = (folder.path().join("index"), folder.path().join("weights"));
+        let index = folder.path().join("index");
+        let path = folder.path().join("weights");
         old(&path, &vec![7; 2 << 20]);
         let fresh = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
         assert!(fresh.stamp().is_none(), "its times tell nothing: it changed a moment ago");
@@ -322,12 +327,12 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_between_hashing_and_reading_is_refused_and_a_touch_is_not() {
+    fn change_between_hash_and_read_is_refused_touch_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();
         let hashed = input(&SystemDisk::default(), Some(folder.path()), &path, false).unwrap();
-        // As if it had been left alone for long: its times are trusted.
+        // As if the file had been unchanged for long: its timestamps are trusted.
         let settled = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
         let read = |input: &Input, during: &dyn Fn()| {
             guarded(&[(path.as_path(), input)], || {

@@ -1,4 +1,4 @@
-//! What a store holds: listed, checked, thrown away.
+//! Lists, checks and removes the contents of a store.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use ghostlab_core::error::{Error, Result};
 pub struct InventoryItem {
     /// `scores-v1`; versions that this program does not write are listed too.
     pub stage: String,
-    /// The hash that it lies under.
+    /// Hash under which the object is stored.
     pub hash: String,
     /// Its folder, or the file that it is in.
     pub folder: PathBuf,
@@ -28,7 +28,7 @@ pub struct InventoryItem {
     words: StoreWords,
 }
 
-/// What lies in it.
+/// What was found under a hash.
 #[derive(Debug)]
 pub enum Found {
     Whole(StoredObject),
@@ -36,21 +36,18 @@ pub enum Found {
 }
 
 impl Found {
-    /// What was opened under a hash.
+    /// Classifies an object that was opened under a hash.
     fn of(opened: Result<StoredObject>, hash: &str, place: &Path) -> Self {
         match opened {
             Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Whole(object),
-            Ok(_) => Self::Damaged(
-                Error::damaged("a stored artifact has another key than it lies under").at(place.display()),
-            ),
+            Ok(_) => Self::Damaged(Error::damaged("a stored artifact's key differs from its path").at(place.display())),
             Err(error) => Self::Damaged(error),
         }
     }
 }
 
 impl InventoryItem {
-    /// Whether a program of this version can still use it: its stage, and those of all that it was made from, are as they
-    /// were.
+    /// Returns whether this program version can use the object: its stage and those of its inputs are current.
     pub fn current(&self) -> bool {
         fn current(key: &Value, words: StoreWords) -> bool {
             let is_key = key.get("kind").is_some() && key.get("of").is_some();
@@ -66,12 +63,12 @@ impl InventoryItem {
         }
     }
 
-    /// Whether an earlier program made it, under a key of another form: it is whole, and this one never asks for it.
+    /// Returns whether an older program made the object under another form of key. It is intact, but never used.
     pub fn older(&self) -> bool {
         matches!(self.found, Found::Whole(_)) && !self.current() && !self.later()
     }
 
-    /// The hash that its key would have without some fields of its own; none where it lacks one of them.
+    /// Computes the hash that the key would have without some fields. `None` if it lacks one of them.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
         let Found::Whole(object) = &self.found else { return None };
         let mut key = object.meta().key.clone();
@@ -80,15 +77,14 @@ impl InventoryItem {
         Some(Key::hash_of(&key))
     }
 
-    /// The hash of an object that it was made from, by its name in the key.
+    /// Returns the hash of an input object by its name in the key.
     pub fn parent(&self, name: &str) -> Option<String> {
         let Found::Whole(object) = &self.found else { return None };
         let parent = object.meta().key["of"].get(name)?;
         parent.get("kind").is_some().then(|| Key::hash_of(parent))
     }
 
-    /// Whether a later program than this one made it: its stage, or that of something that it was made from, has a later
-    /// version than this program knows, or is none of those that it knows.
+    /// Returns whether a newer program made the object, or one of its inputs.
     pub fn later(&self) -> bool {
         fn later(key: &Value, words: StoreWords) -> bool {
             let (Some(kind), Some(version)) = (key["kind"].as_str(), key["version"].as_u64()) else { return false };
@@ -100,22 +96,22 @@ impl InventoryItem {
         of_key || self.words.of_folder(&self.stage).is_none_or(|(known, version)| version > known.version())
     }
 
-    /// Whether it lies in a file of many.
+    /// Returns whether the object is in a pack.
     fn among_many(&self) -> bool {
         self.folder.parent().is_some_and(|group| name_of(group) == Packs::FOLDER)
     }
 
-    /// Bytes of its payloads.
+    /// Returns the size of the payloads in bytes.
     pub fn bytes(&self) -> u64 {
         match &self.found {
             Found::Whole(object) => object.meta().bytes(),
-            // Of a file of many its own are not known any more.
+            // The share of a damaged member of a pack is unknown.
             Found::Damaged(_) if self.among_many() => 0,
             Found::Damaged(_) => bytes_below(&self.folder),
         }
     }
 
-    /// What it took to make, in seconds; 0 where that is not known any more.
+    /// Returns the seconds that computing it took, or 0 if unknown.
     pub fn seconds(&self) -> f64 {
         match &self.found {
             Found::Whole(object) => object.meta().seconds,
@@ -123,7 +119,7 @@ impl InventoryItem {
         }
     }
 
-    /// How long ago it was written, by the system's clock.
+    /// Returns the age by the system's clock.
     pub fn age(&self) -> Duration {
         let written = fs::metadata(&self.folder).and_then(|data| data.modified());
         written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
@@ -131,7 +127,7 @@ impl InventoryItem {
 }
 
 impl Store {
-    /// Every object of every stage and version, by stage and hash; payloads are checked for their sizes only.
+    /// Lists every object of every stage and version, by stage and hash. Checks payload sizes only.
     pub fn entries(&self) -> Vec<InventoryItem> {
         let mut entries = Vec::new();
         for stage in self.folders(&self.root) {
@@ -142,7 +138,7 @@ impl Store {
             for group in self.folders(&stage) {
                 let many = name_of(&group) == Packs::FOLDER;
                 for place in self.folders(&group) {
-                    // What is named otherwise was not put there by this program, and is not its to remove.
+                    // Entries with other names were not made by this program and are never removed.
                     let hash = name_of(&place);
                     let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match many {
@@ -157,7 +153,7 @@ impl Store {
         entries
     }
 
-    /// What lies in a folder of its own, or alone in a file.
+    /// Reads an object in a folder or file of its own.
     fn of_one(&self, stage: &str, folder: PathBuf) -> InventoryItem {
         let hash = name_of(&folder);
         let opened = StoredObject::open(Arc::clone(&self.disk), folder.clone(), None);
@@ -169,13 +165,15 @@ impl Store {
         InventoryItem { stage: stage.to_owned(), hash, folder, found, words: self.words }
     }
 
-    /// What lies in a file of many. Where the file itself is damaged, it stands for those that are not told any more.
+    /// Reads the objects of a pack. A damaged pack stands for its unreadable objects.
     fn of_many(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
         let item = |hash: String, found| self.item(stage, hash, file.to_owned(), found);
         let whole = packed::all(&*self.disk, file);
-        if let Err(found) = whole.as_ref().map_err(Clone::clone).and_then(|(_, sound)| {
-            if *sound { Ok(()) } else { Err("a line of its list is not what was written".to_owned()) }
-        }) {
+        if let Err(found) = whole
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|(_, sound)| if *sound { Ok(()) } else { Err("a line of its list is damaged".to_owned()) })
+        {
             entries.push(item(name_of(file), Found::Damaged(damaged(file).found(found))));
         }
         for (member, meta) in whole.map(|(members, _)| members).unwrap_or_default() {
@@ -188,7 +186,7 @@ impl Store {
         }
     }
 
-    /// How many objects lie in the folders of earlier stages: listings and the first lines of files of many, nothing more.
+    /// Counts objects of older stages, from listings and the first lines of packs.
     pub fn of_older_stages(&self) -> usize {
         let older = |stage: &&PathBuf| {
             self.words.of_folder(&name_of(stage)).is_some_and(|(known, version)| version < known.version())
@@ -220,7 +218,7 @@ impl Store {
         among.into_iter().try_for_each(|(file, hashes)| self.drop_members(file, &hashes))
     }
 
-    /// Removes what stands under a key, if anything does.
+    /// Removes the object under a key, if present.
     pub fn discard(&self, key: &Key) -> Result<()> {
         match self.standing(key.kind(), key.hash()) {
             None => Ok(()),
@@ -232,7 +230,7 @@ impl Store {
     pub(super) fn take_away(&self, folder: &Path, hash: &str) -> Result<()> {
         let failed = |error: std::io::Error| Error::io("remove", folder, &error);
         let aside = self.drafts().join(format!("{}.{hash}.gone", self.worker()?.id()));
-        // What is not there any more somebody else took away, or the answer to the rename got lost.
+        // A missing file was removed by another process, or the reply to the rename was lost.
         let there = |result: std::io::Result<()>| match result {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             other => other.map_err(failed),
@@ -254,7 +252,7 @@ impl Store {
         folders
     }
 
-    /// The journals of unfinished work, with their sizes.
+    /// Lists journals of unfinished work with their sizes.
     pub fn journals(&self) -> Vec<(PathBuf, u64)> {
         self.folders(&self.root.join("journals"))
             .into_iter()
@@ -280,7 +278,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn everything_is_listed_with_its_state_and_what_is_removed_is_gone() {
+    fn listing_shows_states_and_removed_objects_disappear() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), WORDS).unwrap();
         let key = |depth: u32| Key::new(SELECTION, json!({"depth": depth}), []);
@@ -290,12 +288,12 @@ mod tests {
             store.commit(draft, &key(depth), 2.0).unwrap()
         });
         fs::write(bad.path("a").unwrap(), "x").unwrap();
-        // What an earlier version stored.
+        // Stored by an earlier version.
         let old = folder.path().join("selection-v0").join(&key(1).hash()[..2]).join(key(1).hash());
         fs::create_dir_all(&old).unwrap();
         fs::copy(good.folder().join("meta.json"), old.join("meta.json")).unwrap();
         fs::write(old.join("a"), "xyz").unwrap();
-        // What somebody else put there is neither listed nor removed.
+        // Foreign files are neither listed nor removed.
         let theirs = folder.path().join("selection-v0/notes");
         fs::create_dir_all(theirs.join("mine")).unwrap();
         let entries = store.entries();

@@ -1,8 +1,8 @@
-//! Work in progress: results of single chunks, appended as they come, so that a killed run goes on where it was.
+//! Work in progress: results of single chunks, appended as they are computed, so that a killed run resumes.
 //!
-//! Whoever opens a journal writes a file of its own in the journal's folder and reads all of them: nobody ever changes what
-//! another wrote, not even another job of the same process. A line is a JSON record and the beginning of its hash; a line that was cut off by a crash, or altered, is not
-//! used.
+//! Each writer appends to its own file in the journal's folder and reads all of them: no process or job changes a file
+//! of another. A line is a JSON record and the prefix of its hash; lines that were truncated by a crash or altered are
+//! ignored.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 
-/// What one chunk gave for one object that is being made.
+/// Result of one chunk for one object in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournalRecord {
@@ -30,7 +30,7 @@ pub struct JournalRecord {
     pub seconds: f64,
 }
 
-/// The records of one piece of work, of all processes that are or were at it.
+/// Records of one unit of work from all processes, past and present.
 pub struct Journal {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
@@ -49,9 +49,10 @@ impl Journal {
         Self { disk, folder, own, buffer: Vec::new(), read: BTreeMap::new() }
     }
 
-    /// The records that were not read before, and what was found damaged.
+    /// Returns new records, and errors for damaged ones.
     pub fn read(&mut self) -> (Vec<JournalRecord>, Vec<Error>) {
-        let (mut records, mut damages) = (Vec::new(), Vec::new());
+        let mut records = Vec::new();
+        let mut damages = Vec::new();
         for path in files(&*self.disk, &self.folder) {
             let start = self.read.get(&path).copied().unwrap_or(0);
             // A file that is gone belonged to work that is finished.
@@ -63,12 +64,12 @@ impl Journal {
                     None => damages.push(
                         Error::damaged("a record of unfinished work is damaged")
                             .at(format!("{}, byte {}", path.display(), start + line_start as u64))
-                            .hint("it is not used; its chunk is computed anew"),
+                            .hint("it is not used; its chunk is computed again"),
                     ),
                 }
                 line_start += length + 1;
             }
-            // What stands after the last line is being written, or was when its process died.
+            // Text after the last newline is still being written, or its process died.
             self.read.insert(path, start + line_start as u64);
         }
         (records, damages)
@@ -99,14 +100,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Another process has stored the work, and clears up what the dead left of it: removes the own file alone.
+    /// Removes the own journal after another process stored the work.
     pub(super) fn leave(self) {
         self.disk.remove(&self.own).ok();
         self.disk.remove_empty(&self.folder).ok();
     }
 
-    /// The work is stored: removes the own file, and those of others whose records `stored` says are all stored and
-    /// who are gone.
+    /// Removes the own journal of stored work, and those of dead processes whose records are all stored.
     pub(super) fn retire(self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
         self.disk.remove(&self.own).ok();
         clear(&*self.disk, &self.folder, &gone, &stored);
@@ -118,7 +118,7 @@ impl Journal {
 fn clear(disk: &dyn Disk, folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &dyn Fn(&str) -> bool) {
     for path in files(disk, folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // What is named otherwise is none of ours.
+        // Other names are not journal files.
         let Some(owner) = owner_of(&name) else { continue };
         let Some(text) = gone(owner).then(|| disk.read(&path).ok()).flatten() else { continue };
         if text.split(|&byte| byte == b'\n').filter_map(parse).all(|record| stored(&record.key)) {
@@ -129,13 +129,13 @@ fn clear(disk: &dyn Disk, folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &d
     disk.remove_empty(folder).ok();
 }
 
-/// Whose a journal is, by its name, `PROCESS.NUMBER.jsonl`.
+/// Returns the owner of a journal by its name, `PROCESS.NUMBER.jsonl`.
 fn owner_of(name: &str) -> Option<&str> {
     let (owner, number) = name.strip_suffix(".jsonl")?.split_once('.')?;
     (Process::is_id(owner) && number.parse::<u64>().is_ok()).then_some(owner)
 }
 
-/// The same for all journals.
+/// Sweeps all journals of dead processes whose records are stored.
 pub(super) fn sweep(disk: &dyn Disk, journals: &Path, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
     files(disk, journals).iter().for_each(|folder| clear(disk, folder, &gone, &stored));
 }
@@ -152,7 +152,8 @@ pub(super) fn check(json: &[u8]) -> String {
 
 fn parse(line: &[u8]) -> Option<JournalRecord> {
     let at = line.iter().rposition(|&byte| byte == b'\t')?;
-    let (json, sum) = (&line[..at], &line[at + 1..]);
+    let json = &line[..at];
+    let sum = &line[at + 1..];
     (check(json).as_bytes() == sum).then(|| serde_json::from_slice(json).ok())?
 }
 
@@ -160,7 +161,7 @@ fn unwritten(path: &Path, error: &std::io::Error) -> Error {
     Error::missing("cannot write the results of a chunk to the store")
         .at(path.display())
         .found(error)
-        .hint("free some room on the store's disk; the same command goes on from there")
+        .hint("free some space on the store's disk, then run the same command to resume")
 }
 
 /// Numbers as the hexadecimal digits of their bits: exact, and for NaN and infinities too.
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn two_jobs_of_one_process_at_the_same_work_do_not_write_into_each_other() {
+    fn two_jobs_of_one_process_do_not_mix_their_files() {
         let folder = tempfile::tempdir().unwrap();
         let [mut one, mut two] = [(), ()].map(|()| Journal::open(disk(), folder.path().to_owned(), "1"));
         for chunk in 0..4 {
@@ -265,7 +266,7 @@ mod tests {
         for (process, key) in [(&dead, "k"), (&with_more, "other"), (&living, "k")] {
             written(&place, process, &[JournalRecord { key: key.into(), ..record(0, &[1.0]) }]);
         }
-        // Nothing in it is a record, and its name is nobody's of ours.
+        // Files without records and with foreign names.
         let theirs = ["1-0123456789ab.txt", "notes.0.jsonl", "1-0123456789ab.mine.jsonl"].map(|name| place.join(name));
         theirs.iter().for_each(|path| fs::write(path, "a letter").unwrap());
         let journal = written(&place, &own, &[record(0, &[1.0])]);

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use ghostlab_core::files::sha256;
 
-/// What an object is, with the version of the stage that makes it: a stage that gives other bytes than before gets the next
-/// number, and what older versions stored is not found any more.
+/// A kind of object with the version of the stage that makes it. A stage whose output changes gets the next version,
+/// and objects of older versions are no longer found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKind {
     name: &'static str,
@@ -25,18 +25,18 @@ impl ObjectKind {
         self.name
     }
 
-    /// The version of the stage that makes it.
+    /// Returns the version of the stage.
     pub fn version(self) -> u32 {
         self.version
     }
 
-    /// The store's folder of this kind.
+    /// Returns the folder name of this kind.
     pub fn folder(self) -> String {
         format!("{}-v{}", self.name, self.version)
     }
 }
 
-/// What a store is told by the program that opens it: it knows no stage itself.
+/// Settings that the program passes when it opens a store: the store itself knows no stages.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreWords {
     /// Every kind of object that is stored.
@@ -52,28 +52,28 @@ impl StoreWords {
         self.kinds.iter().copied().find(|kind| kind.name == name)
     }
 
-    /// The kind and the version of a kind's folder, of whatever version.
+    /// Parses the kind and version of a folder name, for any version.
     pub(super) fn of_folder(self, name: &str) -> Option<(ObjectKind, u32)> {
         let (kind, version) = name.rsplit_once("-v")?;
         Some((self.kind(kind)?, version.parse().ok()?))
     }
 }
 
-/// The identity of an object: its kind, what it was made of, and the objects it was made from.
+/// The identity of an object: its kind, its settings, and the objects that it derives from.
 #[derive(Debug, Clone)]
 pub struct Key {
     kind: ObjectKind,
     of: Map<String, Value>,
     parents: BTreeMap<&'static str, Arc<Key>>,
     hash: String,
-    /// What the grid calls the input whose content stands in it. No part of the identity: a backbone under another name
-    /// is the same backbone. But two contents under one name are one thing that changed.
+    /// Name of the input in the grid. Not part of the identity: a backbone under another name is the same backbone. Two
+    /// contents under one name mean that the input changed.
     input: Option<String>,
-    /// What was made, in the words of whoever made it. No part of the identity, and of no parent's record.
+    /// Description of the object by its maker. Not part of the identity, nor of any parent's record.
     about: Option<Arc<dyn About>>,
 }
 
-/// What an object is to whoever makes it, for its record.
+/// Description of an object by its maker, for the object's record.
 pub trait About: fmt::Debug + Send + Sync {
     fn json(&self) -> Value;
 }
@@ -89,8 +89,8 @@ impl PartialEq for Key {
 }
 
 impl Key {
-    /// A key of what made the object: input hashes, parameters, float type, device class. `parents` stand in it by
-    /// their hashes, so that a change anywhere in the ancestry is a change of the key.
+    /// Creates a key from everything that determines the object: input hashes, parameters, float type, device class.
+    /// `parents` appear by hash, so that a change of any ancestor changes the key.
     pub fn new(kind: ObjectKind, of: Value, parents: impl IntoIterator<Item = (&'static str, Arc<Key>)>) -> Self {
         let of = match of {
             Value::Object(map) => map,
@@ -103,13 +103,13 @@ impl Key {
         Self { kind, of, parents, hash: sha256::of_bytes(text), input: None, about: None }
     }
 
-    /// The same key, with the grid's name of the input that it is of.
+    /// Attaches the grid's name of the input.
     #[must_use]
     pub fn named(self, input: &str) -> Self {
         Self { input: Some(input.to_owned()), ..self }
     }
 
-    /// The same key, with what is made under it.
+    /// Attaches a description of the object.
     #[must_use]
     pub fn about<A: About + 'static>(self, what: &Arc<A>) -> Self {
         let about: Arc<dyn About> = Arc::<A>::clone(what);
@@ -120,7 +120,7 @@ impl Key {
         self.kind
     }
 
-    /// What `meta.json` keeps: the key in words, and beside them what was made.
+    /// Returns the JSON for `meta.json`: the readable key, and the description of the object.
     pub(super) fn record(&self) -> Value {
         let mut record = self.readable();
         if let Some(about) = &self.about {
@@ -129,7 +129,7 @@ impl Key {
         record
     }
 
-    /// The key in words, its parents written out.
+    /// Returns the readable key with its parents written out.
     pub fn readable(&self) -> Value {
         let mut of = self.of.clone();
         of.extend(self.parents.iter().map(|(name, parent)| ((*name).to_string(), parent.readable())));
@@ -140,17 +140,17 @@ impl Key {
         readable
     }
 
-    /// The objects that it is made from.
+    /// Iterates over the input objects.
     pub fn parents(&self) -> impl Iterator<Item = (&'static str, &Arc<Key>)> {
         self.parents.iter().map(|(name, parent)| (*name, parent))
     }
 
-    /// SHA-256 of the canonical JSON, in hexadecimal.
+    /// Returns the SHA-256 of the canonical JSON in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// The hash of a key that is given in words.
+    /// Hashes a readable key.
     pub(super) fn hash_of(readable: &Value) -> String {
         let Value::Object(fields) = &readable["of"] else { return String::new() };
         let is_key = |value: &Value| value.get("kind").is_some() && value.get("of").is_some();
@@ -160,13 +160,13 @@ impl Key {
         sha256::of_bytes(text)
     }
 
-    /// The first digits of the hash, for people.
+    /// Returns the first digits of the hash, for display.
     pub fn short(&self) -> &str {
         &self.hash[..12]
     }
 }
 
-/// JSON without spaces, keys sorted, floats in their shortest form that reads back the same.
+/// Serializes canonical JSON: no spaces, sorted keys, shortest round-trip floats.
 pub fn canonical(value: &Value) -> String {
     match value {
         Value::Object(map) => {
@@ -186,7 +186,7 @@ mod tests {
     use crate::tests::{ACTIVATIONS, SCORES, SELECTION, TOKENS};
 
     #[test]
-    fn the_order_of_entries_does_not_matter_and_everything_else_does() {
+    fn order_of_entries_is_irrelevant_and_all_else_matters() {
         let key = |text: &str| Key::new(SELECTION, serde_json::from_str(text).unwrap(), []);
         let one = key(r#"{"a": {"x": 1.50, "y": [1, 2]}, "b": "é"}"#);
         assert_eq!(one.hash(), key(r#"{"b": "é", "a": {"y": [1, 2], "x": 1.5}}"#).hash());

@@ -1,14 +1,13 @@
 //! Objects stored under the hash of what made them (docs/design.md §9).
 //!
-//! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` holds `meta.json` and payload files; where they are small, `<sha256>` is one
-//! file, and those that are made by the hundred (scores) share files in `packs/`. An object is written to a
-//! private folder and renamed into its place, so that it is whole or not there; a reader checks the hash of every
-//! payload that it uses. Keys hold contents and settings, never a path, a name or a time. Beside the objects lie the
-//! journals of unfinished work (`journals/`), what living processes have claimed and read (`claims/`, `uses/`,
-//! `processes/`), what was tried in vain (`attempts/`), private folders (`drafts/`), remembered hashes of large inputs
-//! (`index/`), records of runs (`runs/`), outlines of what they do (`plans/`), what was handed to a scheduler
-//! (`submissions/`) and the programs that its jobs run (`programs/`). `store.json` marks it: a folder without it is
-//! somebody's own, and nothing of it is touched.
+//! `<root>/<kind>-v<stage version>/<2 hex>/<sha256>/` holds `meta.json` and payload files. Small objects are one file
+//! `<sha256>`; numerous ones (scores) share files in `packs/`. An object is written to a private folder and renamed
+//! into place, so it is complete or absent; a reader checks the hash of every payload that it uses. Keys hold contents
+//! and settings, never a path, a name or a time. Other folders hold journals of unfinished work (`journals/`), claims
+//! and uses of living processes (`claims/`, `uses/`, `processes/`), failed attempts (`attempts/`), private folders
+//! (`drafts/`), cached hashes of large inputs (`index/`), records of runs (`runs/`), summaries of their plans
+//! (`plans/`), grids handed to a scheduler (`submissions/`) and the programs that its jobs run (`programs/`).
+//! `store.json` marks a store: a folder without it is never changed.
 
 mod attempts;
 mod disk;
@@ -90,27 +89,27 @@ pub struct Store {
     uses: Arc<Uses>,
     /// Objects that lie in files of many.
     packs: Arc<Packs>,
-    /// Those of the same kind that do not: programs before this one put each apart.
+    /// Hashes of objects of packed kinds that older programs stored in separate folders.
     apart: Arc<OnceLock<HashSet<String>>>,
-    /// Hash every input anew, once.
+    /// Whether to hash every input again, once.
     rehash: bool,
     /// Inputs that this process has hashed: many grids read the same files.
     inputs: Arc<KnownInputs>,
-    /// What every object's record says of who made it.
+    /// Produces the "made by" entry of every object's record.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Attempts that could not be written: this process at least does not try for ever.
     untold: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
-    /// Of a store that is only read: where what is made all the same lies as long as it is open.
+    /// For a store opened read-only: where new objects go as long as it is open.
     scratch: Option<Arc<Scratch>>,
     /// Whether anything may be remembered there: it is a store already.
     begun: bool,
 }
 
-/// What stands under a key.
+/// Result of looking up a key.
 #[derive(Debug)]
 pub enum Lookup {
     Absent,
-    /// Something is there, but it is not what was once written. It is never used; writing the key again replaces it.
+    /// An object exists but is damaged. It is never used; writing the key again replaces it.
     Damaged(Error),
     Whole(StoredObject),
 }
@@ -120,8 +119,8 @@ impl Store {
     /// one is begun.
     ///
     /// # Errors
-    /// Exit code 3: the folder is somebody's own, cannot be made or written to, or a newer program has written it. Exit code
-    /// 5: `store.json` is damaged.
+    /// Exit code 3: the folder belongs to another program, cannot be made or written to, or was written by a newer
+    /// version. Exit code 5: `store.json` is damaged.
     pub fn open(root: &Path, words: StoreWords) -> Result<Self> {
         let refused = |error: &std::io::Error| {
             Error::missing("the store cannot be written to")
@@ -144,8 +143,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens a store to read; it may be absent. Nothing of it changes but what is remembered of large inputs, where that can be
-    /// written. What is made all the same (tokens that a plan counts) lies in a folder of its own, which goes with it.
+    /// Opens a store read-only; it may be absent. Only the cached hashes of large inputs may change, if they can be
+    /// written. New objects (such as tokens counted by a plan) go to a temporary folder, removed when the store closes.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -156,9 +155,10 @@ impl Store {
         Ok(Self { scratch: Some(Arc::default()), begun, ..Self::on(Arc::new(disk), root, words) })
     }
 
-    /// A store on some disk: the system's, or one that a test plays.
+    /// Opens a store on a disk: the system's, or a simulated one.
     pub fn on(disk: Arc<dyn Disk>, root: &Path, words: StoreWords) -> Self {
-        let (worker, uses) = (Arc::default(), Arc::new(Uses::new(Arc::clone(&disk))));
+        let worker = Arc::default();
+        let uses = Arc::new(Uses::new(Arc::clone(&disk)));
         let packs = Arc::new(Packs::new(Arc::clone(&disk), &root.join(words.packed.folder())));
         let made = Arc::new(|| Value::Null);
         Self {
@@ -179,13 +179,13 @@ impl Store {
         }
     }
 
-    /// A folder of the disk that is to have room for what is stored.
+    /// Returns a folder on the disk that stored objects need space on.
     pub fn room(&self) -> &Path {
         self.room.as_deref().unwrap_or(&self.root)
     }
 
-    /// Makes a folder a store, for some people where they are named. Of one that is there it is changed for whom it is, and what
-    /// lies in it gets their rights too, as far as it is this user's. For whom it is then.
+    /// Makes a folder a store, shared as requested. For an existing store it changes the sharing mode and the
+    /// permissions of this user's files. Returns the mode then in force.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -202,8 +202,8 @@ impl Store {
         Ok(shared)
     }
 
-    /// Writes a `store.json` that was lost or damaged anew, where all that lies beside it is a store's; whether there was need
-    /// to.
+    /// Rewrites a lost or damaged `store.json` if everything next to it belongs to a store. Returns whether this was
+    /// necessary.
     ///
     /// # Errors
     /// Exit code 3: the folder holds something else, or cannot be written to.
@@ -211,14 +211,14 @@ impl Store {
         Mark::mend(root, words)
     }
 
-    /// Whether every input is to be hashed anew, whatever is remembered of it.
+    /// Sets whether every input is hashed again.
     #[must_use]
     pub fn rehashing(mut self, rehash: bool) -> Self {
         self.rehash = rehash;
         self
     }
 
-    /// What the record of every object is to say of who made it, asked for when it is written.
+    /// Sets a function that returns the author for each object's record.
     #[must_use]
     pub fn signed(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         self.made = Arc::new(made);
@@ -229,12 +229,12 @@ impl Store {
         &self.root
     }
 
-    /// Where unfinished objects are written.
+    /// Returns the folder of drafts.
     fn drafts(&self) -> PathBuf {
         self.root.join("drafts")
     }
 
-    /// Where a key's object lies, or would, that is not in a file of many.
+    /// Returns the path of a key's object outside packs.
     fn place(&self, key: &Key) -> PathBuf {
         self.place_of(key.kind(), key.hash())
     }
@@ -243,10 +243,10 @@ impl Store {
         self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
-    /// The object of a key, with every payload's hash checked.
+    /// Reads the object of a key and checks all payload hashes.
     pub fn get(&self, key: &Key) -> Lookup {
         if self.worker.get().is_some() {
-            // Where that cannot be noted, clearing up beside this process may take it away: it is made anew then.
+            // If this cannot be noted, a concurrent `cache gc` may remove the object, and it is computed again.
             self.reserve([key.hash()]).ok();
         }
         match self.look(key) {
@@ -258,7 +258,7 @@ impl Store {
         }
     }
 
-    /// The object of a key, with its record and its payloads' sizes checked; [`StoredObject::read`] checks hashes.
+    /// Opens the object of a key and checks its record and payload sizes; [`StoredObject::read`] checks hashes.
     pub fn look(&self, key: &Key) -> Lookup {
         if let Some(made) = self.made_here().filter(|made| made.has(key)) {
             return made.look(key);
@@ -270,27 +270,27 @@ impl Store {
         }
     }
 
-    /// Whether something stands under a key: what is cheapest to ask.
+    /// Returns whether a key has an object, by the cheapest check.
     pub fn has(&self, key: &Key) -> bool {
         self.has_hash(key.kind(), key.hash()) || self.passing(key)
     }
 
-    /// Whether what stands under a key goes again with this opening of a store that is only read.
+    /// Returns whether the object of a key is in the temporary overlay of a read-only store.
     pub fn passing(&self, key: &Key) -> bool {
         self.made_here().is_some_and(|made| made.has(key))
     }
 
-    /// Where what is made here is kept, if anything was, of a store that is only read.
+    /// Returns the temporary overlay of a read-only store, if anything was made.
     fn made_here(&self) -> Option<&Self> {
         self.scratch.as_deref()?.made()
     }
 
-    /// Where what is made is kept: here, or beside a store that is only read.
+    /// Returns the store to write to: this one, or the overlay of a read-only store.
     fn writer(&self) -> Result<&Self> {
         self.scratch.as_deref().map_or(Ok(self), |scratch| scratch.store(self.words))
     }
 
-    /// The hashes of all objects of a kind: a few hundred listings, however many are asked for.
+    /// Lists the hashes of all objects of a kind, for the cost of a few hundred listings.
     pub fn present(&self, kind: ObjectKind) -> HashSet<String> {
         let mut present = self.listed(kind);
         if self.among_many(kind) {
@@ -300,25 +300,25 @@ impl Store {
         present
     }
 
-    /// The same of those that do not lie in files of many.
+    /// Lists the hashes of objects of a kind outside packs.
     fn listed(&self, kind: ObjectKind) -> HashSet<String> {
         let folder = self.root.join(kind.folder());
         let groups = self.disk.list(&folder).into_iter().filter(|name| name != Packs::FOLDER);
         groups.flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
     }
 
-    /// Whether something stands under the hash of a key.
+    /// Returns whether a key hash has an object.
     pub fn has_hash(&self, kind: ObjectKind, hash: &str) -> bool {
         self.standing(kind, hash).is_some()
     }
 
-    /// A private folder for the payloads of a new object; nothing is visible before [`Store::commit`].
+    /// Creates a private folder for the payloads of a new object, invisible until [`Store::commit`].
     pub fn draft(&self) -> Result<Draft> {
         let to = self.writer()?;
         Draft::new(Arc::clone(&to.disk), &to.drafts(), to.worker()?.id())
     }
 
-    /// Puts a finished draft under its key. What stands there whole already stays: same key, same content.
+    /// Stores a finished draft under its key. An existing intact object stays: same key, same content.
     pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
         let to = self.writer()?;
         let place = to.place(key);
@@ -332,22 +332,22 @@ impl Store {
         Ok(self.worker()?.claim(name))
     }
 
-    /// Whether a claim that was tried a moment ago in vain still stands: cheap to ask of many.
+    /// Returns whether a contended lease is still held, cheaply.
     pub fn still_theirs(&self, name: &str) -> bool {
         self.worker().is_ok_and(|worker| worker.still_theirs(name))
     }
 
-    /// Whether somebody has a claim, by the listing of all claims alone: cheap to ask of many that may be free.
+    /// Returns whether a lease exists, by the listing of all leases.
     pub fn seems_theirs(&self, name: &str) -> bool {
         self.worker().is_ok_and(|worker| worker.seems_theirs(name))
     }
 
-    /// A number below `count` that is this process's own: where it begins, so that not all begin at the same.
+    /// Returns a number below `count` that differs between processes, so that they start at different items.
     pub fn start_offset(&self, count: usize) -> usize {
         self.worker().map_or(0, |worker| worker.start_offset(count))
     }
 
-    /// How many operations on the file system this opening of the store has cost.
+    /// Returns the number of file system operations of this store.
     pub fn operations(&self) -> u64 {
         self.disk.operations()
     }
@@ -370,33 +370,33 @@ impl Store {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A piece of work has gone on: what processes died at before was not what is left.
+    /// Forgets deaths at a job after progress.
     pub fn forgive_deaths(&self, name: &str) {
         attempts::clear_deaths(&*self.disk, &self.root, name);
     }
 
-    /// What was tried in vain of a piece of work, the oldest first.
+    /// Returns the failed attempts at a job, oldest first.
     pub fn attempts(&self, name: &str) -> Vec<Attempt> {
         let mut all = attempts::of(&*self.disk, &self.root, name);
         all.extend(self.untold().get(name).into_iter().flatten().cloned());
         all
     }
 
-    /// All that was tried in vain, by the names of the works.
+    /// Returns all failed attempts by job name.
     pub fn all_attempts(&self) -> BTreeMap<String, Vec<Attempt>> {
         attempts::all(&*self.disk, &self.root)
     }
 
-    /// A piece of work is done, with all its chunks: earlier attempts do not matter any more.
+    /// Removes all attempts at a finished job and its chunks.
     pub fn clear_attempts(&self, name: &str) {
         self.untold().retain(|of, _| !of.starts_with(name));
         attempts::clear(&*self.disk, &self.root, name);
     }
 
-    /// What whoever clears up claims, so that no run begins meanwhile.
+    /// Claim held while clearing up, so that no run starts meanwhile.
     pub const CLEARING: &str = "clearing-up";
 
-    /// Notes what this process will read or make, by hash: nobody clears it away as long as this process lives.
+    /// Notes the hashes that this process will read or make: no other process removes them while this one lives.
     ///
     /// # Errors
     /// The store cannot be written to.
@@ -411,7 +411,7 @@ impl Store {
         self.uses.pin(keys.into_iter().map(|key| key.hash().to_owned()).collect())
     }
 
-    /// Removes what stands under some keys, but for what other processes, or other parts of this one, have noted to use.
+    /// Removes the objects under some keys, except those that other processes or threads use.
     ///
     /// # Errors
     /// The store cannot be written to.
@@ -428,28 +428,28 @@ impl Store {
         })
     }
 
-    /// The hashes of everything that living processes have noted ([`Self::reserve`]).
+    /// Returns the hashes that living processes reserve ([`Self::reserve`]).
     pub fn reserved(&self) -> BTreeSet<String> {
         uses::of(&*self.disk, &self.root, &self.living())
     }
 
-    /// The same of all living processes but this one.
+    /// Returns the hashes that other living processes reserve.
     pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
         Ok(uses::of(&*self.disk, &self.root, &self.others()?))
     }
 
-    /// All living processes but this one.
+    /// Returns all other living processes.
     fn others(&self) -> Result<Vec<String>> {
         let own = if self.scratch.is_some() { "" } else { self.worker()?.id() };
         Ok(self.living().into_iter().filter(|id| id != own).collect())
     }
 
-    /// The private folders of unfinished objects.
+    /// Lists the drafts of unfinished objects.
     pub fn drafts_left(&self) -> Vec<LeftDraft> {
         draft::all(&*self.disk, &self.root, &self.drafts())
     }
 
-    /// The journal of a piece of work.
+    /// Opens the journal of a job.
     pub fn journal(&self, name: &str) -> Result<Journal> {
         let to = self.writer()?;
         Ok(Journal::open(Arc::clone(&to.disk), to.root.join("journals").join(name), to.worker()?.id()))
@@ -466,12 +466,12 @@ impl Store {
         journal.leave();
     }
 
-    /// This process's name in the store.
+    /// Returns this process's name in the store.
     pub fn process(&self) -> Result<String> {
         Ok(self.worker()?.id().to_string())
     }
 
-    /// The names of the processes that are not known to be dead.
+    /// Returns the processes that are not known to be dead.
     pub fn living(&self) -> Vec<String> {
         processes::all(&*self.disk, &self.root)
             .into_iter()
@@ -480,22 +480,22 @@ impl Store {
             .collect()
     }
 
-    /// Where outlines of what runs do lie.
+    /// Returns the folder of plan outlines.
     pub fn plans(&self) -> PathBuf {
         self.root.join("plans")
     }
 
-    /// Where lies what was handed to a scheduler.
+    /// Returns the folder of submissions to a scheduler.
     pub fn submissions(&self) -> PathBuf {
         self.root.join("submissions")
     }
 
-    /// Where copies of programs lie that jobs of a scheduler run.
+    /// Returns the folder of program copies for a scheduler's jobs.
     pub fn programs(&self) -> PathBuf {
         self.root.join("programs")
     }
 
-    /// The SHA-256 of an input file; of a large one that has not changed, as it is remembered.
+    /// Returns the SHA-256 of an input file, cached for large unchanged files.
     ///
     /// # Errors
     /// It cannot be read, or is no ordinary file.
@@ -505,7 +505,7 @@ impl Store {
         self.inputs.input(path, || index::input(&*self.disk, index.as_deref(), path, self.rehash))
     }
 
-    /// What `find` finds out about the content of an input, as it is remembered of a large one. `what` names it.
+    /// Caches the result of `find` about an input's content, for large files. `what` names the result.
     ///
     /// # Errors
     /// What `find` refuses.
@@ -520,17 +520,17 @@ impl Store {
         self.inputs.found(input, what, || index::remembered(&*self.disk, index.as_deref(), (path, input), what, find))
     }
 
-    /// Where things are remembered that save work, and nothing else; none where a folder is no store yet.
+    /// Returns the folder of caches that only save work. `None` until the folder is a store.
     pub fn memory(&self) -> Option<PathBuf> {
         self.begun.then(|| self.root.join("index"))
     }
 
-    /// Where records of runs lie.
+    /// Returns the folder of run records.
     pub fn runs(&self) -> PathBuf {
         self.root.join("runs")
     }
 
-    /// Reads input files with `read`, and sees that what was read is what was hashed.
+    /// Reads input files with `read` and checks that they did not change since hashing.
     ///
     /// # Errors
     /// What `read` refuses; exit code 2, naming the file, where one has changed.
@@ -543,7 +543,7 @@ impl Store {
             return self.writer()?.worker();
         }
         if self.worker.get().is_none() {
-            // Of two threads that come here together, one's worker is dropped again.
+            // If two threads start a worker at once, one of the two is dropped.
             let worker = Worker::start(&self.root, self.words, Arc::clone(&self.disk), Arc::clone(&self.uses))?;
             self.worker.set(worker).ok();
         }
@@ -570,7 +570,7 @@ impl Store {
         uses::sweep(disk, &self.root, &known);
         for known in known.iter().filter(|known| known.dead) {
             disk.remove(&uses::file(&self.root, &known.process.id)).ok();
-            // What is no file is none of ours: `cache verify` names it.
+            // Entries that are not regular files are ignored here; `cache verify` names them.
             if known.is_file {
                 disk.remove(&known.record).ok();
             }
@@ -582,7 +582,7 @@ impl Store {
         }
     }
 
-    /// Puts a small file of its own into the store, whole, whatever stands there.
+    /// Writes a small file into the store atomically, replacing an existing one.
     ///
     /// # Errors
     /// It cannot be written.
@@ -604,22 +604,22 @@ impl Store {
         self.disk.make_folder(path).map_err(|error| Error::io("create", path, &error))
     }
 
-    /// Whether a file of its own is there.
+    /// Returns whether a file of the store exists.
     pub fn has_file(&self, path: &Path) -> bool {
         self.disk.exists(path)
     }
 
-    /// A small file of its own.
+    /// Reads a small file of the store.
     pub fn file(&self, path: &Path) -> Option<Vec<u8>> {
         self.disk.read(path).ok()
     }
 
-    /// The small files of a folder of it.
+    /// Reads the small files of a folder of the store.
     pub fn files(&self, folder: &Path) -> Vec<Vec<u8>> {
         self.disk.list(folder).into_iter().filter_map(|name| self.disk.read(&folder.join(name)).ok()).collect()
     }
 
-    /// A time that only grows.
+    /// Returns a monotonic time.
     pub fn now(&self) -> Duration {
         self.disk.now()
     }

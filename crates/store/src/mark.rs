@@ -1,5 +1,5 @@
-//! `store.json`: what makes a folder a store. Nothing is written, swept or removed in a folder that is none, whatever it is
-//! called: a folder without the mark is somebody's own, unless it is empty.
+//! `store.json` marks a folder as a store. Nothing is written, swept or removed in a folder without the mark, whatever
+//! its name: only an empty folder may become a store.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -21,10 +21,10 @@ pub(super) const MARK: &str = "store.json";
 /// The layout of the folder; a newer program may write another one.
 const FORMAT: u64 = 1;
 
-/// No mark is longer; a longer file is somebody else's.
-const LONGEST: u64 = 1 << 16;
+/// Longer files were not written by this program.
+const MAX_MARKER_BYTES: u64 = 1 << 16;
 
-/// The folders of a store beside its objects'.
+/// Folders of a store besides those of objects.
 const FOLDERS: [&str; 11] = [
     "attempts",
     "claims",
@@ -39,7 +39,7 @@ const FOLDERS: [&str; 11] = [
     "uses",
 ];
 
-/// What the mark says.
+/// Contents of the mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mark {
     format: u64,
@@ -56,11 +56,11 @@ impl Mark {
         Self { format: FORMAT, shared }
     }
 
-    /// The mark of a store; none where there is nothing yet, or an empty folder.
+    /// Reads the marker of a store. `None` if the folder is missing or empty.
     ///
     /// # Errors
-    /// Exit code 3: a folder of somebody's own, a file, or what a newer program has written. Exit code 5: the mark is
-    /// damaged.
+    /// Exit code 3: the folder belongs to another program, is a file, or was written by a newer version. Exit code 5:
+    /// the mark is damaged.
     pub(super) fn read(root: &Path, words: StoreWords) -> Result<Option<Self>> {
         let path = root.join(MARK);
         let damaged = |found: String| {
@@ -68,10 +68,10 @@ impl Mark {
                 .at(path.display())
                 .expected(format!("{{\"format\":{FORMAT}}}"))
                 .found(found)
-                .hint("nothing else was looked at; `ghostlab cache verify --repair --store FOLDER` writes it anew")
+                .hint("nothing else was looked at; `ghostlab cache verify --repair --store FOLDER` rewrites it")
         };
         let mut text = Vec::new();
-        let read = regular::file(&path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut text));
+        let read = regular::file(&path).and_then(|file| file.take(MAX_MARKER_BYTES + 1).read_to_end(&mut text));
         match read {
             Ok(_) => {}
             Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
@@ -88,7 +88,7 @@ impl Mark {
         let value: Value = match serde_json::from_slice(&text) {
             Ok(value) => value,
             // Cut off, emptied, or with other bytes in it.
-            Err(_) if text.len() as u64 <= LONGEST => return Err(damaged(shown(&text))),
+            Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(damaged(shown(&text))),
             Err(_) => return Err(no_store(root, words, "a `store.json` of something else")),
         };
         let Some(format) = value["format"].as_u64() else {
@@ -104,7 +104,7 @@ impl Mark {
         serde_json::from_value(value).map(Some).map_err(|_| damaged(shown(&text)))
     }
 
-    /// A folder in which no mark was found a moment ago.
+    /// Handles a folder whose marker is missing.
     fn unmarked(root: &Path, words: StoreWords) -> Result<Option<Self>> {
         match (is_free(root)?, root.join(MARK).exists()) {
             (true, _) => Ok(None),
@@ -148,7 +148,7 @@ impl Mark {
         put(file, &root.join(MARK)).map_err(|error| error.error)
     }
 
-    /// Writes a mark that was lost or damaged anew, where all that lies beside it is a store's and something in it proves that
+    /// Writes a mark that was lost or damaged again, where all that is next to it is a store's and something in it proves that
     /// the program wrote there; whether there was need to.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Mark {
     }
 }
 
-/// The beginning of what stands in the mark.
+/// Shows the beginning of a marker's content.
 fn shown(text: &[u8]) -> String {
     match text.len() {
         0 => "an empty file".to_owned(),
@@ -180,7 +180,7 @@ fn shown(text: &[u8]) -> String {
     }
 }
 
-/// What lies in a folder: nothing where there is none.
+/// Lists a folder; empty if it does not exist.
 fn names(root: &Path) -> Result<Vec<String>> {
     let refused = |found: String| {
         Error::missing("the store cannot be read")
@@ -193,7 +193,7 @@ fn names(root: &Path) -> Result<Vec<String>> {
         Ok(entries) => {
             let mut names: Vec<String> =
                 entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-            // What a store is begun with; and what stands in the root of a disk.
+            // Files of an unfinished start, and the root entries of a disk, are ignored.
             names.retain(|name| !atomic::is_temporary(name) && name != "lost+found");
             names.sort();
             Ok(names)
@@ -208,7 +208,7 @@ fn is_free(root: &Path) -> Result<bool> {
     names(root).map(|names| names.is_empty())
 }
 
-/// Whether all that lies in a folder is what a store has, and something does.
+/// Returns whether a folder is nonempty and contains only entries of a store.
 fn is_s_own(root: &Path, words: StoreWords) -> bool {
     let own = |name: &String| name == MARK || FOLDERS.contains(&name.as_str()) || words.of_folder(name).is_some();
     names(root).is_ok_and(|names| !names.is_empty() && names.iter().all(own))
@@ -253,14 +253,14 @@ fn holds_process(folder: &Path) -> bool {
     let mut records = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     records.any(|path| {
         let mut text = Vec::new();
-        let read = regular::file(&path).and_then(|file| file.take(LONGEST).read_to_end(&mut text));
+        let read = regular::file(&path).and_then(|file| file.take(MAX_MARKER_BYTES).read_to_end(&mut text));
         let process = read.ok().and_then(|_| Process::parse(&text));
         process.is_some_and(|process| path.file_stem().is_some_and(|name| name == process.id.as_str()))
     })
 }
 
 fn no_store(root: &Path, words: StoreWords, lacks: &str) -> Error {
-    /// So many names are told.
+    /// Number of names listed in the message.
     const TOLD: usize = 3;
     let names = names(root).unwrap_or_default();
     let told: Vec<String> = names.iter().take(TOLD).map(|name| format!("`{name}`")).collect();
@@ -273,7 +273,7 @@ fn no_store(root: &Path, words: StoreWords, lacks: &str) -> Error {
     if is_lost_store(root, words) {
         return error.hint(
             "nothing was written or removed; where it is a store that lost its `store.json`, \
-             `ghostlab cache verify --repair --store FOLDER` writes it anew",
+             `ghostlab cache verify --repair --store FOLDER` rewrites it",
         );
     }
     error.hint("nothing was written or removed; name another folder with --store")
@@ -293,7 +293,7 @@ mod tests {
             let root = folder.path().join(shared.to_string());
             Mark::new(shared).begin(&root).unwrap();
             assert_eq!(Mark::read(&root, WORDS).unwrap(), Some(Mark::new(shared)));
-            // Whoever comes second changes nothing.
+            // The second process changes nothing.
             Mark::new(Shared::Umask).begin(&root).unwrap();
             assert_eq!(Mark::read(&root, WORDS).unwrap(), Some(Mark::new(shared)));
             let value: Value = serde_json::from_slice(&fs::read(root.join(MARK)).unwrap()).unwrap();
@@ -307,7 +307,7 @@ mod tests {
         let root = folder.path();
         assert_eq!(Mark::unmarked(root, WORDS).unwrap(), None);
         fs::create_dir(root.join("drafts")).unwrap();
-        assert!(Mark::unmarked(root, WORDS).is_err(), "a folder that nobody has marked");
+        assert!(Mark::unmarked(root, WORDS).is_err(), "a folder without the mark");
         Mark::new(Shared::All).begin(root).unwrap();
         assert_eq!(Mark::unmarked(root, WORDS).unwrap(), Some(Mark::new(Shared::All)));
     }

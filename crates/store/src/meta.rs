@@ -13,36 +13,37 @@ use ghostlab_core::files::sha256;
 
 pub(super) const META: &str = "meta.json";
 
-/// What `meta.json` holds, beside a checksum of itself: a record that lost a payload's entry must not count as whole.
+/// Contents of `meta.json`, with a checksum over the record itself: a record that lost a payload's entry must not count
+/// as complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
-    /// The key in words, and what was made.
+    /// The key's fields, with what was made.
     pub key: Value,
     /// How long the object took to make.
     pub seconds: f64,
-    /// Who made it: program, commit, command line, machine.
+    /// Origin: program, commit, command line, machine.
     pub made: Value,
     pub(super) payloads: BTreeMap<String, StoredFile>,
 }
 
 impl Meta {
-    /// What was made, as its maker says it; null where it did not.
+    /// Returns the author's description of the object, or null.
     pub fn about(&self) -> &Value {
         &self.key[ABOUT]
     }
 
-    /// Bytes of all payloads.
+    /// Returns the size of all payloads in bytes.
     pub fn bytes(&self) -> u64 {
         self.payloads.values().map(|stored| stored.bytes).sum()
     }
 
-    /// Bytes of the payloads that stand before one where they stand one after another.
+    /// Returns the bytes of the payloads that precede one.
     pub(super) fn before(&self, name: &str) -> u64 {
         self.payloads.iter().take_while(|(own, _)| own.as_str() < name).map(|(_, stored)| stored.bytes).sum()
     }
 
-    /// The text of `meta.json`.
+    /// Serializes `meta.json`.
     pub(super) fn to_text(&self) -> Result<Vec<u8>> {
         let failed = |error: serde_json::Error| Error::job("an artifact's record has no JSON form").found(error);
         let mut record = serde_json::to_value(self).map_err(failed)?;
@@ -81,7 +82,7 @@ impl StoredFile {
         Self { bytes: bytes.len() as u64, sha256: sha256::of_bytes(bytes) }
     }
 
-    /// Size and hash of a file as it lies on the disk.
+    /// Measures size and hash of a file on disk.
     pub(super) fn of(disk: &dyn Disk, path: &Path) -> std::io::Result<Self> {
         sha256::of_reader(&mut disk.reader(path)?).map(|(sha256, bytes)| Self { bytes, sha256 })
     }

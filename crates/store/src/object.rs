@@ -23,7 +23,7 @@ pub struct StoredObject {
 #[derive(Debug, Clone)]
 enum ObjectPlace {
     Folder(PathBuf),
-    /// A file, where its payloads begin in it, and by what it is found again where it moved.
+    /// A file, the offset of its payloads, and the packs in which to find it again if it moved.
     File(PathBuf, u64, Option<Arc<Packs>>),
 }
 
@@ -49,12 +49,12 @@ impl StoredObject {
         Ok(Self { disk, place: ObjectPlace::Folder(place), meta })
     }
 
-    /// One in a file, with its record.
+    /// Creates an object that is one file with its record.
     pub(super) fn packed(disk: Arc<dyn Disk>, file: PathBuf, at: u64, meta: Meta, packs: Option<Arc<Packs>>) -> Self {
         Self { disk, place: ObjectPlace::File(file, at, packs), meta }
     }
 
-    /// One in a file of many.
+    /// Creates an object that is a member of a pack.
     pub(super) fn of_pack(
         disk: &Arc<dyn Disk>,
         packs: &Arc<Packs>,
@@ -66,14 +66,14 @@ impl StoredObject {
             of_key(&file, &meta, Some(hash))?;
             Ok(Self::packed(Arc::clone(disk), file, member.at, meta, Some(Arc::clone(packs))))
         };
-        // Whoever clears up may have moved it at this moment.
+        // A concurrent `cache gc` may have moved it.
         open(found).or_else(|error| packs.find_again(hash).map_or(Err(error), open))
     }
 
     /// Compares every payload's hash.
     ///
     /// # Errors
-    /// The first payload that is not what was written.
+    /// Returns the first damaged payload.
     pub fn verify(&self) -> Result<()> {
         if let ObjectPlace::File(file, ..) = &self.place {
             return self.in_file(0, self.meta.bytes(), |bytes| {
@@ -99,7 +99,7 @@ impl StoredObject {
         payloads.into_par_iter().try_for_each(same)
     }
 
-    /// What some of the payloads' bytes in a file come to; where that is damage, they may have moved meanwhile.
+    /// Applies `of` to some payload bytes of a file. After damage, looks again where the object moved to.
     fn in_file<T>(&self, start: u64, bytes: u64, of: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let read = |file: &Path, at: u64| {
             let read = self.disk.read_part(file, at.saturating_add(start), bytes);
@@ -116,13 +116,13 @@ impl StoredObject {
         &self.meta
     }
 
-    /// Where it lies: its folder, or the file that it is in.
+    /// Returns the object's folder, or the file that contains it.
     pub fn folder(&self) -> &Path {
         let (ObjectPlace::Folder(path) | ObjectPlace::File(path, ..)) = &self.place;
         path
     }
 
-    /// The names of the payloads, sorted.
+    /// Iterates over the payload names, sorted.
     pub fn payloads(&self) -> impl Iterator<Item = &str> {
         self.meta.payloads.keys().map(String::as_str)
     }
@@ -132,7 +132,7 @@ impl StoredObject {
         self.meta.payloads.get(name).ok_or_else(missing)
     }
 
-    /// The file that a payload is, or is in; its bytes are not looked at.
+    /// Returns the file of a payload, unchecked.
     ///
     /// # Errors
     /// There is none of that name.
@@ -143,7 +143,7 @@ impl StoredObject {
         })
     }
 
-    /// A payload to be read as it is used; of one that is a file of its own bytes are not looked at.
+    /// Maps a payload. A payload in a file of its own is not checked.
     ///
     /// # Errors
     /// There is none of that name, or it cannot be read.
@@ -155,7 +155,7 @@ impl StoredObject {
         self.disk.map(&path).map_err(|error| Error::io("map", &path, &error))
     }
 
-    /// A payload's bytes, which have the hash that they were written with.
+    /// Reads a payload and checks its hash.
     ///
     /// # Errors
     /// Damage, with what is damaged.
@@ -176,14 +176,14 @@ impl StoredObject {
 fn of_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
     match hash {
         Some(hash) if Key::hash_of(&meta.key) != hash => {
-            Err(damaged(path).expected("the key that it lies under").found("another key"))
+            Err(damaged(path).expected("the key of its path").found("another key"))
         }
         _ => Ok(()),
     }
 }
 
 pub(super) fn damaged(path: &Path) -> Error {
-    Error::damaged("a stored artifact is damaged").at(path.display()).hint("it is not used; a run makes it anew")
+    Error::damaged("a stored artifact is damaged").at(path.display()).hint("it is not used; a run makes it again")
 }
 
 fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {

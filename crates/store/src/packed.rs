@@ -1,10 +1,10 @@
 //! Small objects in one file: one, or many that were made together. A file system that counts files, and a server that is
 //! asked for each, have to do with few.
 //!
-//! The file: a line that says how many they are, a line of fixed length for each (the hash of its key, and where it stands), the
-//! payloads of each one after another, and their records, which are what `meta.json` holds of an object in a folder of
-//! its own. Lines, records and payloads have checks of their own: what is damaged is named, and all else is used. The payloads
-//! of one object stand at the same place whoever writes its file.
+//! File layout: a header with the number of members, a fixed-length line per member (hash of its key, position), all
+//! payloads, then the records (the `meta.json` of a member). Lines, records and payloads have separate checksums:
+//! damaged members are named, all others stay usable. The order of payloads within an object does not depend on the
+//! writer.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -16,15 +16,15 @@ use super::meta::{Meta, StoredFile};
 use ghostlab_core::error::Result;
 use ghostlab_core::files::sha256;
 
-/// An object of so many bytes is small.
+/// Upper bound on a small object's size in bytes.
 pub(super) const SMALL: usize = 1 << 20;
 
-/// So many go into a file at most: all their lines are read at once.
-pub(super) const MOST: usize = 400;
-/// And so many bytes of them.
-const MOST_BYTES: usize = 16 << 20;
+/// Maximum number of members per file: all their lines are read at once.
+pub(super) const MAX_PACK_MEMBERS: usize = 400;
+/// Maximum size of a file in bytes.
+const MAX_PACK_BYTES: usize = 16 << 20;
 
-/// So much of a file is read at first.
+/// Bytes of a file that are read at first.
 const NEAR: u64 = 1 << 16;
 
 pub(super) const FORMAT: &str = "ghostlab-pack 1 ";
@@ -33,10 +33,10 @@ const HEAD: usize = FORMAT.len() + 9;
 /// Bytes of a member's line.
 const LINE: usize = 64 + 3 * 17 + 17 + 1;
 
-/// Where a member stands in its file.
+/// Position of a member in its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PackMember {
-    /// Of its key.
+    /// Hash of its key.
     pub(super) hash: String,
     /// Where its payloads begin, in the order of their names.
     pub(super) at: u64,
@@ -88,14 +88,14 @@ impl Packing {
     }
 }
 
-/// The same in so many as go into one file each.
+/// Splits members into groups of one file each.
 pub(super) fn in_files(all: Vec<Packing>) -> Vec<Vec<Packing>> {
     let mut files: Vec<Vec<Packing>> = Vec::new();
     let mut bytes = 0;
     for one in all {
         bytes += one.payloads.len();
         match files.last_mut() {
-            Some(file) if file.len() < MOST && bytes <= MOST_BYTES => file.push(one),
+            Some(file) if file.len() < MAX_PACK_MEMBERS && bytes <= MAX_PACK_BYTES => file.push(one),
             _ => {
                 bytes = one.payloads.len();
                 files.push(vec![one]);
@@ -105,7 +105,7 @@ pub(super) fn in_files(all: Vec<Packing>) -> Vec<Vec<Packing>> {
     files
 }
 
-/// The bytes of a file, and where its members stand.
+/// Encodes a pack, and returns the positions of its members.
 pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<PackMember>)> {
     let mut bytes = vec![0; HEAD + members.len() * LINE];
     let mut index = Vec::new();
@@ -124,7 +124,7 @@ pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<PackMember>)>
     Ok((bytes, index))
 }
 
-/// The members that the beginning of a file tells, and whether it tells them all.
+/// Parses the member lines at the beginning of a pack, and whether they are complete.
 ///
 /// # Errors
 /// It is none.
@@ -155,7 +155,7 @@ impl PackPart {
     }
 }
 
-/// The record of a member.
+/// Reads the record of a member.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -164,7 +164,7 @@ pub(super) fn record(disk: &dyn Disk, path: &Path, of: &PackMember) -> Result<Me
     PackPart { start: of.record, bytes }.record(of)
 }
 
-/// The only member of a file, with its record.
+/// Reads the only member of a file with its record.
 ///
 /// # Errors
 /// The file cannot be read; or what is wrong with it.
@@ -177,7 +177,7 @@ pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMembe
             let meta = if whole { near.record(&member) } else { record(disk, path, &member) };
             meta.map(|meta| (member, meta))
         }
-        _ => Err("its first lines do not tell of one artifact".to_owned()),
+        _ => Err("its first lines do not describe one artifact".to_owned()),
     };
     Ok(read())
 }
@@ -185,7 +185,7 @@ pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMembe
 /// A member with its record, or what is wrong with that.
 pub(super) type Read = (PackMember, Result<Meta, String>);
 
-/// All members of a file, and whether its lines are all whole.
+/// Reads all members of a pack, and whether its lines are intact.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -199,7 +199,7 @@ pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), Str
     Ok((members.into_iter().map(with_record).collect(), sound))
 }
 
-/// What stays of a file when some members go. A damaged one goes too.
+/// Returns the remaining members of a pack after removing some, and damaged ones.
 pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<Packing>> {
     let whole = PackPart { start: 0, bytes: disk.read(path)? };
     let members = index(&whole.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);
@@ -211,7 +211,7 @@ pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Resu
     Ok(members.into_iter().filter(|member| !hashes.contains(&&*member.hash)).filter_map(packing).collect())
 }
 
-/// The files of a kind of object that hold many, as far as they were seen.
+/// The pack files of one kind, as far as read.
 #[derive(Debug)]
 pub(super) struct Packs {
     disk: Arc<dyn Disk>,
@@ -238,7 +238,7 @@ impl Packs {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// File and place of a member. What is not known is looked for.
+    /// Finds file and position of a member, listing the folder if it is unknown.
     pub(super) fn find(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let mut known = self.known();
         if !known.members.contains_key(hash) {
@@ -247,7 +247,7 @@ impl Packs {
         known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
     }
 
-    /// The same when it is not, or not any more, what was found.
+    /// Finds a member again after its known position failed.
     pub(super) fn find_again(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let mut known = self.known();
         if let Some((file, _)) = known.members.remove(hash) {
@@ -262,7 +262,7 @@ impl Packs {
         self.look(&mut self.known());
     }
 
-    /// The hashes of all members.
+    /// Returns the hashes of all members.
     pub(super) fn hashes(&self) -> Vec<String> {
         let mut known = self.known();
         self.look(&mut known);
@@ -279,25 +279,25 @@ impl Packs {
                 continue;
             }
             let near = self.disk.read_part(&self.folder.join(&file), 0, NEAR).unwrap_or_default();
-            // One that says nothing is looked at again; whoever verifies the store is told of it.
+            // Unreadable files are read again next time; `cache verify` reports them.
             let Ok((members, _)) = index(&near) else { continue };
             known.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));
             known.files.insert(file);
         }
     }
 
-    /// The folder of the files.
+    /// Returns the folder of the packs.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// File and place of a member, as far as is known; nobody is asked.
+    /// Returns file and position of a member from memory only.
     pub(super) fn seen(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let known = self.known();
         known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
     }
 
-    /// A file was put in its place.
+    /// Registers a new pack.
     pub(super) fn added(&self, path: &Path, members: Vec<PackMember>) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
         let mut known = self.known();
@@ -305,7 +305,7 @@ impl Packs {
         known.files.insert(file);
     }
 
-    /// A file is gone.
+    /// Unregisters a removed pack.
     pub(super) fn gone(&self, path: &Path) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
         let mut known = self.known();

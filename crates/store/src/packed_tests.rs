@@ -38,7 +38,7 @@ fn whole(store: &Store, value: u32) -> bool {
     }
 }
 
-/// Files and folders below a folder.
+/// Counts files and folders below a folder.
 fn inodes(folder: &Path) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| 1 + inodes(&entry.path())).sum()
@@ -49,14 +49,14 @@ fn packs(root: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Damaged ones of all that the store lists.
+/// Counts damaged objects in the store's listing.
 fn damaged(store: &Store) -> usize {
     let sound = |found: &Found| matches!(found, Found::Whole(object) if object.verify().is_ok());
     store.entries().iter().filter(|entry| !sound(&entry.found)).count()
 }
 
 #[test]
-fn scores_by_the_hundred_lie_in_one_file_and_each_is_found_by_every_process() {
+fn packed_scores_are_found_by_every_process() {
     let (folder, store) = store();
     let before = Store::look_at(folder.path(), WORDS).unwrap();
     assert!(!before.has(&key(0)), "it has looked before anything was there");
@@ -68,7 +68,7 @@ fn scores_by_the_hundred_lie_in_one_file_and_each_is_found_by_every_process() {
         assert!(store.entries().iter().all(InventoryItem::current));
         assert_eq!(store.beginning(SCORES, &key(7).hash()[..9]), [key(7).hash()]);
     }
-    // What is there already is not written again.
+    // Existing members are not written again.
     put(&store, 0..101);
     assert_eq!((packs(folder.path()).len(), store.entries().len()), (2, 101));
     assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
@@ -103,7 +103,7 @@ fn a_small_object_is_one_file_and_a_large_one_a_folder() {
 }
 
 #[test]
-fn no_byte_of_a_file_can_change_unseen_and_writing_again_mends_it() {
+fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
     let (folder, store) = store();
     let single = Key::new(SELECTION, json!({"depth": 1}), []);
     let write = || {
@@ -118,7 +118,7 @@ fn no_byte_of_a_file_can_change_unseen_and_writing_again_mends_it() {
             fs::write(&place, bytes).unwrap();
             let store = looked();
             assert!(damaged(&store) > 0, "nobody sees it");
-            // Whatever is found is what was written.
+            // Every value found equals the value written.
             for value in 0..3 {
                 whole(&store, value);
             }
@@ -134,7 +134,7 @@ fn no_byte_of_a_file_can_change_unseen_and_writing_again_mends_it() {
         for length in [0, 1, 24, 30, 200, sound.len() / 2, sound.len() - 1] {
             spoilt(&sound[..length]);
         }
-        // By whoever knew it before, and by whoever did not.
+        // Found both by a store that knew it before and by a fresh one.
         for store in [&store, &looked()] {
             let mut bytes = sound.clone();
             let last = bytes.len() - 9;
@@ -149,7 +149,7 @@ fn no_byte_of_a_file_can_change_unseen_and_writing_again_mends_it() {
             if place.exists() {
                 continue;
             }
-            // The others of a file of many stand in another one now.
+            // The other members of the file have moved to a new file.
             store.remove_all(&store.entries()).unwrap();
             write();
         }
@@ -176,7 +176,7 @@ fn all_that_a_cut_file_lost_is_written_again_and_stays() {
 }
 
 #[test]
-fn what_cannot_be_read_of_a_file_of_many_is_removed_and_the_rest_stays() {
+fn unreadable_entries_of_a_pack_are_removed_others_stay() {
     let (folder, store) = store();
     put(&store, 0..5);
     let file = packs(folder.path()).remove(0);
@@ -213,13 +213,13 @@ fn some_of_a_file_go_and_who_reads_the_others_is_not_disturbed() {
         assert_eq!(there, [0, 3, 5, 6, 7, 8, 9]);
     }
     assert_eq!((packs(folder.path()).len(), damaged(&store)), (1, 0));
-    // As it was listed before any of it went.
+    // With entries listed before any removal.
     store.remove_all(&entries).unwrap();
     assert!(store.entries().is_empty() && !store.has(&key(9)) && packs(folder.path()).is_empty());
 }
 
 #[test]
-fn scores_that_an_earlier_program_stored_apart_are_used_listed_mended_and_removed() {
+fn separately_stored_older_scores_are_used_and_removed() {
     let (folder, store) = store();
     for value in 0..3 {
         let mut draft = store.draft().unwrap();

@@ -1,4 +1,4 @@
-//! What a process that works on a store says of itself.
+//! The record of a process that works on a store.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use ghostlab_core::files::owner::Owner;
 use ghostlab_core::files::sha256;
 
-/// What a process says of itself.
+/// The record of a process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     /// Unlike any other, past or present.
@@ -30,7 +30,7 @@ impl Process {
         Self { id, owner, beat: 0 }
     }
 
-    /// Always of the same length, so that a beat can be written over the last one.
+    /// Serializes the record with a fixed length, so that a heartbeat can overwrite the last one.
     pub(super) fn record(&self) -> Vec<u8> {
         let Owner { pid, system, started } = &self.owner;
         let mut text = serde_json::json!({"id": self.id, "pid": pid, "system": system, "started": started});
@@ -38,7 +38,7 @@ impl Process {
         text.to_string().into_bytes()
     }
 
-    /// Of its record.
+    /// Parses a record.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct ProcessRecord {
@@ -51,12 +51,12 @@ impl Process {
         Some(Self { id, owner, beat: beat.parse().ok()? })
     }
 
-    /// One of which nothing is known but that it is there, and perhaps its name.
+    /// Creates a process of which at most the name is known.
     pub(super) fn unknown(id: &str) -> Self {
         Self { id: id.to_owned(), owner: Owner { pid: 0, system: None, started: None }, beat: 0 }
     }
 
-    /// Whether a name is one that a process has: `PID-DIGITS`.
+    /// Returns whether a name has the form `PID-DIGITS`.
     pub(super) fn is_id(text: &str) -> bool {
         let of = |part: &str, is: fn(&char) -> bool| !part.is_empty() && part.chars().all(|c| is(&c));
         text.split_once('-').is_some_and(|(pid, unique)| {

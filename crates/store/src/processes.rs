@@ -1,8 +1,8 @@
 //! The processes that work on a store, and which of them live.
 //!
-//! A process is dead when the system says so; of another boot, container or machine, when its record has stood still for
-//! longer than shared file systems keep what they know of a file. That is told by the clock that stamps the store's files,
-//! or by watching ([`super::worker`]); no two machines' clocks are compared.
+//! A process is dead when the operating system says so. For another boot, container or machine it is dead when its
+//! record has not changed for longer than shared file systems cache files. Time is taken from the clock that stamps the
+//! store's files, or by watching ([`super::worker`]); clocks of two machines are never compared.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::disk::Disk;
 use super::process::Process;
 use ghostlab_core::files::atomic::PATIENCE;
 
-/// What a process says of itself in its record.
+/// Reads the record of a process.
 pub(super) fn read(disk: &dyn Disk, path: &Path) -> Option<Process> {
     Process::parse(&disk.read(path).ok()?)
 }
@@ -21,12 +21,12 @@ pub(super) struct KnownProcess {
     pub(super) record: PathBuf,
     pub(super) process: Process,
     pub(super) dead: bool,
-    /// The record could be read, whatever it says: no folder and no pipe lies in its place.
+    /// Whether a regular file is in its place, whatever its content.
     pub(super) is_file: bool,
 }
 
-/// The processes that have a record here. Those of other systems, and those whose records tell nothing, are dead when their
-/// records have stood still for longer than patience lasts.
+/// Lists the processes with a record. Those of other systems, and those with unreadable records, are dead once their record
+/// is older than the timeout.
 pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
     let folder = root.join("processes");
     let read = |name: String| {

@@ -1,5 +1,6 @@
-//! Stores for a moment. One has what another store has, and what is made in it goes with it: commands that only try something
-//! work in one, so that nothing is left of them. Another lies beside a store that is only read, for what is made meanwhile.
+//! Temporary stores. One kind mirrors another store, and its new objects are dropped with it: commands that only try
+//! something use it, so that they leave nothing behind. The other kind is next to a read-only store and holds new
+//! objects.
 
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -17,8 +18,8 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// Of a store, which may not be there yet. Its objects and remembered hashes are links; of the kinds that are
-    /// `made` in the shadow, links one by one.
+    /// Creates an overlay of a store, which need not exist. Objects and cached hashes are links; kinds in `made` are linked
+    /// one by one.
     ///
     /// # Errors
     /// No room for temporary files.
@@ -41,7 +42,7 @@ impl Shadow {
     }
 }
 
-/// Folders of so many levels, and links to what lies in them.
+/// Creates folders of `depth` levels with links to their content.
 fn mirror(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
     if !from.exists() {
         return Ok(());
@@ -62,7 +63,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(from, to)
 }
 
-/// Without links everything is made anew.
+/// Fails on systems without links, so that everything is computed again.
 #[cfg(not(unix))]
 fn link(_: &Path, _: &Path) -> io::Result<()> {
     Ok(())
@@ -77,12 +78,12 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// What was made, if anything was.
+    /// Returns the overlay, if anything was made.
     pub(super) fn made(&self) -> Option<&Store> {
         self.made.get().map(|(store, _)| store)
     }
 
-    /// The store to make things in.
+    /// Returns the store to write to.
     ///
     /// # Errors
     /// The system's folder for temporary files cannot be written to.
@@ -90,7 +91,7 @@ impl Scratch {
         let _one_at_a_time = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
         if self.made.get().is_none() {
             let folder = tempfile::Builder::new().prefix("ghostlab-").tempdir();
-            let folder = folder.map_err(|error| Error::io("create a folder beside", &std::env::temp_dir(), &error))?;
+            let folder = folder.map_err(|error| Error::io("create a folder next to", &std::env::temp_dir(), &error))?;
             let store = Store::open(folder.path(), words)?;
             self.made.set((store, folder)).ok();
         }

@@ -7,24 +7,24 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// For whom what lies in a store is made.
+/// Users who may read and write a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shared {
-    /// For whom the umask of whoever makes it says.
+    /// As the umask of the writing process says.
     #[default]
     Umask,
     /// The folder's group reads and writes.
     Group,
-    /// The same, and everybody reads.
+    /// Group may write, everybody may read.
     All,
 }
 
 impl Shared {
-    /// What a person may ask for.
+    /// Names of the modes on the command line.
     pub const NAMES: [&str; 2] = ["group", "all"];
 
-    /// The rights that a file is given beside those that it has.
+    /// Returns the permissions added to a file.
     const fn rights(self) -> u32 {
         match self {
             Self::Umask => 0,
@@ -33,13 +33,13 @@ impl Shared {
         }
     }
 
-    /// The mode that a file of some mode gets: who may read a program may run it.
+    /// Returns the mode of a file: who may read a program may also run it.
     fn of_file(self, mode: u32) -> u32 {
         let mode = mode | self.rights();
         if mode & 0o100 == 0 { mode } else { mode | ((mode & self.rights() & 0o444) >> 2) }
     }
 
-    /// The mode that a folder of some mode gets: what is made in it belongs to its group.
+    /// Returns the mode of a folder, whose content belongs to its group.
     fn of_folder(self, mode: u32) -> u32 {
         let rights = self.rights();
         if rights == 0 { mode } else { mode | rights | ((rights & 0o444) >> 2) | 0o2000 }
@@ -56,7 +56,7 @@ impl Shared {
         self.give(fs::symlink_metadata(path), of, |permissions| fs::set_permissions(path, permissions));
     }
 
-    /// Makes a folder and those that it lies in, each with its mode.
+    /// Creates a folder and its parents, each with its mode.
     pub(super) fn make_folder(self, path: &Path) -> io::Result<()> {
         if self == Self::Umask {
             return fs::create_dir_all(path);
@@ -67,7 +67,7 @@ impl Shared {
         for folder in lacking.into_iter().rev() {
             match fs::create_dir(folder) {
                 Ok(()) => self.give_path(folder),
-                // Somebody else made it at the same moment.
+                // Another process made it at the same moment.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -112,7 +112,8 @@ impl Shared {
     ) {
         use std::os::unix::fs::PermissionsExt;
         let Ok(data) = data else { return };
-        let (mode, is_link) = (data.permissions().mode() & 0o7777, data.file_type().is_symlink());
+        let mode = data.permissions().mode() & 0o7777;
+        let is_link = data.file_type().is_symlink();
         let wanted = of(self, mode);
         if wanted != mode && !is_link {
             set(fs::Permissions::from_mode(wanted)).ok();
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn modes_are_git_s_whatever_the_umask() {
-        // As `git init --shared=group` and `--shared=all` give under umask 077 and 022.
+        // As `git init --shared=group` and `--shared=all` do under umask 077 and 022.
         for (shared, file, folder) in [
             (Shared::Group, [(0o600, 0o660), (0o644, 0o664), (0o700, 0o770)], [(0o700, 0o2770), (0o755, 0o2775)]),
             (Shared::All, [(0o600, 0o664), (0o644, 0o664), (0o700, 0o775)], [(0o700, 0o2775), (0o755, 0o2775)]),

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::packed::{self, MOST, PackMember, Packing, Packs, SMALL};
+use super::packed::{self, MAX_PACK_MEMBERS, PackMember, Packing, Packs, SMALL};
 use super::{Key, Lookup, Meta, ObjectKind, Store, StoredObject};
 use crate::fault;
 use ghostlab_core::error::{Error, Result};
@@ -20,24 +20,24 @@ pub(super) enum ObjectPlace {
 }
 
 impl Store {
-    /// An object of so many bytes of payloads is a file and no folder.
+    /// Largest payload size in bytes for which an object is a file instead of a folder.
     pub const SMALL: u64 = SMALL as u64;
 
-    /// So many scores share a file at most.
-    pub const TOGETHER: usize = MOST;
+    /// Maximum number of scores per file.
+    pub const TOGETHER: usize = MAX_PACK_MEMBERS;
 
-    /// Whether objects of a kind lie in files of many.
+    /// Returns whether objects of a kind are packed.
     pub fn among_many(&self, kind: ObjectKind) -> bool {
         kind == self.words.packed
     }
 
-    /// Where something stands under the hash of a key; none where nothing does.
+    /// Returns where the object of a key hash is, if it exists.
     pub(super) fn standing(&self, kind: ObjectKind, hash: &str) -> Option<ObjectPlace> {
         if self.among_many(kind) {
             if let Some((file, member)) = self.packs.find(hash) {
                 return Some(ObjectPlace::Among(file, member));
             }
-            // Programs before this one put each apart. Nobody else does: one listing tells of all.
+            // Only older programs stored these separately: one listing finds them all.
             if !self.apart.get_or_init(|| self.listed(kind)).contains(hash) {
                 return None;
             }
@@ -46,7 +46,7 @@ impl Store {
         self.disk.exists(&place).then_some(ObjectPlace::Apart(place))
     }
 
-    /// What stands somewhere, as far as record and sizes tell.
+    /// Opens the object at a place, checking record and sizes.
     pub(super) fn opened(&self, hash: &str, standing: &ObjectPlace) -> Result<StoredObject> {
         match standing {
             ObjectPlace::Apart(place) => StoredObject::open(Arc::clone(&self.disk), place.clone(), Some(hash)),
@@ -56,7 +56,7 @@ impl Store {
         }
     }
 
-    /// Where a key's object lies, or would: a folder, or the file that it is in.
+    /// Returns where a key's object is or would be: a folder, or a file.
     pub fn lies(&self, key: &Key) -> PathBuf {
         match self.standing(key.kind(), key.hash()) {
             Some(ObjectPlace::Among(file, _)) => file,
@@ -64,7 +64,7 @@ impl Store {
         }
     }
 
-    /// The hashes of a kind that begin so; two digits at least.
+    /// Returns the hashes of a kind that begin with `digits`, at least two.
     pub fn beginning(&self, kind: ObjectKind, digits: &str) -> Vec<String> {
         let Some(prefix) = digits.get(..2) else { return Vec::new() };
         let apart = self.disk.list(&self.root.join(kind.folder()).join(prefix));
@@ -72,7 +72,7 @@ impl Store {
         apart.into_iter().chain(among).filter(|hash| hash.starts_with(digits)).collect()
     }
 
-    /// An object for [`Self::put_all`].
+    /// Prepares an object for [`Self::put_all`].
     pub fn packing(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Packing {
         let made = (self.made)();
         Packing::new(key.hash(), payloads, |payloads| Meta { key: key.record(), seconds, made, payloads })
@@ -96,17 +96,18 @@ impl Store {
             return match self.look(key) {
                 Lookup::Whole(object) => Ok(object),
                 Lookup::Damaged(error) => Err(error),
-                Lookup::Absent => Err(Error::job("what was stored is not there").at(key.short().to_owned())),
+                Lookup::Absent => Err(Error::job("a stored file is missing").at(key.short().to_owned())),
             };
         }
         self.reserve([key.hash()])?;
-        let (place, meta) = (self.place(key), one.meta().clone());
+        let place = self.place(key);
+        let meta = one.meta().clone();
         let (bytes, members) = packed::file_of(&[one])?;
         self.draft()?.commit_file(&place, &bytes, || matches!(self.get(key), Lookup::Whole(_)))?;
         Ok(StoredObject::packed(Arc::clone(&self.disk), place, members[0].at, meta, None))
     }
 
-    /// Writes many small objects of a kind that lies in files of many. What stands there whole already stays.
+    /// Writes many small objects of a packed kind. Existing intact ones stay.
     ///
     /// # Errors
     /// The store cannot be written to.
@@ -147,7 +148,7 @@ impl Store {
             }
         }
         for (file, hashes) in among {
-            // Where it is gone, somebody else took it away: what was written here is not looked for.
+            // A missing file was removed by another process: the members written here are no longer looked for.
             self.drop_from(&file, &hashes.iter().map(String::as_str).collect::<Vec<_>>())?;
         }
         Ok(())
@@ -189,7 +190,7 @@ impl Store {
         let folder = file.parent().unwrap_or(file);
         let kept = match packed::without(&*self.disk, file, hashes) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            // A pipe or a folder lies in its place.
+            // A pipe or a folder is in its place.
             Err(error) if error.kind() == ErrorKind::InvalidData => Vec::new(),
             kept => kept.map_err(failed)?,
         };

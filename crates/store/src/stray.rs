@@ -1,4 +1,4 @@
-//! What lies in a store where a file or a folder of it should lie, and is none: pipes, sockets, devices, folders.
+//! Entries of the wrong type in a store: pipes, sockets, devices or folders in place of files, and the reverse.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use ghostlab_core::files::regular;
 #[derive(Debug)]
 pub struct Stray {
     pub path: PathBuf,
-    /// What it is.
+    /// The type found.
     found: &'static str,
-    /// What should lie there.
+    /// The type expected.
     expected: &'static str,
 }
 
@@ -23,7 +23,7 @@ const OF_FILES: [&str; 6] = ["claims", "index", "plans", "processes", "runs", "u
 const OF_FOLDERS: [&str; 2] = ["attempts", "journals"];
 
 impl Store {
-    /// All that is no file where one should lie, beside the objects.
+    /// Lists all entries next to objects that are not expected files.
     pub fn strays(&self) -> Vec<Stray> {
         let mut strays = Vec::new();
         for name in OF_FILES {
@@ -44,7 +44,7 @@ impl Store {
 
 impl Stray {
     pub fn error(&self) -> Error {
-        Error::damaged("something lies in the store that is not its own")
+        Error::damaged("the store contains a foreign entry")
             .at(self.path.display())
             .expected(self.expected)
             .found(self.found)
@@ -58,7 +58,7 @@ impl Stray {
     pub fn remove(&self) -> Result<()> {
         let removed = if self.path.is_dir() { fs::remove_dir(&self.path) } else { fs::remove_file(&self.path) };
         removed.map_err(|error| {
-            Error::damaged("what is not the store's own cannot be removed")
+            Error::damaged("foreign entries of a store cannot be removed")
                 .at(self.path.display())
                 .found(error)
                 .hint("move it away")

@@ -1,4 +1,4 @@
-//! What a store promises: what was written is found whole, and nothing of the dead stays.
+//! Guarantees of a store: written objects are found complete, and nothing of dead processes remains.
 
 use std::fs;
 
@@ -92,7 +92,8 @@ fn every_kind_of_damage_is_named_and_writing_again_mends_it() {
 fn of_two_that_write_the_same_the_first_stays_and_nobody_fails() {
     let (folder, store) = store();
     let other = Store::open(folder.path(), WORDS).unwrap();
-    let (mut one, mut two) = (store.draft().unwrap(), other.draft().unwrap());
+    let mut one = store.draft().unwrap();
+    let mut two = other.draft().unwrap();
     one.write("a.bin", b"hello").unwrap();
     two.write("a.bin", b"hello").unwrap();
     let first = store.commit(one, &key(1), 1.0).unwrap();
@@ -129,7 +130,7 @@ fn aged(path: &Path) {
     file.set_modified(std::time::SystemTime::now() - ghostlab_core::files::atomic::PATIENCE * 2).unwrap();
 }
 
-/// A record of a process as it would lie here, with a draft.
+/// Writes a process record with a draft.
 fn plant(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathBuf) {
     let record = root.join("processes").join(format!("{id}.json"));
     let text = json!({"id": id, "pid": pid, "system": system, "started": 7, "beat": "00000000000000000007"});
@@ -143,13 +144,13 @@ fn plant(root: &Path, id: &str, system: &str, pid: u32) -> (PathBuf, PathBuf) {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_drafts_of_the_dead_are_swept_and_those_of_the_living_stay() {
+fn drafts_of_dead_processes_are_swept_living_ones_stay() {
     let (folder, store) = store();
     let here = ghostlab_core::files::owner::Owner::this().system.unwrap();
     let draft = store.draft().unwrap();
     let (_, killed) = plant(folder.path(), "99999999-0123456789ab", &here, 99_999_999);
     let (record, far) = plant(folder.path(), "5-0123456789ab", "another boot", 5);
-    // Whose this is nobody knows: the record of a process elsewhere may not be seen yet.
+    // Owner unknown: the record of a remote process may not be visible yet.
     let nobodys = folder.path().join("drafts/77-0123456789ab.3");
     fs::create_dir(&nobodys).unwrap();
     let count = || fs::read_dir(folder.path().join("drafts")).unwrap().count();
@@ -293,7 +294,7 @@ fn deaths_are_forgiven_where_work_goes_on_and_failures_are_not() {
 }
 
 #[test]
-fn a_process_that_was_taken_for_dead_has_its_record_and_its_uses_back_after_a_beat() {
+fn process_presumed_dead_restores_its_record_and_roots() {
     let (folder, store) = store();
     store.reserve(["x", "y"]).unwrap();
     let id = store.process().unwrap();

@@ -1,4 +1,5 @@
-//! What living processes read or make: a list of hashes for each, so that clearing up beside a run takes nothing from it.
+//! Hashes that living processes read or make, one list per process, so that a concurrent `cache gc` removes none of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use super::processes::KnownProcess;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::PATIENCE;
 
-/// What this process has noted.
+/// The hashes noted by this process.
 pub(super) struct Uses {
     disk: Arc<dyn Disk>,
     noted: Mutex<NotedHashes>,
@@ -20,7 +21,7 @@ pub(super) struct Uses {
 /// Hashes of what parts of this process rely on, and how many do.
 type Pinned = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// As long as it is there, another part of this process that clears up leaves some objects alone.
+/// While it exists, a `gc` in another thread of this process leaves some objects alone.
 pub struct Pin {
     hashes: Vec<String>,
     pinned: Pinned,
@@ -53,7 +54,7 @@ impl Uses {
         Self { disk, noted: Mutex::default(), pinned: Arc::default() }
     }
 
-    /// Adds to this process's list what is not in it.
+    /// Adds missing hashes to this process's list.
     pub(super) fn note<'k>(&self, root: &Path, process: &str, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let new: BTreeSet<&str> = hashes.into_iter().filter(|&hash| !noted.hashes.contains(hash)).collect();
@@ -84,8 +85,8 @@ impl Uses {
         act(&|hash| pinned.contains_key(hash))
     }
 
-    /// Writes the whole list once more: somebody took the process for dead and removed it. Where that fails, it is as if this
-    /// process were dead still.
+    /// Rewrites the whole list after another process took this one for dead and removed it. If writing fails, the
+    /// process still counts as dead.
     pub(super) fn note_again(&self) {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: String = noted.hashes.iter().map(|hash| format!("{hash}\n")).collect();
@@ -104,7 +105,7 @@ impl Drop for Uses {
     }
 }
 
-/// Removes lists that nobody has a record for, after the time that a shared file system may take to show one.
+/// Removes lists without a process record, after the time that a shared file system may take to show one.
 pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
     let folder = root.join("uses");
     let nobodys = |name: &String| Process::is_id(name) && !known.iter().any(|known| known.process.id == *name);
@@ -115,14 +116,14 @@ pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
     }
 }
 
-/// What some processes have noted.
+/// Returns what some processes reserve.
 pub(super) fn of(disk: &dyn Disk, root: &Path, processes: &[String]) -> BTreeSet<String> {
     let lists = processes.iter().filter_map(|process| disk.read(&file(root, process)).ok());
     lists.flat_map(|list| String::from_utf8_lossy(&list).lines().map(str::to_string).collect::<Vec<_>>()).collect()
 }
 
-/// Which of some hashes none of these processes has noted. Their lists are read until no hash is left: each names all that its
-/// grid needs, and of hundreds of workers at one grid the first says enough.
+/// Returns the hashes that none of the processes reserves. Stops reading lists when no hash is left, because every worker
+/// of a grid lists all that the grid needs.
 pub(super) fn noted_by_none<'h>(
     disk: &dyn Disk,
     root: &Path,

@@ -26,20 +26,20 @@ use ghostlab_core::files::atomic::PATIENCE;
 /// Between two beats. (Tests do not wait so long for one.)
 pub(super) const BEAT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 
-/// For so long a claim that was another's counts as still theirs when a listing has it: whether they live is asked no
-/// sooner, so that waiting for many claims costs one listing and not two or three operations each.
+/// Time for which a claim of another process counts as held when a listing shows it: its owner is checked no earlier,
+/// so that waiting for many claims costs one listing instead of two or three operations each.
 const PROBE: Duration = Duration::from_secs(10);
 
-/// Of how many claims one look asks whether their owners live: hundreds of workers wait for hundreds of claims.
+/// Number of claims per pass whose owners are checked: hundreds of workers wait for hundreds of claims.
 const PROBES: usize = 4;
 
 /// How often a claim is tried at once, while others make and give back the same one.
 const ATTEMPTS: usize = 10;
 
-/// For so long a claim that was one's own is taken for that without a look: a fraction of others' patience.
+/// Time for which an own claim is trusted without a look: a fraction of other processes' patience.
 const ASSURED: Duration = Duration::from_secs(30);
 
-/// For so long a listing of all claims is as good as a new one.
+/// Time for which a listing of all claims is reused.
 const LISTING: Duration = Duration::from_millis(200);
 
 /// This process at work on a store, from its first claim or draft to its end.
@@ -53,10 +53,10 @@ pub(crate) struct Worker {
     /// The claims that this process has: its own record in a claim does not tell which of its threads it belongs to.
     held: Arc<Mutex<HashSet<PathBuf>>>,
     seen: Mutex<HashMap<String, (u64, Duration)>>,
-    /// When claims of others were last tried in vain, or first seen.
+    /// When claims of other processes were last tried without success, or first seen.
     tried: Mutex<HashMap<String, Duration>>,
     listed: Mutex<Option<ClaimListing>>,
-    /// What it has noted to read: that goes with its record.
+    /// The hashes noted for reading, removed with the record.
     uses: Arc<Uses>,
     /// Keeps its record moving.
     heartbeat: Option<Box<dyn Any + Send + Sync>>,
@@ -70,10 +70,10 @@ struct ClaimListing {
     probes: usize,
 }
 
-/// What came of an attempt to claim something.
+/// Result of an attempt to claim something.
 pub enum ClaimResult {
     Mine(Lease),
-    /// Another process, or another job of this one, is at it.
+    /// Another process, or another job of this one, holds the claim.
     Theirs(Process),
 }
 
@@ -92,8 +92,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Whether it is held still. A process that was halted for longer than others' patience finds its claim gone, another's, or
-    /// about to be: without its record it counts as dead.
+    /// Returns whether the lease is still held. A process suspended beyond the timeout finds its lease gone or taken;
+    /// without its record it counts as dead.
     pub fn holds(&self) -> bool {
         if !self.marked {
             return true;
@@ -118,11 +118,11 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // In this order: as long as it is held, nobody here takes the file for one of a moment ago.
+        // The order matters: while the claim is held, no local thread mistakes the file for an older one.
         if self.marked && self.is_own() {
             self.disk.remove(&self.path).ok();
         } else if let (true, Some(claims), Some(name)) = (self.marked, self.path.parent(), self.path.file_name()) {
-            // Whoever took it over has noted that this process died at it.
+            // The process that took it over has noted this process as dead.
             let root = claims.parent().unwrap_or(claims);
             attempts::take_back(&*self.disk, root, &name.to_string_lossy(), &self.id);
         }
@@ -134,7 +134,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What keeps a process's record moving.
+/// Updates a process's record regularly.
 struct Heartbeat {
     disk: Arc<dyn Disk>,
     process: Process,
@@ -152,8 +152,8 @@ impl Heartbeat {
     }
 }
 
-/// Puts a process's record and its list of uses back: whoever took it for dead (it was halted, or its machine slept) has
-/// removed them.
+/// Restores a process's record and list of uses after another process took it for dead (because it was stopped, or its
+/// machine slept) and removed them.
 fn revive(disk: &dyn Disk, record: &Path, process: &Process, uses: &Uses) {
     // A record that cannot be written is as good as none: others then wait less long than they could.
     if disk.create(record, &process.record()).is_ok() {
@@ -173,13 +173,15 @@ impl Worker {
     }
 
     fn heartbeat(&self) -> Heartbeat {
-        let (disk, uses) = (Arc::clone(&self.disk), Arc::clone(&self.uses));
+        let disk = Arc::clone(&self.disk);
+        let uses = Arc::clone(&self.uses);
         Heartbeat { disk, process: self.process.clone(), record: self.record.clone(), uses }
     }
 
-    /// A process without a heartbeat of its own.
+    /// Starts a process without a heartbeat of its own.
     fn begin(root: &Path, words: StoreWords, process: Process, disk: Arc<dyn Disk>, uses: Arc<Uses>) -> Result<Self> {
-        let (processes, claims) = (root.join("processes"), root.join("claims"));
+        let processes = root.join("processes");
+        let claims = root.join("claims");
         let record = processes.join(format!("{}.json", process.id));
         disk.create(&record, &process.record()).map_err(|error| Error::io("write", &record, &error))?;
         Ok(Self {
@@ -202,7 +204,7 @@ impl Worker {
         &self.process.id
     }
 
-    /// A number below `count`, of which every process has its own.
+    /// Returns a number below `count` that differs between processes.
     pub(crate) fn start_offset(&self, count: usize) -> usize {
         let digits = self.process.id.rsplit('-').next().and_then(|digits| u64::from_str_radix(digits, 16).ok());
         (digits.unwrap_or_default() % count.max(1) as u64) as usize
@@ -214,7 +216,7 @@ impl Worker {
         if !lock(&self.held).insert(path.clone()) {
             return ClaimResult::Theirs(self.process.clone());
         }
-        // Somebody else's, and not this process's to remove.
+        // Held by another process, so not removed here.
         let theirs = |process| {
             lock(&self.held).remove(&path);
             lock(&self.tried).insert(name.to_owned(), self.disk.now());
@@ -228,7 +230,8 @@ impl Worker {
                 Err(_) => return ClaimResult::Mine(self.lease(path, false)),
             }
             match processes::read(&*self.disk, &path) {
-                // A link over the network that was made and then said to exist: nobody else here has the name.
+                // A link over the network may have been made although the call reported an existing file: no other
+                // process uses this name.
                 Some(own) if own.id == self.process.id => return ClaimResult::Mine(self.lease(path, true)),
                 Some(process) if self.alive(&process) => return theirs(process),
                 Some(dead) => {
@@ -241,25 +244,25 @@ impl Worker {
                 None => drop(self.break_up(&path, None)),
             }
         }
-        // It is taken, and not to be seen: a cache is behind. Later it will show.
+        // The claim exists but is not visible: a cache is behind. It will show later.
         theirs(Process::unknown(""))
     }
 
     fn lease(&self, path: PathBuf, marked: bool) -> Lease {
-        let (disk, held) = (Arc::clone(&self.disk), Arc::clone(&self.held));
+        let disk = Arc::clone(&self.disk);
+        let held = Arc::clone(&self.held);
         let known = Mutex::new((disk.now(), SystemTime::now()));
         Lease { disk, path, id: self.process.id.clone(), record: self.record.clone(), marked, known, held }
     }
 
-    /// Whether a claim that was tried a moment ago in vain still stands, by one listing for all of them.
+    /// Returns whether a contended lease is still held, with one listing for all of them.
     pub(crate) fn still_theirs(&self, name: &str) -> bool {
         let now = self.disk.now();
         let lately = lock(&self.tried).get(name).is_some_and(|&tried| now.saturating_sub(tried) < PROBE);
         lately && self.with_claims(|claims| claims.contains(name))
     }
 
-    /// Whether somebody has a claim, by the listing alone: of many that are free or taken, the free ones are found without
-    /// an operation each. Whether they live is asked a while after it was first seen.
+    /// Returns whether a lease exists, from the listing only. Whether its owner is alive is checked later.
     pub(crate) fn seems_theirs(&self, name: &str) -> bool {
         let now = self.disk.now();
         if !self.with_claims(|claims| claims.contains(name)) {
@@ -275,7 +278,8 @@ impl Worker {
 
     /// Shows the names of all claims, of a moment ago at most.
     pub(crate) fn with_claims<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> T {
-        let (mut listed, now) = (lock(&self.listed), self.disk.now());
+        let mut listed = lock(&self.listed);
+        let now = self.disk.now();
         let old = listed.take().filter(|listing| now.saturating_sub(listing.at) < LISTING);
         let fresh = || {
             let names = self.disk.list(&self.claims).into_iter().collect();
@@ -303,8 +307,8 @@ impl Worker {
         }
     }
 
-    /// Takes a dead process's claim away. Of several that try, one renames it; whoever caught a claim that was made
-    /// meanwhile puts it back. Whether it was the one, and took what it meant to.
+    /// Takes away a dead process's claim. Of several contenders, one renames it; a contender that caught a newer claim
+    /// puts it back. Returns whether this call took the intended claim.
     fn break_up(&self, path: &Path, dead: Option<&Process>) -> bool {
         // A name of its own each time: what is no file (a folder) stays there, and `cache verify` names it.
         static ASIDE: AtomicU64 = AtomicU64::new(0);
@@ -317,14 +321,14 @@ impl Worker {
             _ => false,
         };
         if other && self.disk.link(&aside, path).is_err() {
-            // Where there are no links it is a copy; where somebody has the name by now, it is theirs.
+            // Without links it is copied; if another process claimed the name meanwhile, that claim stays.
             self.disk.read(&aside).and_then(|record| self.disk.create(path, &record)).ok();
         }
         self.disk.remove(&aside).ok();
         !other
     }
 
-    /// Whether a process lives, as far as one can tell; in doubt it does.
+    /// Returns whether a process is alive, or unknown.
     pub(super) fn alive(&self, process: &Process) -> bool {
         if let Some(lives) = process.owner.lives() {
             return lives;
@@ -334,7 +338,7 @@ impl Worker {
         let now_at = match processes::read(&*self.disk, &record) {
             Some(Process { beat, .. }) => beat,
             None if !self.disk.exists(&record) => return false,
-            // What cannot be read tells of no beat: it stands still, whatever it is.
+            // An unreadable record shows no heartbeat and counts as unchanged.
             None => u64::MAX,
         };
         let mut seen = lock(&self.seen);
@@ -366,7 +370,7 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, know
         let Some(process) = processes::read(disk, &path) else { continue };
         let of = known.iter().find(|known| known.process.id == process.id);
         let dead = of.map_or(process.owner.lives() == Some(false), |known| known.dead);
-        // Of several that sweep, one removes it.
+        // Among several sweeping processes, one removes it.
         if dead && disk.remove(&path).is_ok() {
             died(disk, &claims, words, &name, &process);
         }
@@ -376,7 +380,7 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, know
 /// Notes that a process died at the work that it had claimed, where that says anything.
 fn died(disk: &dyn Disk, claims: &Path, words: StoreWords, name: &str, process: &Process) {
     if let Some(root) = claims.parent().filter(|_| (words.counts_death)(name)) {
-        // Where that cannot be written, the work may be tried once more than it should.
+        // If this cannot be written, the work may be tried once too often.
         attempts::note(disk, root, name, &Attempt::of_the_dead(process)).ok();
     }
 }

@@ -1,29 +1,30 @@
-//! What an accuracy can be: counts of right answers, their means, and chance.
+//! Possible accuracies: counts of right answers, their means, and chance.
 
 use super::row::{AuditColumns, AuditRow, AuditTask, EPSILON, agree};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 
-/// The counts of right answers that print as the entry's value, with their accuracies in percent; None where the metric
-/// is no task, or nobody says of how many documents. A tie may be rounded up or down; at two decimals none of the tasks has one. HellaSwag has more documents
-/// than there are values of two decimals, so every value of its is possible, and some have two counts.
+/// Returns the counts of correct answers that print as the entry's value, with their accuracies in percent. `None` if the
+/// metric is not a task, or the number of documents is unknown. Ties may be rounded up or down; with two decimals no task
+/// has one. HellaSwag has more documents than values of two decimals, so every value is possible and some have two counts.
 fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
     let (documents, value) = measured(entry, columns)?;
     let fits = |accuracy: f64| (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON;
     Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
 }
 
-/// The documents of an entry's task, and its value.
+/// Returns the documents of an entry's task, and its value.
 fn measured(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f64)> {
     Some((columns.task(&entry.record.metric)?.documents?, entry.record.value?))
 }
 
-/// The counts whose accuracies are within `reach` of a value, and the next on both sides.
+/// Returns the counts whose accuracies are within `reach` of a value, and the next on both sides.
 fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
     let documents = most as f64;
     // A conversion from f64 saturates, so a value that is no percentage has no counts or the last.
     let count = |percent: f64| (percent / 100.0 * documents).floor() as usize;
-    let (first, last) = (count(value - reach).min(most), count(value + reach).saturating_add(1).min(most));
+    let first = count(value - reach).min(most);
+    let last = count(value + reach).saturating_add(1).min(most);
     (first..=last).map(move |count| (count, 100.0 * count as f64 / documents))
 }
 
@@ -43,7 +44,7 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
     }
 }
 
-/// How a value that no count gives may have come about.
+/// Explains how a value that no count gives may have come about.
 fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
     let near = || near.iter().map(|(_, accuracy)| *accuracy);
@@ -59,8 +60,8 @@ fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Sever
 /// Standard errors around chance within which a task is taken to be at chance.
 const WIDTH: f64 = 3.0;
 
-/// Rows whose accuracies are all at chance, the nine of the paper: what is left of a backbone that overflowed or was cut to pieces. One
-/// task above chance, or below it, is enough to be spared.
+/// Finds rows whose nine accuracies are all at chance, as after an overflow. One task above or below chance is enough to
+/// pass.
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let Some(cells) = row.all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
@@ -86,7 +87,7 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Standard errors between an accuracy and the nearest rate of chance.
+/// Computes the distance from the nearest chance rate in standard errors.
 fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
     let task = row.columns.task(&cell.record.metric).filter(|task| !task.chance.is_empty())?;
     let documents = task.documents? as f64;
@@ -97,12 +98,12 @@ fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
     Some(errors.fold(f64::INFINITY, f64::min))
 }
 
-/// The tasks of fixed answers.
+/// Returns the tasks with fixed answers.
 fn fixed<'a>(row: &AuditRow<'a>) -> impl Iterator<Item = &'a AuditTask> + use<'a> {
     row.columns.tasks.iter().filter(|task| task.chance.len() > 1)
 }
 
-/// Whether every task of fixed answers is at the share of one label, to the last printed digit.
+/// Returns whether every task of fixed answers has the share of one label, to the last printed digit.
 fn constant(row: &AuditRow) -> bool {
     let mut fixed = fixed(row).peekable();
     fixed.peek().is_some()
@@ -113,7 +114,7 @@ fn constant(row: &AuditRow) -> bool {
         })
 }
 
-/// Whether a row and another of the same values are at chance: then they agree because nothing is left in either.
+/// Returns whether two rows of equal values are both at chance, which explains their agreement.
 pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     one.all(&one.columns.task_names()).is_some_and(|cells| {
         !cells.is_empty()
@@ -124,8 +125,8 @@ pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     })
 }
 
-/// Each printed part is within half a unit of its last digit of the true value, hence so is the mean of the parts, and
-/// the printed mean is within half a unit of the true mean. With two decimals everywhere: 0.005 + 0.005.
+/// Checks printed means. Each printed part is within half a unit of its last digit, hence so is their mean, plus half a
+/// unit of the printed mean: with two decimals 0.005 + 0.005.
 ///
 /// Where each accuracy gives away its count of right answers, the true mean is known, and the printed mean has only its
 /// own half unit: a mean that fails this but not the first was taken from rounded columns, which is only a remark.
@@ -162,7 +163,8 @@ fn judge(
     }
     let (lows, highs): (Vec<f64>, Vec<f64>) =
         parts.iter().map(|part| bounds(part.0, columns)).collect::<Option<Vec<_>>>()?.into_iter().unzip();
-    let (low, high) = (mean(&lows), mean(&highs));
+    let low = mean(&lows);
+    let high = mean(&highs);
     if (low - half - EPSILON..=high + half + EPSILON).contains(&printed) {
         return None;
     }
@@ -171,7 +173,7 @@ fn judge(
     Some((Severity::Remark, expected, note.to_owned()))
 }
 
-/// The least and the greatest accuracy that a cell can stand for; None where its task is unknown or no count fits.
+/// Returns the range of accuracies that a cell can stand for. `None` if its task is unknown or no count fits.
 fn bounds(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
     let fitting = counts(entry, columns)?;
     Some((fitting.first()?.1, fitting.last()?.1))
@@ -213,7 +215,8 @@ mod tests {
         for task in columns() {
             // Halfway is an odd number of 1/20000.
             let halfway = |count: &usize| {
-                let (parts, documents) = (20_000 * count, task.documents);
+                let parts = 20_000 * count;
+                let documents = task.documents;
                 parts.is_multiple_of(documents) && !(parts / documents).is_multiple_of(2)
             };
             assert_eq!((0..=task.documents).find(halfway), None, "{}", task.name);

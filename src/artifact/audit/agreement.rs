@@ -37,7 +37,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Table 5 gives latencies at 2048 tokens and batch 1, as the text beside it says; the latencies' own tables spell it.
+/// Returns the metric. Table 5 gives latencies at 2048 tokens and batch 1, as its text says; the latency tables name them.
 fn metric(entry: &PaperNumber) -> &str {
     match entry.record.metric.as_str() {
         "prefill_ms" => "prefill_ms:seq=2048:batch=1",
@@ -56,11 +56,12 @@ fn values<'a>(class: &[&'a PaperNumber]) -> ValueGroups<'a> {
     values
 }
 
-/// One condition: every further value is held against the first.
+/// Compares every further value of a condition with the first.
 fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let Some((first, others)) = values.split_first() else { return };
     for other in others {
-        let (one, two) = (first[0], other[0]);
+        let one = first[0];
+        let two = other[0];
         let (severity, note) = match deviations(one, two) {
             Some(apart) if apart <= REPEATED && !is_quoted(first, other) => continue,
             Some(apart) if apart <= REPEATED => (
@@ -103,14 +104,14 @@ fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber], n
 /// Standard deviations within which two measurements of a latency agree.
 const REPEATED: f64 = 5.0;
 
-/// Whether one value stands only where no deviations are printed, so that it should be the other's measurement to the digit.
+/// Returns whether a value without deviations should be a copy of the other measurement.
 fn is_quoted(one: &[&PaperNumber], other: &[&PaperNumber]) -> bool {
     let bare = |same: &[&PaperNumber]| same.iter().all(|entry| entry.record.error.is_none());
     bare(one) != bare(other)
 }
 
-/// How far two measurements are apart, in standard deviations of their difference; None for what is no measurement. One
-/// that is printed without its deviation is taken to have the other's.
+/// Returns the distance of two measurements in standard deviations of their difference. `None` for values that are not
+/// measurements. A missing deviation is taken from the other value.
 fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
     let deviation = |entry: &PaperNumber, twin: &PaperNumber| entry.record.error.or(twin.record.error);
     let spread = deviation(one, other)?.hypot(deviation(other, one)?);
@@ -119,18 +120,18 @@ fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
     Some((one.record.value? - other.record.value?).abs() / spread)
 }
 
-/// Whether two values are one apart in the last digit that both print.
+/// Returns whether two values differ by one in the last digit that both print.
 fn is_last_digit(one: &PaperNumber, other: &PaperNumber) -> bool {
     let (Some(a), Some(b)) = (one.record.value, other.record.value) else { return false };
     (a - b).abs() <= one.unit().max(other.unit()) + EPSILON
 }
 
-/// Where either of two values may have come from.
+/// Returns where either of two values may be copied from.
 fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> String {
     if one.record.condition.criterion == DENSE && one.record.condition.calibration != two.record.condition.calibration {
         return "the dense backbone does not depend on the calibration".to_owned();
     }
-    // The same value under the same condition but for the corpus of its calibration.
+    // Same value under the same condition except for the calibration corpus.
     let twin = |value: &&PaperNumber| {
         let (value, condition) = (*value, &value.record.condition);
         entries.iter().find(|entry| {
@@ -209,7 +210,8 @@ mod tests {
 
     #[test]
     fn a_dense_row_does_not_depend_on_the_calibration() {
-        let (c4, wiki) = ("b,32,0,dense,none,false,c4", "b,32,0,dense,none,false,wikitext2");
+        let c4 = "b,32,0,dense,none,false,c4";
+        let wiki = "b,32,0,dense,none,false,wikitext2";
         assert_eq!(pair((c4, "10.00"), (wiki, "10.02")), [Severity::Contradiction]);
         let pruned = ("b,32,7,sleb,none,false,c4", "b,32,7,sleb,none,false,wikitext2");
         assert_eq!(pair((pruned.0, "10.00"), (pruned.1, "10.02")), []);

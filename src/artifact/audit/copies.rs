@@ -8,28 +8,28 @@ use crate::recovery;
 use crate::results::record::Condition;
 
 /// Scores that must agree for it to be no chance.
-const ENOUGH: usize = 3;
+const MIN_EQUAL_SCORES: usize = 3;
 
 /// Perplexities that must agree where other scores do not: two equal ones of four digits are no chance either.
-const ENOUGH_PERPLEXITIES: usize = 2;
+const MIN_EQUAL_PERPLEXITIES: usize = 2;
 
-/// Every row is held against those before it, whatever their tables; it is reported against the first that it agrees
-/// with, so that three equal rows are two findings. Latencies, speedups and memory take no part: equal costs are no
-/// copies.
+/// Compares every row with those before it in any table, and reports the first agreement, so that three equal rows are two
+/// findings. Latencies, speedups and memory are ignored, because equal costs are not copies.
 pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     let conditions: Vec<Condition> = rows.iter().map(|row| loose(row.condition)).collect();
     for (index, row) in rows.iter().enumerate() {
         let before = rows.iter().zip(&conditions).take(index);
         let others = before.filter(|(_, condition)| **condition != conditions[index]).map(|(other, _)| other);
-        let (mut whole, mut part) = (None, None);
+        let mut whole = None;
+        let mut part = None;
         for other in others {
             let shared = other.shared_scores(row);
             let agreeing: Vec<_> = shared.iter().copied().filter(|(one, other)| agree(one, other)).collect();
             let perplexities =
                 agreeing.iter().filter(|(one, _)| row.columns.texts.contains(&one.record.metric)).count();
-            if agreeing.len() == shared.len() && shared.len() >= ENOUGH {
+            if agreeing.len() == shared.len() && shared.len() >= MIN_EQUAL_SCORES {
                 whole = whole.or(Some((other, shared)));
-            } else if perplexities >= ENOUGH_PERPLEXITIES {
+            } else if perplexities >= MIN_EQUAL_PERPLEXITIES {
                 part = part.or(Some((other, shared)));
             }
         }
@@ -53,7 +53,8 @@ fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNu
 }
 
 fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) -> (Severity, String) {
-    let (a, b) = (one.condition, other.condition);
+    let a = one.condition;
+    let b = other.condition;
     let part = if entirely { "" } else { "a part of " };
     if a.criterion.is_empty() && b.criterion.is_empty() {
         return (Severity::Suspicion, format!("{part}one row of values under two names"));
@@ -81,9 +82,8 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
     (Severity::Suspicion, words.to_owned())
 }
 
-/// A recovery and a table in which the criteria of two rows differ in every score on the same backbone, depth and
-/// calibration: then they did not select the same layers, at least there. One score alone may be a slip. The rows
-/// themselves do not count.
+/// Returns a recovery and a table in which the criteria of two rows differ in every score for the same backbone, depth and
+/// calibration, so that they selected other layers. The rows themselves do not count.
 fn unlike(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String> {
     let with = |row: &AuditRow, criterion: &str, recovery: &str| {
         *row.condition
@@ -105,7 +105,7 @@ fn unlike(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String>
     })
 }
 
-/// A metric that one table gives twice for one condition, latencies too.
+/// Finds metrics that one table gives twice for one condition, including latencies.
 pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         for (index, cell) in row.cells.iter().enumerate() {
@@ -127,10 +127,10 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
 const STATED: &str = "128";
 
 /// Scores that two rows must share for their agreement to be no chance.
-const ENOUGH_SHARED: usize = 2;
+const MIN_SHARED_SCORES: usize = 2;
 
-/// Where one table varies the number of sequences, a row of another that does not say its number is one of these rows.
-/// It should be the one of the stated number.
+/// Checks rows without a stated number of sequences against a table that varies it. They should equal the row of the
+/// default number.
 pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows.iter().filter(|row| row.condition.calibrated().1.is_none()) {
         let size = |other: &AuditRow| {
@@ -141,7 +141,7 @@ pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) 
         let variants: Vec<(&AuditRow, String)> = rows.iter().filter_map(|other| Some((other, size(other)?))).collect();
         let is_of = |variant: &&(&AuditRow, String)| {
             let shared = row.shared_scores(variant.0);
-            shared.len() >= ENOUGH_SHARED && shared.iter().all(|(one, other)| agree(one, other))
+            shared.len() >= MIN_SHARED_SCORES && shared.iter().all(|(one, other)| agree(one, other))
         };
         let Some((stated, _)) = variants.iter().find(|variant| variant.1 == STATED) else { continue };
         let Some((actual, count)) = variants.iter().find(is_of) else { continue };
@@ -169,7 +169,7 @@ mod tests {
 
     type Cells<'a> = (&'a str, &'a str, [&'a str; 4]);
 
-    /// Rows of three perplexities and an accuracy.
+    /// Checks rows of three perplexities and an accuracy.
     fn found(rows: &[Cells]) -> Vec<Finding> {
         let all: Vec<PaperNumber> = rows
             .iter()
@@ -212,11 +212,13 @@ mod tests {
     }
 
     #[test]
-    fn two_criteria_may_select_the_same_layers_unless_they_differ_elsewhere() {
-        let (sleb, shortgpt) = ("b,32,7,sleb,none,false,c4", "b,32,7,shortgpt,none,false,c4");
+    fn criteria_may_select_equal_layers_unless_they_differ() {
+        let sleb = "b,32,7,sleb,none,false,c4";
+        let shortgpt = "b,32,7,shortgpt,none,false,c4";
         let equal = [("t", sleb, VALUES), ("t", shortgpt, VALUES)];
         assert_eq!(severities(&equal), [Severity::Remark]);
-        let (repaired, other) = ("b,32,7,sleb,ghosted,false,c4", "b,32,7,shortgpt,ghosted,false,c4");
+        let repaired = "b,32,7,sleb,ghosted,false,c4";
+        let other = "b,32,7,shortgpt,ghosted,false,c4";
         let unequal = [equal[0], equal[1], ("u", repaired, VALUES.map(|_| "1.00")), ("u", other, OTHERS)];
         let findings = found(&unequal);
         assert_eq!(findings.len(), 1);
@@ -226,7 +228,8 @@ mod tests {
 
     #[test]
     fn two_equal_perplexities_are_a_copy_in_part() {
-        let (sleb, shortgpt) = ("b,32,7,sleb,none,false,c4", "b,32,7,shortgpt,none,false,c4");
+        let sleb = "b,32,7,sleb,none,false,c4";
+        let shortgpt = "b,32,7,shortgpt,none,false,c4";
         let part = ["10.01", "20.02", "35.03", "40.04"];
         let findings = found(&[("t", sleb, VALUES), ("t", shortgpt, part)]);
         assert_eq!(findings.len(), 1);

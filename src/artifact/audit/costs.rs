@@ -1,4 +1,4 @@
-//! What costs cannot be: speedups that are not the ratio of their latencies, memory of an operator that is more than its matrix can be.
+//! Impossible costs: speedups that are not the ratio of their latencies, operator memory above the size of its matrix.
 
 use super::row::{AuditRow, EPSILON};
 use super::{Check, Finding, Severity};
@@ -6,8 +6,7 @@ use crate::artifact::paper::PaperNumber;
 use crate::recovery;
 use crate::results::record::{Condition, DENSE};
 
-/// In a table that gives both, a speedup is the dense latency by the row's own. Each latency is within half a unit of
-/// its last digit, so the ratio is within bounds, and the printed speedup within half a unit of its own of these.
+/// Checks that a speedup is the dense latency divided by the row's own, within rounding of all three.
 pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let (Some((cell, speedup)), Some(own)) = (row.get("speedup"), row.get("prefill_ms")) else { continue };
@@ -43,15 +42,16 @@ const BACKBONE: &str = "llama-3.1-8b";
 const CHANNELS: f64 = 4096.0;
 const WEIGHTS: f64 = 8_030_261_248.0;
 
-/// An operator is a `C×C` matrix. In the float type of the weights it is at most `C²` of their count of the dense backbone's
-/// memory, which holds all of them and more; two printed percentages are each within half a unit of their last digit.
+/// Checks memory. An operator is a `C×C` matrix, at most `C²` weights more than the dense memory; two printed percentages
+/// are each within half a unit of their last digit.
 pub(super) fn check_memory(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows.iter().filter(|row| row.condition.backbone == BACKBONE) {
         let Some((cell, own)) = row.get("peak_memory_percent") else { continue };
         let condition = Condition { recovery: recovery::NONE.to_owned(), ..row.condition.clone() };
         let bare = rows.iter().find(|bare| bare.artifact == row.artifact && *bare.condition == condition);
         let Some((base, bare)) = bare.and_then(|bare| bare.get("peak_memory_percent")) else { continue };
-        let (most, least) = (100.0 * CHANNELS.powi(2) / WEIGHTS, own - bare - cell.unit());
+        let most = 100.0 * CHANNELS.powi(2) / WEIGHTS;
+        let least = own - bare - cell.unit();
         if least <= most + EPSILON {
             continue;
         }

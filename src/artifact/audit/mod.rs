@@ -8,8 +8,8 @@
 //! | `copies` | two conditions with one row, or that of another number of calibration sequences; one metric twice |
 //! | `costs` | speedups that are not the ratio of their latencies; operators that take more memory than their matrix |
 //!
-//! Here stands what was found, and by which check; findings as text, CSV and JSON. Everything is judged from printed digits, so every tolerance is what rounding to those digits allows, and no more.
-//! A finding does not say which of two numbers is right.
+//! The findings with their checks, as text, CSV and JSON. Everything is judged from printed digits, so every tolerance
+//! equals the rounding of those digits. A finding does not say which of two numbers is right.
 
 mod accuracy;
 mod agreement;
@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::results::record::Condition;
 use crate::results::{csv_text, distinct};
 
-/// What was checked.
+/// The check performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
@@ -59,7 +59,7 @@ ghostlab_core::names!(
 );
 
 impl Check {
-    /// What is compared with what.
+    /// Describes what the check compares.
     pub fn about(self) -> &'static str {
         match self {
             Self::Average => "a printed mean is the mean of its columns, as far as rounding allows",
@@ -91,7 +91,7 @@ pub enum Severity {
 ghostlab_core::names!(Severity: Contradiction = "contradiction", Suspicion = "suspicion", Remark = "remark");
 
 impl Severity {
-    /// What one is.
+    /// Describes the severity.
     pub fn about(self) -> &'static str {
         match self {
             Self::Contradiction => "a number that cannot be, or two that cannot both be",
@@ -114,9 +114,9 @@ pub struct Finding {
     pub row: String,
     /// The metric, or the metrics with commas.
     pub column: String,
-    /// What the rule asks for, as printed.
+    /// The value required by the rule, as printed.
     pub expected: String,
-    /// What the tables print.
+    /// The value printed in the tables.
     pub found: String,
     /// How it may have come about; may be empty.
     pub note: String,
@@ -125,7 +125,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding about `condition`, seen at `entries`: their tables, metrics and lines are named, each once.
+    /// Creates a finding about `condition` at `entries`, naming each table, metric and line once.
     fn new(check: Check, severity: Severity, condition: &Condition, entries: &[&PaperNumber]) -> Self {
         Self {
             severity,
@@ -140,18 +140,18 @@ impl Finding {
         }
     }
 
-    /// What is expected, what is found, and how that may have come about.
+    /// Sets what is expected, what is found, and a possible explanation.
     fn says(self, expected: impl Into<String>, found: impl Into<String>, note: impl Into<String>) -> Self {
         Self { expected: expected.into(), found: found.into(), note: note.into(), ..self }
     }
 
-    /// In a column of this name.
+    /// Sets the column.
     fn in_column(self, column: impl Into<String>) -> Self {
         Self { column: column.into(), ..self }
     }
 }
 
-/// With commas, each once, in the order of their first coming.
+/// Joins unique items with commas, in order of first appearance.
 fn listed(items: impl Iterator<Item = String>) -> String {
     distinct(&items.collect::<Vec<_>>()).join(", ")
 }
@@ -164,9 +164,8 @@ fn cells(finding: &Finding) -> [&str; 9] {
     [severity.name(), check.name(), artifact, row, column, expected, found, note, places]
 }
 
-/// Plain text for a screen: the counts, then of each severity, contradictions first, a table for each check that found
-/// something; last the checks that found nothing. A note stands once, below the findings in a row that it is about. Places are
-/// left to the CSV.
+/// Formats findings for a terminal: counts, then a table per severity and check, contradictions first, then the checks
+/// without findings. Notes appear once below their findings. Only the CSV has locations.
 pub fn text(findings: &[Finding]) -> String {
     let of = |severity: Severity| findings.iter().filter(move |finding| finding.severity == severity);
     let counts = Severity::ALL.map(|severity| plural(of(severity).count(), severity.name()));
@@ -195,7 +194,7 @@ fn plural(count: usize, word: &str) -> String {
 /// The columns of a table of text: artifact to found.
 const SHOWN: std::ops::Range<usize> = 2..7;
 
-/// Columns in line, names above a rule, notes below their findings.
+/// Aligns columns, with names above a rule and notes below their findings.
 fn aligned(findings: &[&Finding]) -> String {
     let rows: Vec<[&str; 9]> = findings.iter().map(|finding| cells(finding)).collect();
     let width = |column: usize| rows.iter().chain([&COLUMNS]).map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -217,7 +216,7 @@ fn aligned(findings: &[&Finding]) -> String {
     text
 }
 
-/// One finding a line, below a head.
+/// Formats one finding per line, below a header.
 ///
 /// # Errors
 /// A finding that cannot be written, which is a fault of the program.
@@ -225,7 +224,7 @@ pub fn csv(findings: &[Finding]) -> Result<String> {
     csv_text([COLUMNS].into_iter().chain(findings.iter().map(cells)))
 }
 
-/// A list of objects, one for each finding.
+/// Formats a list of objects, one per finding.
 ///
 /// # Errors
 /// A finding that cannot be written, which is a fault of the program.
@@ -235,15 +234,15 @@ pub fn json(findings: &[Finding]) -> Result<String> {
         .map_err(|error| Error::job("the findings cannot be written as JSON").found(error.to_string()))
 }
 
-/// All findings in the tables whose numbers are given ([`crate::artifact::paper::all`] for the whole paper), contradictions first,
-/// then by check and in the order of the tables.
+/// Finds everything in the given tables ([`crate::artifact::paper::all`] for the paper), contradictions first, then by
+/// check and table order.
 ///
 /// Entries without a value take part in no check but that for duplicates.
 pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
     run_with(entries, AuditColumns::paper())
 }
 
-/// The same of any tables, whose columns mean this.
+/// Audits other tables, given the meaning of their columns.
 pub fn run_with(entries: &[PaperNumber], columns: &AuditColumns) -> Vec<Finding> {
     let rows = AuditRow::group(entries, columns);
     let mut findings = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use super::{Check, Finding, Severity, run};
 use crate::artifact::paper::{self, PaperNumber};
 
-/// One row of one table; a value may carry its deviation: `9.0,0.1`.
+/// Builds one row of a table; a value may carry its deviation: `9.0,0.1`.
 pub(super) fn entries(artifact: &str, condition: &str, metrics: &[(&str, &str)]) -> Vec<PaperNumber> {
     let mut text =
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n"
@@ -27,7 +27,7 @@ fn of(check: Check) -> Vec<Finding> {
     AUDIT.iter().filter(|finding| finding.check == check).cloned().collect()
 }
 
-/// Those of `findings` about one row, as column, expected, found.
+/// Returns the findings about one row as column, expected, found.
 fn about<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> Vec<(&'a str, &'a str, &'a str)> {
     findings
         .iter()
@@ -43,7 +43,7 @@ fn count(findings: &[Finding], severity: Severity) -> usize {
 // The counts below were taken with a script of its own in another language, not from the audit.
 
 #[test]
-fn no_printed_mean_is_beyond_rounding_and_ten_are_of_rounded_columns() {
+fn printed_means_agree_with_their_columns_after_rounding() {
     let findings = of(Check::Average);
     assert_eq!((findings.len(), count(&findings, Severity::Remark)), (10, 10));
     assert_eq!(about(&findings, "table2", "llama-3.1-8b, dense"), [("acc_average", "67.7645", "67.77")]);
@@ -101,7 +101,7 @@ fn operators_of_table_5_take_twice_the_memory_of_their_matrix() {
 }
 
 #[test]
-fn latencies_that_are_measured_twice_agree_within_their_deviations() {
+fn repeated_latencies_agree_within_their_deviation() {
     // The farthest dense latencies of tables A8 and A9 are 5368.3 ± 4.6 and 5349.4 ± 4.3: three deviations.
     let findings = of(Check::Agreement);
     let latencies: Vec<&Finding> = findings.iter().filter(|of| of.column.starts_with("prefill_ms")).collect();
@@ -127,7 +127,7 @@ fn the_main_rows_have_32_calibration_sequences() {
 }
 
 #[test]
-fn eight_accuracies_are_of_no_count_and_one_is_no_multiple_of_a_fifth() {
+fn eight_accuracies_fit_no_count_and_one_no_fifth() {
     let findings = of(Check::Count);
     assert_eq!(findings.len(), 8);
     let row = "olmo-2-7b, 7/32, llm-streamline, ghosted, c4";
@@ -163,7 +163,7 @@ fn rows_are_copied_between_criteria_recoveries_and_backbones() {
 fn nothing_is_given_twice_and_speedups_are_ratios() {
     assert_eq!(of(Check::Duplicate), []);
     assert_eq!(of(Check::Speedup), []);
-    // The checks see what they are for: a slip in one speedup, a line that stands twice.
+    // The checks find unchanged made for: an error in one speedup, and a duplicated row.
     let mut entries = paper::all().unwrap();
     let index = entries.iter().position(|entry| entry.record.metric == "speedup" && entry.printed == "1.26").unwrap();
     entries.push(entries[index].clone());
@@ -174,7 +174,7 @@ fn nothing_is_given_twice_and_speedups_are_ratios() {
 }
 
 #[test]
-fn contradictions_come_first_and_findings_of_one_severity_by_check() {
+fn contradictions_come_first_then_findings_by_check() {
     let findings = &*AUDIT;
     assert!(findings.is_sorted_by_key(|finding| (finding.severity, finding.check)));
     // Every finding says where, what and against what.

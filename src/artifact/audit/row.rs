@@ -17,23 +17,24 @@ pub(super) const EPSILON: f64 = 1e-9;
 pub(super) struct AuditRow<'a> {
     pub(super) artifact: &'a str,
     pub(super) condition: &'a Condition,
-    /// What its columns mean.
+    /// Meaning of its columns.
     pub(super) columns: &'a AuditColumns,
     /// In the table's order; a metric that is given twice is here twice.
     pub(super) cells: Vec<&'a PaperNumber>,
     /// The first cell of each metric, by its name.
     first: HashMap<&'a str, &'a PaperNumber>,
-    /// Those that are scores, with a value, in one order for all rows: every row is compared with every other.
+    /// The score columns with a value, in the same order for all rows: every row is compared with every other.
     scores: Vec<Option<&'a PaperNumber>>,
 }
 
 impl<'a> AuditRow<'a> {
-    /// The rows of all tables, in the order of their first cells.
+    /// Groups entries into rows, in the order of their first cells.
     pub(super) fn group(entries: &'a [PaperNumber], columns: &'a AuditColumns) -> Vec<Self> {
         let mut rows: Vec<Self> = Vec::new();
         let mut known: HashMap<(&str, &Condition), usize> = HashMap::new();
         for entry in entries {
-            let (artifact, condition) = (entry.artifact.as_str(), &entry.record.condition);
+            let artifact = entry.artifact.as_str();
+            let condition = &entry.record.condition;
             let index = *known.entry((artifact, condition)).or_insert_with(|| {
                 rows.push(AuditRow {
                     artifact,
@@ -57,35 +58,35 @@ impl<'a> AuditRow<'a> {
         rows
     }
 
-    /// The first cell of a metric, with its value; None where it is absent or has none.
+    /// Returns the first cell of a metric with its value. `None` if it is absent or empty.
     pub(super) fn get(&self, metric: &str) -> Option<(&'a PaperNumber, f64)> {
         let cell = *self.first.get(metric)?;
         Some((cell, cell.record.value?))
     }
 
-    /// The cells of these metrics with their values; None unless all are there.
+    /// Returns the cells of these metrics with their values. `None` unless all exist.
     pub(super) fn all(&self, metrics: &[&str]) -> Option<Vec<(&'a PaperNumber, f64)>> {
         metrics.iter().map(|metric| self.get(metric)).collect()
     }
 
-    /// Pairs of cells of the two rows that are scores of the same metric, each once.
+    /// Pairs the scores of one metric in two rows, each once.
     pub(super) fn shared_scores(&self, other: &AuditRow<'a>) -> Vec<(&'a PaperNumber, &'a PaperNumber)> {
         self.scores.iter().zip(&other.scores).filter_map(|(one, two)| (*one).zip(*two)).collect()
     }
 }
 
-/// Whether two cells have the same value.
+/// Returns whether two cells have the same value.
 pub(super) fn agree(one: &PaperNumber, other: &PaperNumber) -> bool {
     matches!((one.record.value, other.record.value), (Some(a), Some(b)) if (a - b).abs() < EPSILON)
 }
 
-/// A row in words.
+/// Describes a row in words.
 pub(super) fn words(condition: &Condition) -> String {
     let Condition { backbone, layers, depth, criterion, recovery, finetuned, calibration } = condition;
     if criterion == DENSE {
         return format!("{backbone}, dense");
     }
-    // Of a table with a row for each method nothing is known but its name.
+    // In a table with one row per method, only the name is known.
     if criterion.is_empty() {
         return backbone.clone();
     }
@@ -94,7 +95,7 @@ pub(super) fn words(condition: &Condition) -> String {
     format!("{backbone}, {depth}/{layers}, {criterion}, {recovery}{finetuned}, {calibration}")
 }
 
-/// The condition without what cannot change a value: the dense backbone is not calibrated.
+/// Removes settings that cannot change a value: the dense backbone is not calibrated.
 pub(super) fn exact(condition: &Condition) -> Condition {
     let mut exact = condition.clone();
     if exact.criterion == DENSE {
@@ -103,11 +104,11 @@ pub(super) fn exact(condition: &Condition) -> Condition {
     exact
 }
 
-/// Sequences that the paper's code draws for the operator where nothing else is said.
+/// Default number of calibration sequences for the operator in the paper's code.
 const DEFAULT_SIZE: &str = "32";
 
-/// The condition without what should not change a value: the solver of the ghost layer, and the number of calibration
-/// sequences where it is the default.
+/// Removes settings that should not change a value: the solver of the ghost layer, and the default number of calibration
+/// sequences.
 pub(super) fn loose(condition: &Condition) -> Condition {
     let mut loose = exact(condition);
     if let Some(method) = recovery::appearance(&condition.recovery) {
@@ -119,7 +120,7 @@ pub(super) fn loose(condition: &Condition) -> Condition {
     loose
 }
 
-/// What is known of a table's columns.
+/// Metadata of a table's columns.
 #[derive(Debug, Clone)]
 pub struct AuditColumns {
     /// In the order of the table.
@@ -134,12 +135,12 @@ pub struct AuditColumns {
 /// A column of accuracies in percent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditTask {
-    /// As the column is called.
+    /// Column name.
     pub name: String,
     pub label: String,
-    /// Documents of its split; none where nobody says.
+    /// Documents in its split; `None` if not given.
     pub documents: Option<usize>,
-    /// Accuracies by chance, and of a single label where there are few; empty where nobody says.
+    /// Accuracies by chance, and of a constant answer if labels are few; empty if not given.
     pub chance: Vec<f64>,
 }
 
@@ -151,7 +152,7 @@ static PAPER: LazyLock<AuditColumns> = LazyLock::new(|| AuditColumns {
 });
 
 impl AuditColumns {
-    /// Those of the paper's tables.
+    /// Returns the columns of the paper's tables.
     pub fn paper() -> &'static Self {
         &PAPER
     }
@@ -179,7 +180,7 @@ impl AuditTask {
         }
     }
 
-    /// A column as a command names it: `arc_easy`, `ARC-e=arc_easy`, `PIQA=1838` with its documents, `PIQA=1838:50` also with
+    /// Parses a column of a command: `arc_easy`, `ARC-e=arc_easy`, `PIQA=1838` with its documents, `PIQA=1838:50` also with
     /// the accuracy by chance.
     ///
     /// # Errors

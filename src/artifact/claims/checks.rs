@@ -1,4 +1,4 @@
-//! What each claim of `claims.yaml` comes to: a short function over the numbers of one setting.
+//! Each check of `claims.yaml`: a short function of the numbers of one setting.
 
 use super::number::ClaimCheck;
 use super::setting::ClaimSetting;
@@ -36,15 +36,15 @@ const DEPTHS_SHOWN: [&str; 4] = ["replaceme-ls", DIAG, ROTATE, GHOSTED];
 /// The methods that the paper fine-tunes.
 const FINETUNED: [&str; 3] = [DIAG, ROTATE, GHOSTED];
 
-/// Differences of so many deviations are noise.
+/// Differences up to that many standard deviations are noise.
 const DEVIATIONS: f64 = 3.0;
 
-/// What decides a claim over one setting.
+/// Evaluates a claim for one setting.
 pub(super) type Checked = fn(&ClaimSetting<'_>) -> ClaimCheck;
 /// Which settings a claim is about.
 pub(super) type Only = fn(&Condition) -> bool;
 
-/// By the words after `only`; the first where nothing is said.
+/// Indexed by the text after `only`; the first is the default.
 pub(super) static ONLY: [(&str, Only); 4] = [
     ("any", |_| true),
     ("streamlined", streamlined),
@@ -56,14 +56,15 @@ fn streamlined(of: &Condition) -> bool {
     of.criterion == "llm-streamline"
 }
 
-/// By the claim's id.
+/// Indexed by the claim's id.
 pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("abstract-accuracy", |of| of.lead(ACCURACY, GHOSTED, &REPAIRS).above(0.0)),
     ("abstract-perplexity", |of| of.lead(PERPLEXITY, GHOSTED, &REPAIRS).above(0.0)),
     ("figure1-uncorrected", |of| of.least(BOUNDARY_ERROR, &EXISTING).above(0.5 * of.value(BOUNDARY_ERROR, NONE))),
     ("figure3-substantial", |of| of.value(ANTISYMMETRIC, GHOSTED).at_least(0.5)),
     ("figure3-comparable", |of| {
-        let (symmetric, antisymmetric) = (of.value(SYMMETRIC, GHOSTED), of.value(ANTISYMMETRIC, GHOSTED));
+        let symmetric = of.value(SYMMETRIC, GHOSTED);
+        let antisymmetric = of.value(ANTISYMMETRIC, GHOSTED);
         let non_zero = antisymmetric.above(0.0);
         let comparable =
             antisymmetric.at_most(2.0 * symmetric.clone()).and(symmetric.at_most(2.0 * antisymmetric.clone()));
@@ -145,14 +146,14 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("tableA9-overhead", overhead_is_small),
 ];
 
-/// Of all rows of a setting, those of the criteria without a recovery among them, ghosted has the highest accuracy.
+/// Checks whether ghosted has the highest accuracy of all rows of a setting, including criteria without a recovery.
 fn highest_of_all_rows(of: &ClaimSetting<'_>) -> ClaimCheck {
     let streamlined = of.criterion("llm-streamline");
     let above = |criterion| streamlined.value(ACCURACY, GHOSTED).above(of.criterion(criterion).value(ACCURACY, NONE));
     streamlined.best(ACCURACY, GHOSTED, &ROWS).and(above("shortgpt")).and(above("shortened-llama"))
 }
 
-/// The lead over the best other repair is larger at the deepest cut than at the shallowest.
+/// Checks whether the lead over the best other repair is larger at the deepest cut than at the shallowest.
 fn lead_widens(of: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> ClaimCheck {
     of.between_depths(|deep, shallow| deep.lead(metric, GHOSTED, rivals).above(shallow.lead(metric, GHOSTED, rivals)))
 }

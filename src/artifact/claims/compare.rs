@@ -1,4 +1,4 @@
-//! The paper's count and ours, side by side: for the screen, and as a file beside a recorded run's tables.
+//! The paper's count next to ours: on screen, and as a file next to a recorded run's tables.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -66,7 +66,8 @@ fn shares_backbone(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> bool {
 pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     let rows: Vec<ClaimRow> = judged.iter().map(row).collect();
     let counted = |verdict: fn(&ClaimRow) -> Judgement| count_sentences(&rows, verdict).to_string();
-    let (ours, theirs) = (counted(|row| row.verdict), counted(|row| row.paper_verdict));
+    let ours = counted(|row| row.verdict);
+    let theirs = counted(|row| row.paper_verdict);
     let mut text =
         format!("{ours} (on the paper's own numbers {})\n", theirs.split_once(": ").map_or("", |(_, of)| of));
     for JudgedClaim { claim, paper, ours, profile } in judged {
@@ -88,7 +89,7 @@ pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     text
 }
 
-/// The claims about an artifact, beside its recorded tables.
+/// Claims about an artifact, stored next to its recorded tables.
 pub const CLAIMS: &str = "claims.md";
 
 /// The profile of the bundled models.
@@ -98,12 +99,12 @@ const OTHER_MODELS: &str = "\nThe paper's sentences are about models of 7 to 14 
     models says that the effect does not show at their size; it does not refute the paper. Not applicable: the sentence names \
     the paper's models, or numbers that were measured on them.\n";
 
-/// Those that are about an artifact.
+/// Returns the claims about an artifact.
 pub fn about<'j>(artifact: &str, judged: &'j [JudgedClaim<'static>]) -> Vec<&'j JudgedClaim<'static>> {
     judged.iter().filter(|of| of.claim.artifacts.contains(&artifact)).collect()
 }
 
-/// The text of [`CLAIMS`].
+/// Formats the text of [`CLAIMS`].
 pub fn written(judged: &[&JudgedClaim<'_>]) -> String {
     if judged.is_empty() {
         return "The paper has no claim about this that is checked.\n".to_owned();
@@ -114,7 +115,7 @@ pub fn written(judged: &[&JudgedClaim<'_>]) -> String {
     format!("| claim | where | paper | here | verdict here |\n| --- | --- | --- | --- | --- |\n{lines}{note}")
 }
 
-/// The line of a claim in it.
+/// Formats the line of a claim.
 pub fn line(judged: &JudgedClaim<'_>) -> String {
     let cell = |text: String| text.replace('|', "\\|").replace('\n', " ");
     let ClaimRow { claim, place, paper, paper_verdict, ours, verdict, .. } = row(judged);
@@ -122,7 +123,7 @@ pub fn line(judged: &JudgedClaim<'_>) -> String {
     format!("| {} |", [claim, place, paper, ours, verdict.word().to_owned()].map(cell).join(" | "))
 }
 
-/// Every claim, on the paper's numbers and on those of a profile that lie in some folders; none where there are none.
+/// Judges every claim on the paper's numbers and on a profile's numbers in some folders. Empty without folders.
 ///
 /// # Errors
 /// Numbers that cannot be read.
@@ -155,7 +156,8 @@ fn is_of_profile(folder: &Path, profile: &str) -> bool {
 /// # Errors
 /// Numbers that cannot be read.
 pub fn headline_in(folders: &[PathBuf], profile: &str) -> Result<Option<String>> {
-    let (mut table, mut seeds) = (None, None);
+    let mut table = None;
+    let mut seeds = None;
     for folder in folders.iter().filter(|folder| is_of_profile(folder, profile)) {
         let stored = StoredResults::read(folder)?;
         match stored.name.as_str() {
@@ -167,7 +169,7 @@ pub fn headline_in(folders: &[PathBuf], profile: &str) -> Result<Option<String>>
     Ok(table.and_then(|table| headline(&table, seeds.as_ref())).map(|(text, _)| text))
 }
 
-/// The same of table 2's numbers and those of its rows under several seeds, with the counts.
+/// Same of table 2's numbers and those of its rows under several seeds, with the counts.
 pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<(String, BestCounts)> {
     let ours = recovery::ours()?;
     let question = BestQuestion {
@@ -181,7 +183,7 @@ pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<
     Some((text, counts))
 }
 
-/// As the page has it.
+/// Converts a claim for the page.
 pub fn row(judged: &JudgedClaim<'_>) -> ClaimRow {
     let claim = judged.claim;
     ClaimRow {

@@ -1,4 +1,4 @@
-//! What a reader sees of both sides.
+//! Output shown for both sides.
 
 use super::super::ClaimAxis::Depth;
 use super::super::Needed;
@@ -34,7 +34,7 @@ fn rendered(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> String {
 }
 
 #[test]
-fn both_counts_stand_in_one_line_with_what_is_needed_and_how_it_is_read() {
+fn claim_line_has_both_counts_requirement_and_reading() {
     let paper = table2([rows(7, 60.0), rows(11, 55.0)].concat());
     let ours = table2([rows(4, 60.0), rows(6, 45.0)].concat());
     let expected = "1 sentence: 1 fails (on the paper's own numbers 1 holds)\n\
@@ -44,7 +44,7 @@ fn both_counts_stand_in_one_line_with_what_is_needed_and_how_it_is_read() {
 }
 
 #[test]
-fn a_figure_has_no_numbers_in_the_paper_and_may_not_have_been_run() {
+fn figure_without_paper_numbers_may_be_missing() {
     let claim = Claim { artifacts: &["figure5"], reading: None, ..CLAIM };
     let text = rendered(&claim, &Artifacts::new(), &Artifacts::new());
     assert_eq!(

@@ -28,7 +28,7 @@ pub struct ClaimVerdict {
     pub of: usize,
     /// How many it must be true in.
     pub needed: Needed,
-    /// Whether backbones that may not be the paper's were pruned all the same: its numbers were made with `--no-gate`.
+    /// Whether pruned models were run although the dense model misses the paper's numbers (`--no-gate`).
     pub ungated: bool,
     /// How often ours is the best row, where that is what the claim says; never of the paper's own numbers.
     pub best: Option<BestCounts>,
@@ -41,10 +41,10 @@ pub struct ClaimVerdict {
 pub struct SettingVerdict {
     pub setting: Vec<(ClaimAxis, String)>,
     pub outcome: Judgement,
-    /// The setting before it whose layers it removes too, as its criterion chose the same ones; none where it is the first.
-    /// Where all that was scored is alike as well, the two are one setting.
+    /// An earlier setting that removes the same layers, because its criterion chose them too; `None` for the first. If
+    /// all scores are equal as well, the two count as one setting.
     pub cut_of: Option<String>,
-    /// The numbers used (`ghosted 60.10 > replaceme-ls 59.45`), or what is missing.
+    /// The numbers used (`ghosted 60.10 > replaceme-ls 59.45`), or the missing parts.
     pub shown: String,
 }
 
@@ -85,7 +85,7 @@ impl Claim {
         ClaimVerdict { outcome: Judgement::NotApplicable, ..self.open(reason) }
     }
 
-    /// The settings that all of the artifacts have, with the check on each. A record that two artifacts share counts once.
+    /// Judges the check in every setting that all of the artifacts have. A record shared by two artifacts counts once.
     fn settings(&self, artifacts: &[(&str, &ArtifactNumbers)]) -> Vec<SettingVerdict> {
         let about = |record: &&Record| record.condition.criterion != DENSE && (self.only)(&record.condition);
         let key =
@@ -113,7 +113,7 @@ impl Claim {
             if outcome == Judgement::Unknown && !several.is_empty() {
                 shown = format!("{shown}; its cells differ in {}", several.join(", "));
             }
-            // What the paper prints nobody can time again.
+            // The paper's measurements of time cannot be repeated.
             let measured = artifacts.iter().any(|(_, artifact)| artifact.run.is_some());
             if outcome == Judgement::Unknown && shown.contains(NOISY) && measured {
                 shown = format!("{shown}; the same command with --retime times again");
@@ -123,8 +123,8 @@ impl Claim {
         groups.into_iter().zip(cuts).map(judged).collect()
     }
 
-    /// The same with criteria that made one cut as one setting under all their names: where everything that they scored is
-    /// alike they chose the same layers, and one measurement counts once.
+    /// Merges criteria that made the same cut into one setting under all their names: equal scores mean equal layers, and
+    /// one measurement counts once.
     fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();
@@ -138,8 +138,8 @@ impl Claim {
         cuts
     }
 
-    /// The criterion of the first group before this one that removes the same layers: where nothing is repaired, all scores
-    /// are alike. What repairs measure of a cut may hang on its criterion.
+    /// Returns the criterion of the first earlier group that removes the same layers: its unrepaired scores are equal.
+    /// Repaired scores may still depend on the criterion.
     fn cut_of(&self, groups: &[ClaimGroup<'_>], at: usize) -> Option<String> {
         let axis = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion)?;
         let (key, all) = &groups[at];
@@ -151,7 +151,9 @@ impl Claim {
 
     fn verdict(&self, settings: Vec<SettingVerdict>) -> ClaimVerdict {
         let count = |outcome| settings.iter().filter(|setting| setting.outcome == outcome).count();
-        let (held, unknown, of) = (count(Judgement::Holds), count(Judgement::Unknown), settings.len());
+        let held = count(Judgement::Holds);
+        let unknown = count(Judgement::Unknown);
+        let of = settings.len();
         let (outcome, reason) = match self.needed.decide(held, unknown, of) {
             Some(true) => (Judgement::Holds, None),
             Some(false) => (Judgement::Fails, None),
@@ -165,13 +167,13 @@ impl Claim {
         ClaimVerdict { outcome, reason, held, unknown, of, needed: self.needed, ungated: false, best: None, settings }
     }
 
-    /// Not to be judged at all.
+    /// Returns a verdict for a claim that cannot be judged.
     fn open(&self, reason: String) -> ClaimVerdict {
         ClaimVerdict { reason: Some(reason), ..self.verdict(Vec::new()) }
     }
 }
 
-/// What tells a setting from the others, and its numbers.
+/// The distinguishing values of a setting, and its numbers.
 type ClaimGroup<'a> = (Vec<String>, Vec<KnownNumber<'a>>);
 
 /// Whether two groups are one measurement, as far as their records are asked for.
@@ -182,7 +184,7 @@ fn alike(one: &[KnownNumber<'_>], other: &[KnownNumber<'_>], asked: impl Fn(&Rec
     is_one_measurement(&content(one), &content(other))
 }
 
-/// The aspects in which numbers differ that a claim cannot tell apart: they have one condition and one metric.
+/// Returns the settings in which numbers of one condition and metric differ.
 fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
     let mut alike: BTreeMap<_, Vec<&Leaves>> = BTreeMap::new();
     for KnownNumber { record, identity } in known {
@@ -194,7 +196,7 @@ fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
 }
 
 impl ClaimVerdict {
-    /// `17 of 18, all needed`, with what is unknown of it; or why there is no count.
+    /// Formats `17 of 18, all needed`, with the number of unknowns, or why there is no count.
     pub fn count(&self) -> String {
         if self.of == 0 {
             return self.reason.clone().unwrap_or_default();

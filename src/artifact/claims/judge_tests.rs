@@ -25,7 +25,7 @@ fn claim(needed: Needed) -> Claim {
     }
 }
 
-/// Two backbones at two depths and their dense rows; ghosted is first in three of the four settings.
+/// Returns two backbones at two depths with their dense rows; ghosted is first in three of the four settings.
 fn records() -> Vec<Record> {
     let mut records = vec![record("a", 0, "none", 70.0), record("b", 0, "none", 70.0)];
     for (backbone, depth, none, ghosted) in
@@ -71,7 +71,7 @@ fn the_same_counts_hold_or_fail_by_what_is_asked() {
 }
 
 #[test]
-fn a_missing_number_is_counted_as_unknown_and_leaves_the_claim_open() {
+fn missing_number_counts_as_unknown_and_leaves_claim_open() {
     let mut records = records();
     records.retain(|record| record.condition.backbone == "a");
     for record in records.iter_mut().filter(|record| record.condition.depth == 6) {
@@ -91,7 +91,7 @@ fn no_number_is_no_verdict() {
     assert_eq!((dense.outcome, dense.count().as_str()), (Judgement::Unknown, "no numbers"));
 }
 
-/// Two artifacts whose text of calibration differs.
+/// Returns a claim over two artifacts with different calibration texts.
 fn joined() -> Claim {
     Claim {
         artifacts: &["table2", "tableA7"],
@@ -109,7 +109,7 @@ fn on_wikitext(mut record: Record) -> Record {
 }
 
 #[test]
-fn a_claim_that_joins_artifacts_is_about_the_settings_that_all_have() {
+fn claim_over_artifacts_covers_their_common_settings() {
     let second: Vec<Record> =
         records().into_iter().filter(|of| of.condition.backbone == "a").map(on_wikitext).collect();
     let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", second.clone())]), |_| String::new());
@@ -153,7 +153,7 @@ fn a_count_on_numbers_that_no_gate_has_stopped_says_so() {
 }
 
 #[test]
-fn a_record_that_two_artifacts_share_counts_once_and_a_contradiction_is_unknown() {
+fn shared_record_counts_once_and_contradiction_is_unknown() {
     let claim = Claim { artifacts: &["table2", "tableA6"], ..claim(Needed::Most) };
     let judge = |second| claim.judge(&artifacts(&[("table2", records()), ("tableA6", second)]), |_| String::new());
     assert_eq!(judge(records()).count(), "3 of 4, most needed");
@@ -165,7 +165,7 @@ fn a_record_that_two_artifacts_share_counts_once_and_a_contradiction_is_unknown(
 }
 
 #[test]
-fn cells_of_one_condition_are_never_taken_for_each_other_and_the_setting_is_named() {
+fn cells_of_one_condition_are_distinguished_by_setting() {
     let records = vec![record("a", 4, "none", 40.0), record("a", 4, "ghosted", 60.0), record("a", 4, "ghosted", 60.0)];
     let identities = [0, 0, 1].map(|seed| leaves(&json!({"calibration": {"seed": seed}}))).to_vec();
     let of = |records, identities| {
@@ -194,7 +194,8 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     let verdict = on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
     let named: Vec<&str> = verdict.settings.iter().map(|of| of.setting[1].1.as_str()).collect();
     assert_eq!((named, verdict.of), (vec!["shortened-llama = shortgpt", "sleb"], 2));
-    // The bare cut scores alike on three texts, and a repair does not: another measurement on one cut.
+    // The cut without recovery scores equally on three texts and a repaired one does not: another measurement of the
+    // same cut.
     let texts = |criterion: &str, repaired: f64| -> Vec<Record> {
         let of = |metric| {
             [rows(criterion, 0.0)[0].clone(), rows(criterion, repaired)[2].clone()].map(|of| with_metric(of, metric))
@@ -213,7 +214,7 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
 }
 
 #[test]
-fn a_claim_on_times_that_are_noise_is_unknown_and_says_how_to_time_again_where_that_can_be() {
+fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
     let claim = Claim {
         check: |of| of.value("prefill_ms", "ghosted").below(of.value("prefill_ms", "none")),
         ..claim(Needed::All)

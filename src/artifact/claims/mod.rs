@@ -12,9 +12,9 @@
 //! | `run` | the numbers of an artifact and what made them: only runs that agree are read together |
 //! | `judge` | a claim on one side's numbers |
 //! | `sentences` | the count of sentences, whatever number of checks each comes to |
-//! | `compare` | the paper's count beside ours, also as a file beside a recorded run, and the folders that it is judged on |
+//! | `compare` | the paper's count next to ours, also as a file next to a recorded run, and the folders that it is judged on |
 //!
-//! Numbers are compared as a table prints them: what prints alike is alike.
+//! Numbers are compared as printed: equal print means equal.
 //!
 //! A number that is missing makes a check unknown, and never true: a cell that failed, a method without a cell, a metric
 //! that was not measured. A claim names its rivals, so that one that is missing is missed. A claim whose unknown settings
@@ -61,7 +61,7 @@ pub struct Claim {
     pub place: &'static str,
     /// How a word of the sentence was read that is no number: "competitive" as "first or second".
     pub reading: Option<&'static str>,
-    /// There is one check for each combination of these that the pruned cells have.
+    /// One check is made for each combination of these values among the pruned cells.
     pub over: &'static [ClaimAxis],
     /// In how many of them it must be true.
     pub needed: Needed,
@@ -74,7 +74,7 @@ pub struct Claim {
     check: Checked,
 }
 
-/// What tells the settings of a claim apart.
+/// A dimension that distinguishes the settings of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClaimAxis {
@@ -117,8 +117,8 @@ impl fmt::Display for Needed {
 }
 
 impl Needed {
-    /// Whether `held` of `of` settings are enough, when `unknown` of them could still turn out to be true. None where that
-    /// is open, where there is no setting, and where there are fewer than the claim asks for.
+    /// Returns whether `held` of `of` settings suffice when `unknown` of them may still hold. `None` if that is open, or if
+    /// there are fewer settings than the claim needs.
     fn decide(self, held: usize, unknown: usize, of: usize) -> Option<bool> {
         let needed = match self {
             Needed::All => of,
@@ -180,13 +180,13 @@ static ALL: LazyLock<Vec<Claim>> = LazyLock::new(|| {
     sentences.into_iter().flat_map(Sentence::claims).collect()
 });
 
-/// All claims, in the order of the paper.
+/// Iterates over all claims in the order of the paper.
 pub fn claims() -> impl Iterator<Item = &'static Claim> {
     ALL.iter()
 }
 
 impl Sentence {
-    /// Its texts live as long as the program.
+    /// Iterates over the claims, leaking their texts for the lifetime of the program.
     fn claims(self) -> impl Iterator<Item = Claim> {
         let (says, place): (&str, &str) = (self.says.leak(), self.place.leak());
         let artifacts: Vec<&str> = self.of.into_iter().map(|name| &*name.leak()).collect();

@@ -1,14 +1,14 @@
-//! A number that a check reads: known, with what it was made of, or unknown, with the reason; and what a check comes to.
+//! A number that a check reads, either known with its origin or unknown with a reason; and the result of a check.
 //!
-//! What is made of an unknown number is unknown, and so is every comparison with it; so a claim is written as if all its
-//! numbers were there.
+//! Arithmetic with and comparisons of unknown numbers are unknown, so a claim is written as if all its numbers were
+//! present.
 
 use std::cmp::Ordering;
 use std::ops::{Mul, Sub};
 
 use crate::results::distinct;
 
-/// A number and what it was made of, `0.33 (ghosted 60.01 over replaceme-ls 59.68)`; or why it is not known.
+/// A number with its origin, `0.33 (ghosted 60.01 over replaceme-ls 59.68)`, or the reason why it is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Quantity(Result<(f64, String), String>);
 
@@ -48,12 +48,12 @@ impl Quantity {
         self.map(|value, shown| (value.abs(), format!("|{shown}|")))
     }
 
-    /// As a part of another one.
+    /// Divides by another quantity.
     pub(super) fn share_of(self, other: Self) -> Self {
         self.with(other, |(a, a_shown), (b, b_shown)| (a / b, format!("{} ({a_shown} / {b_shown})", short(a / b))))
     }
 
-    /// The larger of two.
+    /// Returns the larger of two.
     pub(super) fn or_larger(self, other: Self) -> Self {
         self.with(other, |(a, a_shown), (b, b_shown)| {
             let larger = a.max(b);
@@ -103,12 +103,12 @@ impl Mul<Quantity> for f64 {
     }
 }
 
-/// Of two finite numbers. What differs by rounding alone is equal: 60.01 − 59.65 is not quite 0.36 in binary.
+/// Compares two finite numbers. Rounding differences count as equal: 60.01 − 59.65 is not quite 0.36 in binary.
 pub(super) fn order(a: f64, b: f64) -> Ordering {
     if close(a, b) { Ordering::Equal } else { a.total_cmp(&b) }
 }
 
-/// By a part in 10⁹ of the larger one, or of 1: far below the last digit of any table.
+/// Returns whether numbers agree to 10⁻⁹ of the larger one, or of 1: far below the last digit of any table.
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0)
 }
@@ -121,7 +121,7 @@ pub(super) fn sign(order: Ordering) -> &'static str {
     }
 }
 
-/// Two decimals, as in the paper's tables; more of what is small.
+/// Formats two decimals as in the paper's tables, and more for small values.
 pub(super) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 0.1 => format!("{value:.2}"),
@@ -132,11 +132,11 @@ pub(super) fn short(value: f64) -> String {
 
 pub use crate::artifact::page::Judgement;
 
-/// A check on one setting, with the numbers that it rests on, or what is missing of them.
+/// The result of a check on one setting, with the numbers used or missing.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ClaimCheck {
     pub(super) outcome: Judgement,
-    /// What is, whatever was asked: `ghosted 60.10 > replaceme-ls 59.45`.
+    /// The actual relation, whatever the claim: `ghosted 60.10 > replaceme-ls 59.45`.
     pub(super) shown: String,
 }
 
@@ -149,7 +149,7 @@ impl ClaimCheck {
         Self { outcome: Judgement::Unknown, shown: reason }
     }
 
-    /// Both. One that fails decides, whatever the other one is; of what is open only that is shown which leaves it so.
+    /// Combines two checks. A failure decides; of open checks only the reason is kept.
     pub(super) fn and(self, other: Self) -> Self {
         let both = |outcome| Self { outcome, shown: format!("{}; {}", self.shown, other.shown) };
         match (self.outcome, other.outcome) {
@@ -164,7 +164,7 @@ impl ClaimCheck {
         }
     }
 
-    /// All of them.
+    /// Combines all checks.
     pub(super) fn all(checks: impl IntoIterator<Item = ClaimCheck>) -> Self {
         checks.into_iter().reduce(ClaimCheck::and).unwrap_or_else(|| Self::unknown("nothing is asked".to_owned()))
     }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_decides_and_one_that_is_unknown_leaves_it_open() {
+    fn one_failure_decides_and_one_unknown_leaves_it_open() {
         let both = |a, b| {
             let check = |outcome| ClaimCheck { outcome, shown: String::new() };
             check(a).and(check(b)).outcome

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Needed, *};
 use crate::results::record::Record;
 
-/// The paper's tables as they are printed.
+/// Returns the paper's tables as printed.
 fn paper() -> Artifacts {
     let records = |table: &crate::artifact::paper::PaperTable| crate::artifact::paper::records(table.name).unwrap();
     let artifact = |table| ArtifactNumbers::printed(records(table));
@@ -17,7 +17,7 @@ fn on(paper: &Artifacts, ours: &Artifacts) -> Vec<JudgedClaim<'static>> {
 }
 
 #[test]
-fn every_claim_about_a_table_is_settled_on_the_papers_own_tables() {
+fn claims_about_tables_are_decided_on_the_papers_tables() {
     for JudgedClaim { claim, paper, .. } in on(&paper(), &Artifacts::new()) {
         if claim.artifacts[0].starts_with("figure") {
             let reason = format!("{} is not printed as numbers", claim.artifacts[0]);
@@ -47,7 +47,7 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         ("table2-average", 6, 6, true),
         ("table2-highest", 6, 6, true),
         ("table3-lowest", 17, 18, true),
-        // The same cell.
+        // Both read the same cell.
         ("table3-margin-widens", 8, 9, false),
         ("table4-saturates", 1, 1, true),
         ("table4-perplexity-improves", 1, 1, true),
@@ -83,11 +83,11 @@ fn these_are_the_counts_on_the_papers_own_tables() {
     assert_eq!(counts, expected, "{}", render(&judged));
 }
 
-/// What each of the figures shows of a recovery, for one backbone: the error over the pruned model's, and the part of the
-/// channels whose error is less.
+/// For each recovery in a figure, for one backbone: its error relative to the pruned model's, and the share of channels
+/// with a lower error.
 type Shown = BTreeMap<&'static str, (f64, f64)>;
 
-/// The paper's sentences as numbers: existing methods leave 0.9 of the error, one of them exceeds it, ghosted leaves 0.4.
+/// Returns the paper's sentences as numbers: existing methods leave 0.9 of the error, one exceeds it, ghosted leaves 0.4.
 fn said() -> Shown {
     BTreeMap::from([
         ("none", (1.0, 0.0)),
@@ -100,7 +100,7 @@ fn said() -> Shown {
     ])
 }
 
-/// Records of all figures; of figure 3 the part of `M` that is anti-symmetric.
+/// Returns records of all figures; `antisymmetric` is the part of `M` in figure 3.
 fn figures(shown: &Shown, antisymmetric: f64) -> Artifacts {
     let mut artifacts = Artifacts::new();
     let mut add = |artifact: &str, depth, recovery: &str, metric: &str, value| {
@@ -159,7 +159,7 @@ fn every_claim_about_a_figure_can_hold_and_can_fail() {
 }
 
 #[test]
-fn a_method_without_a_cell_leaves_every_claim_open_that_compares_it() {
+fn method_without_cell_leaves_its_claims_open() {
     for missing in ["linearpatch-diag", "ghosted"] {
         let mut shown = said();
         shown.remove(missing);
@@ -186,7 +186,7 @@ fn a_method_without_a_cell_leaves_every_claim_open_that_compares_it() {
 }
 
 #[test]
-fn a_margin_that_is_wider_than_the_papers_bears_its_lower_bound_out() {
+fn wider_margin_than_the_papers_supports_its_lower_bound() {
     let outcome = |margin: f64| {
         let of = |(recovery, value)| {
             let mut record = samples::record("tiny-llama", 4, recovery, value);
@@ -240,7 +240,7 @@ fn every_claim_says_what_where_and_of_which_artifact() {
     }
     for claim in &all {
         assert!(!claim.says.is_empty() && !claim.place.is_empty() && !claim.over.is_empty(), "{}", claim.id);
-        // A sentence that stands here twice says how it is read each time.
+        // A sentence listed twice states its interpretation each time.
         let twins = all.iter().filter(|other| other.says == claim.says && other.id != claim.id);
         for twin in twins {
             assert!(claim.reading.is_some() && claim.reading != twin.reading, "{} and {}", claim.id, twin.id);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::claims;
 
-/// The paper's LaTeX; none where it is not beside the checkout, which CI does not accept.
+/// Reads the paper's LaTeX. `None` if it is not next to the checkout, which CI does not accept.
 #[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
 fn source() -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");
@@ -18,7 +18,7 @@ fn source() -> Option<String> {
     text
 }
 
-/// The lines as LaTeX reads them: each file where `\input` names it. `%% file: NAME` begins a file.
+/// Returns the lines as LaTeX reads them: each file where `\input` names it. `%% file: NAME` begins a file.
 fn lines(source: &str) -> Vec<&str> {
     let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut file = "";
@@ -67,7 +67,7 @@ impl Counters {
         }
     }
 
-    /// As claims cite a place.
+    /// Formats a location as claims cite it.
     fn place(&self) -> String {
         match (self.appendix, self.section, self.subsection) {
             (false, 0, _) => "Abstract".to_owned(),
@@ -88,9 +88,10 @@ impl Counters {
 }
 
 #[test]
-fn an_artifact_has_the_number_that_latex_gives_its_table_or_figure() {
+fn artifact_number_matches_latex_numbering() {
     let Some(source) = source() else { return };
-    let (mut counters, mut numbered) = (Counters::default(), Vec::new());
+    let mut counters = Counters::default();
+    let mut numbered = Vec::new();
     for line in lines(&source) {
         counters.read(line);
         for kind in ["tab:", "fig:"] {
@@ -100,7 +101,7 @@ fn an_artifact_has_the_number_that_latex_gives_its_table_or_figure() {
             }
         }
     }
-    // What each of our artifacts shows, by the paper's own name of it.
+    // What each of our artifacts contains, by the paper's own name.
     let shown = [
         ("figure1", "fig:boundary_mae"),
         ("figure2", "fig:main"),
@@ -126,7 +127,7 @@ fn an_artifact_has_the_number_that_latex_gives_its_table_or_figure() {
     let shown: BTreeSet<(String, String)> = shown.map(|(name, label)| (name.to_owned(), label.to_owned())).into();
     assert_eq!(BTreeSet::from_iter(numbered), shown);
 
-    // Each has a file of its own in `experiments/`, or stands in another's as `also`; the two lists show what they are called.
+    // Each has its own file in `experiments/`, or is listed in another's `also`; the two lists give the paper's names.
     let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     let text = |name: &str| fs::read_to_string(experiments.join(name).with_extension("yaml")).ok();
     let also: BTreeSet<String> = shown
@@ -142,7 +143,7 @@ fn an_artifact_has_the_number_that_latex_gives_its_table_or_figure() {
     assert!(text("table4").is_some_and(|text| text.contains("also: tableA3")));
 }
 
-/// The words of a sentence, LaTeX or plain, in threes: what is left of it whatever commands stand between.
+/// Returns the word triples of a sentence, LaTeX or plain, ignoring commands.
 fn threes(text: &str) -> BTreeSet<[String; 3]> {
     let mut plain = String::new();
     let mut rest = text.chars().peekable();
@@ -180,6 +181,6 @@ fn a_claim_stands_in_the_section_that_it_names() {
         assert!(2 * best >= said.len(), "{}: {:?} stands nowhere ({best} of {})", claim.id, claim.says, said.len());
         let named = claim.place.split(", ").next().unwrap_or_default();
         let there: Vec<&String> = sections.keys().filter(|place| found(place) == best).collect();
-        assert!(there.iter().any(|place| *place == named), "{}: {named}, but it stands in {there:?}", claim.id);
+        assert!(there.iter().any(|place| *place == named), "{}: {named}, but it is in {there:?}", claim.id);
     }
 }

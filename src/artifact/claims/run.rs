@@ -14,16 +14,16 @@ use crate::results::record::{DENSE, Record};
 #[derive(Debug, Clone, Default)]
 pub struct ArtifactNumbers {
     pub records: Vec<Record>,
-    /// What each of them is, record by record; nothing of what was never planned. Empty for those that the paper prints, and
-    /// where an older program made them.
+    /// The identity of each record; none for cells that were never planned. Empty for the paper's values and for runs
+    /// of older programs.
     pub identities: Vec<Leaves>,
-    /// What made them; none for those that the paper prints.
+    /// The run that made them; `None` for the paper's values.
     pub run: Option<ClaimRun>,
-    /// The same numbers with the items behind them; none for those that the paper prints.
+    /// Same numbers with the items behind them; none for those that the paper prints.
     pub stored: Option<Arc<StoredResults>>,
 }
 
-/// What made the numbers of an artifact.
+/// The run behind the numbers of an artifact.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClaimRun {
     /// Version and commit.
@@ -32,7 +32,7 @@ pub struct ClaimRun {
     pub gate: bool,
 }
 
-/// A number with what it is, where that is known.
+/// A number with its identity, if known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownNumber<'a> {
     pub(super) record: &'a Record,
@@ -40,12 +40,12 @@ pub(super) struct KnownNumber<'a> {
 }
 
 impl ArtifactNumbers {
-    /// Those that the paper prints.
+    /// Creates the numbers that the paper prints.
     pub fn printed(records: Vec<Record>) -> Self {
         Self { records, ..Self::default() }
     }
 
-    /// Those of a results folder.
+    /// Creates the numbers of a results folder.
     pub fn of(stored: StoredResults) -> Self {
         let identities = stored.numbers.iter().map(|number| stored.leaves(number).unwrap_or_default());
         let identities = if stored.identified() { identities.collect() } else { Vec::new() };
@@ -60,10 +60,10 @@ impl ArtifactNumbers {
     }
 }
 
-/// By name: `table2` and so on.
+/// Indexed by name: `table2` and so on.
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
-/// Which aspects of a number, and the words of its condition by which two runs have to have them alike.
+/// Which aspects of a number must agree between runs, and which part of its condition.
 type Level = (fn(&Aspect) -> bool, fn(&Record) -> Option<String>);
 
 /// Every aspect belongs to one.
@@ -87,9 +87,10 @@ const LEVELS: [Level; 4] = [
     ),
 ];
 
-/// Why the numbers of two runs may not be read together; none where they may, and of what the paper prints.
+/// Returns why the numbers of two runs may not be combined. `None` if they may, and for the paper's.
 pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &ArtifactNumbers)) -> Option<String> {
-    let (one, other) = (first.run.as_ref()?, second.run.as_ref()?);
+    let one = first.run.as_ref()?;
+    let other = second.run.as_ref()?;
     if one.program != other.program {
         return Some(format!("{a} is by {}, {b} by {}: make both again by one program", one.program, other.program));
     }
@@ -104,9 +105,10 @@ pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &A
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
-/// Something that both call the same and that is not one thing in both: the first aspect in which it is not.
+/// Returns the first setting in which a name means different things in the two runs.
 fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
-    let (one, other) = (called(level, first), called(level, second));
+    let one = called(level, first);
+    let other = called(level, second);
     let mut both = one.iter().filter_map(|(name, all)| Some((name, all, other.get(name)?)));
     let (name, all, others) = both.find(|(_, all, others)| all != others)?;
     let [own, theirs] = [all.difference(others).next(), others.difference(all).next()];
@@ -118,7 +120,7 @@ fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> O
     })
 }
 
-/// What a run calls so, by its name.
+/// Returns what a run calls by a name.
 fn called((is_of, name): &Level, of: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<Leaves>> {
     let mut all: BTreeMap<String, BTreeSet<Leaves>> = BTreeMap::new();
     for KnownNumber { record, identity } in of.known() {
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_condition_says_may_differ_and_one_name_means_one_thing() {
+    fn condition_may_differ_and_one_name_has_one_meaning() {
         let cell = |seed: u64, text: &str| {
             of(&json!({
                 "model": {"content": "1"}, "engine": {"dtype": "f32"}, "cut": {"depth": 4},
@@ -188,7 +190,7 @@ mod tests {
             "table2 and tableA7 differ in calibration.seed of llama/4/llm-streamline/ghosted"
         );
         assert_eq!(why(cell(0, "another's")), "table2 and tableA7 differ in calibration.text.bytes of c4");
-        // Of one name at another depth, too.
+        // With the same name at another depth, too.
         let mut half = cell(0, "c4's");
         half.insert(Aspect::new("engine.dtype"), Canonical::of(&json!("bf16")));
         let half = known(6, "c4", half);
@@ -196,10 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn another_program_or_gate_keeps_them_apart_and_so_does_an_older_one() {
+    fn program_gate_and_version_keep_results_apart() {
         let one = || numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![of(&json!({"cut": {"depth": 4}}))]);
         let with = |run: ClaimRun| ArtifactNumbers { run: Some(run), ..one() };
-        let (program, gate) = ("ghostlab 0.1.0 ab".to_owned(), true);
+        let program = "ghostlab 0.1.0 ab".to_owned();
+        let gate = true;
         assert!(why(&one(), &with(ClaimRun { program: "cd".into(), gate })).contains("by one program"));
         let open = with(ClaimRun { program, gate: false });
         assert_eq!(why(&one(), &open), "tableA7 was made with --no-gate, and the other not");

@@ -2,7 +2,7 @@
 
 use crate::results::record::{Condition, Record};
 
-/// An `acc_average` on 32 layers pruned by LLM-Streamline; the dense backbone where the depth is 0.
+/// Returns an `acc_average` on 32 layers pruned by LLM-Streamline, or the dense backbone at depth 0.
 pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -> Record {
     Record {
         condition: Condition {
@@ -20,7 +20,7 @@ pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -
     }
 }
 
-/// The same condition, another metric.
+/// Changes the metric of a record.
 pub(super) fn with_metric(mut record: Record, metric: &str) -> Record {
     record.metric = metric.to_owned();
     record

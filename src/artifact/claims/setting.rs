@@ -15,7 +15,7 @@ use crate::results::record::{Condition, Record};
 #[derive(Debug, Clone)]
 pub(super) struct ClaimSetting<'a> {
     records: Vec<&'a Record>,
-    /// Those of the dense backbone, which belong to every setting and part of one.
+    /// Records of the dense backbone, which apply to every setting but belong to none.
     dense: Vec<&'a Record>,
     /// Which part it is: `, depth 11`.
     part: String,
@@ -26,7 +26,7 @@ impl<'a> ClaimSetting<'a> {
         Self { records, dense: Vec::new(), part: String::new() }
     }
 
-    /// The same beside the dense backbone's records.
+    /// Adds the dense backbone's records.
     pub(super) fn beside(self, dense: Vec<&'a Record>) -> Self {
         Self { dense, ..self }
     }
@@ -36,27 +36,27 @@ impl<'a> ClaimSetting<'a> {
         Self { records, dense: self.dense.clone(), part: format!("{}, {name}", self.part) }
     }
 
-    /// Of the layers that this criterion selects.
+    /// Selects the records of a criterion.
     pub(super) fn criterion(&self, name: &str) -> Self {
         self.part(name, |of| of.criterion == name)
     }
 
-    /// Calibrated on this text.
+    /// Selects the records calibrated on a text.
     pub(super) fn corpus(&self, name: &str) -> Self {
         self.part(name, |of| of.calibrated().0 == name)
     }
 
-    /// Of operators computed from so many sequences.
+    /// Selects the records whose operators were solved on `count` sequences.
     pub(super) fn sequences(&self, count: usize) -> Self {
         self.part(&format!("{count} sequences"), |of| of.calibrated().1 == Some(count.to_string().as_str()))
     }
 
-    /// The cut that removes the fewest layers; cells that failed count too.
+    /// Selects the cut that removes the fewest layers, including failed cells.
     pub(super) fn shallowest(&self) -> Self {
         self.at(self.records.iter().map(|record| record.condition.depth).min())
     }
 
-    /// The cut that removes the most layers.
+    /// Selects the cut that removes the most layers.
     pub(super) fn deepest(&self) -> Self {
         self.at(self.records.iter().map(|record| record.condition.depth).max())
     }
@@ -66,27 +66,28 @@ impl<'a> ClaimSetting<'a> {
         self.part(&format!("depth {depth}"), |of| of.depth == depth)
     }
 
-    /// Whether the check, a comparison of the deepest cut with the shallowest, can be made at all: there are two of them.
+    /// Compares the deepest cut with the shallowest, if there are two.
     pub(super) fn between_depths(&self, check: impl FnOnce(&Self, &Self) -> ClaimCheck) -> ClaimCheck {
-        let (shallow, deep) = (self.shallowest(), self.deepest());
+        let shallow = self.shallowest();
+        let deep = self.deepest();
         if shallow.part == deep.part {
             return ClaimCheck::unknown(format!("there is no second depth{}", deep.part));
         }
         check(&deep, &shallow)
     }
 
-    /// The value of a recovery.
+    /// Returns the value of a recovery.
     pub(super) fn value(&self, metric: &str, recovery: &str) -> Quantity {
         let shown = |value| (value, format!("{} ({recovery}{})", short(value), self.part));
         Quantity::of(self.read(metric, recovery).map(shown))
     }
 
-    /// How many layers are removed, where all records agree on that.
+    /// Returns the number of removed layers, if all records agree.
     pub(super) fn depth(&self) -> f64 {
         self.records.first().map_or(f64::NAN, |record| record.condition.depth as f64)
     }
 
-    /// The value of the dense backbone.
+    /// Returns the value of the dense backbone.
     pub(super) fn of_dense(&self, metric: &str) -> Quantity {
         let known = |record: &&&Record| record.metric == metric && record.value.is_some();
         let record = self.dense.iter().find(known).copied();
@@ -95,8 +96,7 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
     }
 
-    /// The metrics of a family, one for each prompt, that any of these recoveries has a value of: for the others memory
-    /// did not suffice, or nobody asked.
+    /// Returns the metrics of a family, one per prompt, for which any of these recoveries has a value.
     pub(super) fn prompts(&self, family: &str, recoveries: &[&str]) -> Vec<String> {
         let of_family = |id: &str| Metric::find(id).is_ok_and(|metric| metric.family() == family);
         let asked = |record: &&&Record| recoveries.contains(&record.condition.recovery.as_str());
@@ -104,7 +104,7 @@ impl<'a> ClaimSetting<'a> {
         distinct(known.map(|record| &record.metric).filter(|id| of_family(id)))
     }
 
-    /// How far two values of a recovery and another may be apart by their deviations alone: the root of the squares' sum.
+    /// Returns the combined deviation of two values: the root of the sum of squares.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let deviation = |name: &str| {
             let fits = |record: &&&Record| record.metric == metric && record.condition.recovery == name;
@@ -115,7 +115,7 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
     }
 
-    /// The mean over recoveries.
+    /// Averages over recoveries.
     pub(super) fn mean(&self, metric: &str, recoveries: &[&str]) -> Quantity {
         Quantity::of(self.all(metric, recoveries).map(|values| {
             let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
@@ -123,7 +123,7 @@ impl<'a> ClaimSetting<'a> {
         }))
     }
 
-    /// The least value of several recoveries.
+    /// Returns the smallest value of several recoveries.
     pub(super) fn least(&self, metric: &str, recoveries: &[&str]) -> Quantity {
         Quantity::of(self.all(metric, recoveries).map(|values| {
             let (name, least) = strongest(|a, b| order(b, a), &values).unwrap_or(("none of them", f64::NAN));
@@ -131,10 +131,11 @@ impl<'a> ClaimSetting<'a> {
         }))
     }
 
-    /// Whether a recovery has the best value of all, alone or with others.
+    /// Checks whether a recovery has the best value, ties included.
     pub(super) fn best(&self, metric: &str, name: &str, rivals: &[&str]) -> ClaimCheck {
         let check = || {
-            let (better, own) = (better(metric)?, self.read(metric, name)?);
+            let better = better(metric)?;
+            let own = self.read(metric, name)?;
             let others = rivals.iter().filter(|rival| **rival != name);
             let known: Vec<(&str, f64)> =
                 others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
@@ -150,11 +151,13 @@ impl<'a> ClaimSetting<'a> {
         check().unwrap_or_else(ClaimCheck::unknown)
     }
 
-    /// By how much a recovery is better than the best of its rivals; below 0 where it is worse.
+    /// Returns the lead of a recovery over its best rival; negative if it is worse.
     pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
         let others: Vec<&str> = rivals.iter().copied().filter(|rival| *rival != name).collect();
         let lead = || {
-            let (better, own, others) = (better(metric)?, self.read(metric, name)?, self.all(metric, &others)?);
+            let better = better(metric)?;
+            let own = self.read(metric, name)?;
+            let others = self.all(metric, &others)?;
             let (rival, best) =
                 strongest(better, &others).ok_or_else(|| format!("{name} has no rival{}", self.part))?;
             let apart = (own - best).abs();
@@ -164,27 +167,29 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(lead())
     }
 
-    /// 1 and how many of its rivals are better.
+    /// Returns 1 plus the number of better rivals.
     pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
         let rank = || {
-            let (better, own, all) = (better(metric)?, self.read(metric, name)?, self.all(metric, rivals)?);
+            let better = better(metric)?;
+            let own = self.read(metric, name)?;
+            let all = self.all(metric, rivals)?;
             let rank = 1 + all.iter().filter(|(_, other)| better(*other, own).is_gt()).count();
             Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(own), all.len())))
         };
         Quantity::of(rank())
     }
 
-    /// `ghosted 60.10 > replaceme-ls 59.45`
+    /// Formats `ghosted 60.10 > replaceme-ls 59.45`.
     fn pair(&self, (one, a): (&str, f64), (other, b): (&str, f64)) -> String {
         format!("{one} {} {} {other} {}{}", short(a), sign(order(a, b)), short(b), self.part)
     }
 
-    /// All of them, or which are missing.
+    /// Returns all values, or which are missing.
     fn all<'n>(&self, metric: &str, names: &[&'n str]) -> Result<Vec<(&'n str, f64)>, String> {
         names.iter().map(|&name| Ok((name, self.read(metric, name)?))).collect()
     }
 
-    /// The value of the one record of a recovery, as a table prints it.
+    /// Returns the printed value of a recovery's only record.
     fn read(&self, metric: &str, recovery: &str) -> Result<f64, String> {
         let fits = |record: &&&Record| record.metric == metric && record.condition.recovery == recovery;
         let found: Vec<&Record> = self.records.iter().filter(fits).copied().collect();
@@ -198,9 +203,10 @@ impl<'a> ClaimSetting<'a> {
     }
 }
 
-/// The value of a record that has one, unless it is a time that is noise.
+/// Returns the value of a record, unless it is missing or an unstable time.
 fn usable(record: &Record, of: &str) -> Result<f64, String> {
-    let (value, error) = (record.value.unwrap_or(f64::NAN), record.error.unwrap_or_default());
+    let value = record.value.unwrap_or(f64::NAN);
+    let error = record.error.unwrap_or_default();
     match record.noise() {
         None => Ok(value),
         Some(part) => Err(format!(
@@ -229,7 +235,7 @@ fn better(metric: &str) -> Result<Better, String> {
     }
 }
 
-/// The first of the best.
+/// Returns the first of the best.
 fn strongest<'n>(better: Better, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
     let stronger = |best: (&'n str, f64), other: (&'n str, f64)| {
         if better(other.1, best.1).is_gt() { other } else { best }
@@ -237,12 +243,12 @@ fn strongest<'n>(better: Better, values: &[(&'n str, f64)]) -> Option<(&'n str, 
     values.iter().copied().reduce(stronger)
 }
 
-/// What a reader sees of a value.
+/// Rounds a value as tables print it.
 fn printed(metric: &str, value: f64) -> f64 {
     Metric::find(metric).map_or(value, |metric| Metric::printed(value, metric.decimals))
 }
 
-/// Why there is not exactly one record, and, where there are several, in what they differ.
+/// Explains why there is not exactly one record, and how several differ.
 fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
     type Field = fn(&Condition) -> String;
     const FIELDS: [(&str, Field); 6] = [

@@ -1,4 +1,4 @@
-//! What the questions read, and what becomes of numbers that are missing.
+//! Reads of a setting, and the handling of missing numbers.
 
 use super::super::number::Judgement;
 use super::super::samples::{record, with_metric};
@@ -8,7 +8,7 @@ const ACCURACY: &str = "acc_average";
 const PERPLEXITY: &str = "ppl_average";
 const ALL: [&str; 3] = ["none", "replaceme-ls", "ghosted"];
 
-/// Llama-3-8B, 7 layers, table 2 of the paper.
+/// Returns Llama-3-8B with 7 layers removed, from table 2 of the paper.
 fn table() -> Vec<Record> {
     vec![record("a", 7, "none", 40.70), record("a", 7, "replaceme-ls", 59.45), record("a", 7, "ghosted", 60.10)]
 }
@@ -92,7 +92,7 @@ fn a_rival_that_is_missing_leaves_it_open() {
         assert_eq!(of.rank(ACCURACY, "ghosted", &ALL).at_most(2.0), ClaimCheck::unknown(reason.into()));
         assert_eq!(of.mean(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
         assert_eq!(of.least(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
-        // Whoever is missing, one that is known to be better decides.
+        // One known better method decides, whichever numbers are missing.
         assert_eq!(of.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
     assert_eq!(of(&with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
@@ -149,7 +149,7 @@ fn the_parts_of_a_calibration_are_told_apart() {
 }
 
 #[test]
-fn a_time_whose_deviation_is_noise_decides_nothing_and_says_how_large_it_is() {
+fn noisy_time_decides_nothing_and_shows_its_deviation() {
     let time = |depth: usize, recovery: &str, value: f64, error: f64| Record {
         error: Some(error),
         ..with_metric(record("a", depth, recovery, value), "prefill_ms:seq=8:batch=1")

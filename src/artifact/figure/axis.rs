@@ -8,7 +8,7 @@ pub enum Scale {
     Log,
 }
 
-/// What an axis says.
+/// Labels of an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Axis {
     pub label: String,
@@ -18,7 +18,7 @@ pub struct Axis {
 }
 
 impl Scale {
-    /// Why there may be nothing to draw.
+    /// Explains why a scale may hide values.
     pub(super) fn hides(self) -> &'static str {
         match self {
             Self::Linear => "every value is missing or not finite",
@@ -28,12 +28,12 @@ impl Scale {
 }
 
 impl Axis {
-    /// Whether a value has a place on it.
+    /// Returns whether the scale can show a value.
     pub(super) fn shows(&self, value: f64) -> bool {
         self.scale == Scale::Linear || value > 0.0
     }
 
-    /// The label with its unit.
+    /// Returns the label with its unit.
     pub(super) fn title(&self) -> String {
         if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
     }
@@ -43,12 +43,12 @@ impl Axis {
 const LARGEST: f64 = 1e150;
 const SMALLEST: f64 = 1e-150;
 
-/// A value that can be drawn: not NaN and not infinite.
+/// Returns a finite value.
 pub(super) fn drawable(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.is_finite() && v.abs() <= LARGEST).map(|v| if v.abs() < SMALLEST { 0.0 } else { v })
 }
 
-/// Half the length of an error bar; 0 where there is none.
+/// Returns half the length of an error bar, or 0.
 pub(super) fn size(error: Option<f64>) -> f64 {
     drawable(error).unwrap_or(0.0).abs()
 }
@@ -68,7 +68,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// The range of the values that `scale` can show; None where it can show none.
+    /// Returns the range of the values that `scale` can show, if any.
     pub(super) fn of(values: impl IntoIterator<Item = f64>, scale: Scale) -> Option<Self> {
         values.into_iter().filter(|v| scale == Scale::Linear || *v > 0.0).fold(None, |range, v| {
             let (low, high) = range.map_or((v, v), |range: Self| (range.low.min(v), range.high.max(v)));
@@ -76,7 +76,7 @@ impl Range {
         })
     }
 
-    /// With 0 for bars, which start there; on a log axis, with the power of ten below the least value.
+    /// Extends the range to 0 for bars, or to the next lower power of ten on a log axis.
     pub(super) fn with_base(self) -> Self {
         let (low, high) = match self.scale {
             Scale::Linear if self.low == 0.0 && self.high == 0.0 => (0.0, 1.0),
@@ -87,10 +87,11 @@ impl Range {
         Self { low, high, ..self }
     }
 
-    /// With a little room at both ends; where `zero`, down to 0 if that is near.
+    /// Adds margins at both ends; with `zero`, extends to a nearby 0.
     pub(super) fn with_room(self, zero: bool) -> Self {
         let scale = self.scale;
-        let (mut low, mut high) = (forward(self.low, scale), forward(self.high, scale));
+        let mut low = forward(self.low, scale);
+        let mut high = forward(self.high, scale);
         if high - low <= 1e-9 * high.abs().max(low.abs()) {
             let half = if high == 0.0 || scale == Scale::Log { 0.5 } else { high.abs() * 0.05 };
             (low, high) = (low - half, high + half);
@@ -101,13 +102,12 @@ impl Range {
         Self { low: back(low, scale), high: back(high + room, scale), scale }
     }
 
-    /// Exactly as far as the values, unless they are all the same.
+    /// Fits the range exactly to the values, unless they are all equal.
     pub(super) fn exactly(self) -> Self {
         if self.high > self.low { self } else { self.with_room(false) }
     }
 
-    /// As far as whole ticks, at most about `most` of them: what the axis ends with is a number that it says. A log axis
-    /// stays as it is.
+    /// Extends the range to ticks, at most about `most`, so that its ends are labelled. A log axis stays.
     pub(super) fn with_end_ticks(self, most: usize) -> Self {
         let mut range = self;
         // A longer axis may have longer steps; it settles at once.
@@ -123,12 +123,12 @@ impl Range {
         range
     }
 
-    /// The low end, where the axis is linear and does not show 0.
+    /// Returns the low end of a linear axis that does not show 0.
     pub(super) fn begins_above_zero(&self) -> Option<f64> {
         (self.scale == Scale::Linear && self.low > 0.0).then_some(self.low)
     }
 
-    /// From one tick of a linear axis to the next.
+    /// Returns the tick distance of a linear axis.
     fn step(&self, most: usize) -> f64 {
         let rough = (self.high - self.low) / most.clamp(2, 20) as f64;
         let power = 10f64.powf(rough.log10().floor());
@@ -136,16 +136,17 @@ impl Range {
         steps.into_iter().find(|step| *step >= rough * (1.0 - 1e-9)).unwrap_or(10.0 * power)
     }
 
-    /// Where a value lies: 0 at the low end, 1 at the high end. What lies beyond is put on the end.
+    /// Maps a value to 0 (low end) to 1 (high end), clamped.
     pub(super) fn place(&self, value: f64) -> f64 {
-        let (low, high) = (forward(self.low, self.scale), forward(self.high, self.scale));
+        let low = forward(self.low, self.scale);
+        let high = forward(self.high, self.scale);
         if self.scale == Scale::Log && value <= 0.0 {
             return 0.0;
         }
         ((forward(value, self.scale) - low) / (high - low)).clamp(0.0, 1.0)
     }
 
-    /// Where bars start.
+    /// Returns the value at which bars start.
     pub(super) fn base(&self) -> f64 {
         match self.scale {
             Scale::Linear => 0.0,
@@ -153,7 +154,7 @@ impl Range {
         }
     }
 
-    /// At most about `most` ticks at round numbers.
+    /// Returns at most about `most` ticks at round numbers.
     pub(super) fn ticks(&self, most: usize) -> Vec<Tick> {
         let most = most.clamp(2, 20);
         if self.scale == Scale::Log
@@ -162,16 +163,18 @@ impl Range {
             return ticks;
         }
         let step = self.step(most);
-        let (first, last) = ((self.low / step - 1e-9).ceil(), (self.high / step + 1e-9).floor());
+        let first = (self.low / step - 1e-9).ceil();
+        let last = (self.high / step + 1e-9).floor();
         let count = (last - first).clamp(-1.0, 40.0) as i64;
         let numbers =
             (0..=count).map(|i| (first + i as f64) * step).filter(|at| self.scale == Scale::Linear || *at > 0.0);
         numbers.map(|at| Tick { at, text: stepped(at, step, self.high.abs().max(self.low.abs())) }).collect()
     }
 
-    /// Powers of ten, with 2 and 5 times them where there is room; None where fewer than three are in the range.
+    /// Returns powers of ten, with 2 and 5 times them if there is room. `None` if fewer than three are in range.
     fn powers(&self, most: usize) -> Option<Vec<Tick>> {
-        let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
+        let first = self.low.log10().floor() as i32;
+        let last = self.high.log10().ceil() as i32;
         let within = |at: f64| at >= self.low * (1.0 - 1e-9) && at <= self.high * (1.0 + 1e-9);
         let every = |step: usize, factors: &[f64]| -> Vec<f64> {
             let powers = (first..=last).filter(|power| power.rem_euclid(step as i32) == 0);
@@ -198,7 +201,7 @@ fn back(value: f64, scale: Scale) -> f64 {
     }
 }
 
-/// A multiple of `step` with the decimals that the step needs; `largest` decides for all ticks alike about powers of ten.
+/// Formats a multiple of `step` with the decimals that it needs; `largest` decides about powers of ten for all ticks.
 fn stepped(at: f64, step: f64, largest: f64) -> String {
     if at.abs() < step / 2.0 {
         return "0".to_owned();
@@ -210,7 +213,7 @@ fn stepped(at: f64, step: f64, largest: f64) -> String {
     format!("{at:.decimals$}")
 }
 
-/// `value` with `digits` significant digits: 0.0123, 4.56, 123, 2×10⁷.
+/// Formats `digits` significant digits: 0.0123, 4.56, 123, 2×10⁷.
 pub(super) fn significant(value: f64, digits: usize) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -218,7 +221,7 @@ pub(super) fn significant(value: f64, digits: usize) -> String {
     if !(1e-4..1e6).contains(&value.abs()) {
         return scientific(value, digits);
     }
-    // Of the rounded value: 9.996 has three digits as 10.0.
+    // Digits of the rounded value: 9.996 has three digits as 10.0.
     let rounded: f64 = format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value);
     let exponent = rounded.abs().log10().floor() as i32;
     let decimals = (digits as i32 - 1 - exponent).max(0) as usize;
@@ -249,12 +252,12 @@ impl Decimals {
     }
 }
 
-/// `value` with all its digits, and not one more: 7, 0.5.
+/// Formats all digits of a value and no more: 7, 0.5.
 pub(super) fn plain(value: f64) -> String {
     if value == 0.0 || (1e-4..1e6).contains(&value.abs()) { value.to_string() } else { scientific(value, 3) }
 }
 
-/// 1.5×10⁻⁷; 10⁻⁷ where the mantissa is 1 with one digit.
+/// Formats 1.5×10⁻⁷, or 10⁻⁷ if the mantissa is 1 with one digit.
 fn scientific(value: f64, digits: usize) -> String {
     let text = format!("{value:.*e}", digits.saturating_sub(1));
     let Some((mantissa, exponent)) = text.split_once('e') else { return text };
@@ -305,7 +308,8 @@ mod tests {
         for (low, high) in [(0.0, 1.69), (0.0, 0.98), (31.2, 67.5), (-0.3, 0.52), (0.0, 3e-7), (-1e150, 1e150)] {
             let range = Range::of([low, high], Scale::Linear).unwrap().with_end_ticks(5);
             let ticks = range.ticks(5);
-            let (first, last) = (range.place(ticks[0].at), range.place(ticks[ticks.len() - 1].at));
+            let first = range.place(ticks[0].at);
+            let last = range.place(ticks[ticks.len() - 1].at);
             assert!(first.abs() < 1e-9 && (last - 1.0).abs() < 1e-9, "{low} to {high}: {ticks:?}");
             assert!(range.low <= low && range.high >= high);
         }

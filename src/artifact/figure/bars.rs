@@ -12,7 +12,7 @@ use crate::style::Dash;
 /// A number of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct BarValue {
-    /// None, or a number that is not finite: there is no bar, and [`BarChart::missing`] in its place.
+    /// `None` or a non-finite number: no bar is drawn, but the text of [`BarChart::missing`].
     pub value: Option<f64>,
     /// Half the length of the error bar, in the value's unit.
     pub error: Option<f64>,
@@ -30,7 +30,7 @@ impl From<Option<f64>> for BarValue {
     }
 }
 
-/// What is drawn of one method.
+/// Data of one method.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series<T = BarValue> {
     /// Decides the colour and the marker: see [`palette::of`].
@@ -54,13 +54,13 @@ pub struct BarChart {
     /// The groups' names, below the bars.
     pub groups: Vec<String>,
     pub series: Vec<Series>,
-    /// What stands where a value is missing: `failed`, `–`.
+    /// Text in place of a missing value: `failed`, `–`.
     pub missing: String,
 }
 
 /// A bar is not wider than this, however few there are.
-const WIDEST: f64 = 36.0;
-/// Of a bar's room, the part it fills.
+const MAX_BAR_WIDTH: f64 = 36.0;
+/// Share of a bar's slot that it fills.
 const FILLED: f64 = 0.82;
 /// Between two groups, in bars.
 const APART: f64 = 0.7;
@@ -83,7 +83,8 @@ impl BarChart {
                 .found(series.values.len().to_string()));
         }
         let numbers = self.series.iter().flat_map(|series| &series.values).filter_map(|value| {
-            let (number, error) = (drawable(value.value)?, size(value.error));
+            let number = drawable(value.value)?;
+            let error = size(value.error);
             Some([number - error, number, number + error])
         });
         let range = Range::of(numbers.flatten(), self.axis.scale)
@@ -91,7 +92,7 @@ impl BarChart {
         Ok(self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene))
     }
 
-    /// What stands at a value's bar.
+    /// Formats the label of a bar.
     fn label(&self, value: BarValue, decimals: Decimals) -> String {
         drawable(value.value).map_or_else(|| self.missing.clone(), |number| decimals.write(number))
     }
@@ -109,7 +110,7 @@ impl BarChart {
         let foot = if negative { room } else { 0.0 };
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: room, foot, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
-        let groups = Groups::of(&frame, (self.groups.len(), self.series.len()), APART, WIDEST);
+        let groups = Groups::of(&frame, (self.groups.len(), self.series.len()), APART, MAX_BAR_WIDTH);
         let pitch = groups.pitch;
         for (i, series) in self.series.iter().enumerate() {
             let style = palette::of(&series.method);
@@ -125,7 +126,7 @@ impl BarChart {
         groups.names(scene, &self.groups, frame.bottom + MARKERS + GAP)
     }
 
-    /// A bar about `x` with its error and its label; the label alone where the axis cannot show the value.
+    /// Draws a bar around `x` with error and label, or the label alone if the axis cannot show the value.
     fn bar(
         &self,
         scene: &mut Scene,
@@ -145,7 +146,8 @@ impl BarChart {
             ends = (base.max(y), base.min(y));
             if let Some(error) = drawable(value.error) {
                 // With an edge, to be seen on the bar too.
-                let (low, high) = (frame.y(number - error.abs()), frame.y(number + error.abs()));
+                let low = frame.y(number - error.abs());
+                let high = frame.y(number + error.abs());
                 scene.line(&[(x, low), (x, high)], SURFACE, 2.4, Dash::Solid);
                 frame.whisker(scene, x, (number - error.abs(), number + error.abs()), TEXT);
                 ends = (ends.0.max(low), ends.1.min(high));
@@ -167,7 +169,7 @@ enum LabelPlace {
 
 impl LabelPlace {
     fn of(widest: f64, pitch: f64) -> Self {
-        if widest + 1.0 <= pitch.min(WIDEST) {
+        if widest + 1.0 <= pitch.min(MAX_BAR_WIDTH) {
             Self::Level
         } else if pitch >= font::SIZE {
             Self::Upwards
@@ -215,12 +217,12 @@ pub struct Dots {
 
 /// Between two groups, in columns.
 const BETWEEN_DOTS: f64 = 1.0;
-/// Of a dot, in points.
+/// Radius of a dot, in points.
 const DOT: f64 = 1.8;
 /// Share of a column's width that its dots take.
 const SPREAD: f64 = 0.75;
 /// A column is not wider than this, however few there are.
-const WIDEST_DOTS: f64 = 24.0;
+const MAX_DOTS_WIDTH: f64 = 24.0;
 
 impl Dots {
     /// # Errors
@@ -240,7 +242,7 @@ impl Dots {
         let keys: Vec<(Key, String)> = self.methods.iter().map(Series::key).collect();
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
-        let groups = Groups::of(&frame, (self.groups.len(), self.methods.len()), BETWEEN_DOTS, WIDEST_DOTS);
+        let groups = Groups::of(&frame, (self.groups.len(), self.methods.len()), BETWEEN_DOTS, MAX_DOTS_WIDTH);
         for (i, method) in self.methods.iter().enumerate() {
             let look = palette::of(&method.method);
             for (j, values) in method.values.iter().enumerate() {

@@ -14,7 +14,7 @@ use crate::style::{Dash, Marker};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     pub x: f64,
-    /// None, or a number that is not finite: the line has a gap.
+    /// `None` or a non-finite number: the line has a gap.
     pub y: Option<f64>,
     /// Half the length of the error bar, or half the width of the band.
     pub error: Option<f64>,
@@ -53,7 +53,7 @@ pub struct Curves {
 
 /// Between the points of two lines at the same x, in points of print.
 const APART: f64 = 3.6;
-/// The size of a marker, small enough for the caps of a whisker to be seen beside it.
+/// Size of a marker, small enough to see the caps of a whisker next to it.
 const MARKER: f64 = 1.8;
 /// The most points of a line with markers.
 const MARKED: usize = 40;
@@ -82,9 +82,10 @@ impl Curves {
         Ok(self.draw_on(around, (xs, ys), scene))
     }
 
-    /// x, y and error of a point that the axes can show.
+    /// Returns x, y and error of a point that the axes can show.
     fn seen(&self, point: &Point) -> Option<(f64, f64, f64)> {
-        let (x, y) = (drawable(Some(point.x))?, drawable(point.y)?);
+        let x = drawable(Some(point.x))?;
+        let y = drawable(point.y)?;
         (self.x.shows(x) && self.y.shows(y)).then(|| (x, y, size(point.error)))
     }
 
@@ -143,7 +144,7 @@ impl Curves {
         frame.x_axis(scene, &self.x, &ticks, &xs)
     }
 
-    /// The axis of values; where it does not begin at 0, with where it begins.
+    /// Returns the value axis, labelled with its start if that is not 0.
     fn said(&self, ys: &Range, width: Width) -> Axis {
         let mut axis = self.y.clone();
         if ys.begins_above_zero().is_some()
@@ -155,7 +156,7 @@ impl Curves {
         axis
     }
 
-    /// Every x, ascending.
+    /// Returns every x in ascending order.
     fn all_x(&self) -> Vec<f64> {
         let points = self.lines.iter().flat_map(|line| &line.points);
         let mut at: Vec<f64> = points.filter_map(|point| Some(self.seen(point)?.0)).collect();
@@ -164,15 +165,14 @@ impl Curves {
         at
     }
 
-    /// From one line's points to the next line's at the same x, in points of print, on an axis of `room`: no more than half
-    /// of what lies between two x.
+    /// Returns the offset between lines at one x, in points, at most half the distance between two x.
     fn apart(&self, xs: &Range, room: f64) -> f64 {
         let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.place(x) * room).collect();
         let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         (nearest / (2.0 * self.lines.len() as f64)).min(APART)
     }
 
-    /// The stretches of a line between its gaps.
+    /// Splits a line at its gaps.
     fn runs(&self, line: &Line) -> Vec<Vec<(f64, f64, f64)>> {
         let seen: Vec<_> = line.points.iter().map(|point| self.seen(point)).collect();
         let runs = seen.split(Option::is_none).filter(|run| !run.is_empty());
@@ -196,8 +196,8 @@ impl Curves {
     }
 }
 
-/// A path with at most four places per [`COLUMN`]: the first, the lowest, the highest and the last, in their order. It
-/// looks the same, and thousands of channels do not make a file of megabytes.
+/// Thins a path to at most four points per [`COLUMN`]: first, lowest, highest and last. It looks the same and keeps files
+/// small.
 pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
     let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
     let kept = |column: &[ScenePoint]| {

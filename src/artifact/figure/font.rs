@@ -24,7 +24,7 @@ const LINE_PER_EM: f64 = 2384.0 / 2048.0;
 /// plotters gives whole pixels; a width is measured at this many to the em.
 const FINE: f64 = 1000.0;
 
-/// The font as a TrueType file.
+/// Returns the font as a TrueType file.
 pub(super) fn data() -> &'static [u8] {
     dejavu::sans::regular()
 }
@@ -39,12 +39,12 @@ pub(super) fn load() -> Result<()> {
     if loaded { Ok(()) } else { Err(Error::job("the font of the figures cannot be read").found(NAME)) }
 }
 
-/// The font at a size in pixels to the em.
+/// Returns the font at a size in pixels per em.
 pub(super) fn sized(em: f64) -> FontDesc<'static> {
     FontDesc::new(FontFamily::Name(NAME), em * LINE_PER_EM, FontStyle::Normal)
 }
 
-/// The width of a line at [`SIZE`], in points. The font must be [loaded](load).
+/// Returns the width of a line at [`SIZE`] in points. The font must be [loaded](load).
 pub(super) fn width(text: &str) -> f64 {
     match sized(FINE).layout_box(text) {
         Ok(((left, _), (right, _))) => f64::from(right - left) / FINE * SIZE,
@@ -53,12 +53,12 @@ pub(super) fn width(text: &str) -> f64 {
     }
 }
 
-/// The widest of some lines, in points; 0 of none.
+/// Returns the width of the widest line in points, or 0.
 pub(super) fn widest<'a>(lines: impl IntoIterator<Item = &'a str>) -> f64 {
     lines.into_iter().map(width).fold(0.0, f64::max)
 }
 
-/// `text` in lines of at most `room` points, broken at spaces and after hyphens; a word that is wider is shortened.
+/// Breaks `text` into lines of at most `room` points at spaces and after hyphens; longer words are shortened.
 pub(super) fn wrap(text: &str, room: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let words = text.split_whitespace().flat_map(|word| {
@@ -77,7 +77,7 @@ pub(super) fn wrap(text: &str, room: f64) -> Vec<String> {
     lines.iter().map(|line| shorten(line.trim_end(), room)).collect()
 }
 
-/// `text`, or as much of it as has room in `room` points before an ellipsis.
+/// Shortens `text` to `room` points with an ellipsis.
 pub(super) fn shorten(text: &str, room: f64) -> String {
     if width(text) <= room {
         return text.to_owned();

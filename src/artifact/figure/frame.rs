@@ -1,5 +1,5 @@
-//! What bars and curves share: the place of the plot in its figure, the legend in rows above it, where it covers nothing, the value
-//! axis and its grid.
+//! Shared by bars and curves: the position of the plot in its figure, the legend in rows above it, the value axis and
+//! its grid.
 
 use super::axis::{Axis, Range, Tick};
 use super::font;
@@ -27,7 +27,7 @@ impl Width {
     }
 }
 
-/// What stands around a drawing.
+/// Elements around a drawing.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Surroundings {
     /// For readers who hear the figure; not drawn.
@@ -49,14 +49,14 @@ pub(super) const CAP: f64 = 3.0;
 /// From the middle of a line of text to its baseline.
 pub(super) const HALF: f64 = font::SIZE * 0.36;
 
-/// Words across the top of the whole figure; gives where the next part begins.
+/// Draws the heading of the figure, and returns where the next part begins.
 pub(super) fn heading_lines(scene: &mut Scene, words: &str) -> f64 {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
     let end = scene.lines((MARGIN, MARGIN), &lines, Anchor::Start);
     if lines.is_empty() { MARGIN } else { end + 2.0 }
 }
 
-/// A note below everything, and the figure's end.
+/// Draws a note below everything, and ends the figure.
 pub(super) fn end(scene: &mut Scene, words: &str, below: f64) {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
     let gap = if lines.is_empty() { 0.0 } else { GAP };
@@ -76,7 +76,7 @@ pub(super) struct Frame {
     range: Range,
 }
 
-/// What the frame is made for.
+/// Requirements of the frame.
 #[derive(Debug)]
 pub(super) struct FramePlan<'a> {
     pub(super) around: &'a Surroundings,
@@ -94,7 +94,8 @@ impl Frame {
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
         let FramePlan { around: Surroundings { width, heading, .. }, axis, range, entries, head, foot, aside } = plan;
         let width = *width;
-        let (start, end) = (MARGIN, scene.width - MARGIN);
+        let start = MARGIN;
+        let end = scene.width - MARGIN;
         let headed = heading_lines(scene, heading);
         let below = legend(scene, entries, (start, end, headed));
         let title = font::wrap(&axis.title(), end - start);
@@ -109,39 +110,39 @@ impl Frame {
         frame
     }
 
-    /// The ticks of the value axis.
+    /// Returns the ticks of the value axis.
     fn ticks(width: Width, range: &Range) -> Vec<Tick> {
         range.ticks(Self::most_ticks(width))
     }
 
-    /// As many ticks as the value axis has room for.
+    /// Returns the number of ticks that fit on the value axis.
     pub(super) fn most_ticks(width: Width) -> usize {
         (width.plot_height() / (2.4 * font::LINE)) as usize
     }
 
-    /// How wide the plot will be with nothing aside.
+    /// Returns the width of the plot without side labels.
     pub(super) fn room(width: Width, range: &Range) -> f64 {
         let ticks = Self::ticks(width, range);
         let widest = font::widest(ticks.iter().map(|tick| tick.text.as_str()));
         width.points() - 2.0 * MARGIN - GAP - widest
     }
 
-    /// How far down a value lies.
+    /// Returns the vertical position of a value.
     pub(super) fn y(&self, value: f64) -> f64 {
         self.bottom - self.foot - self.range.place(value) * (self.bottom - self.top - self.head - self.foot)
     }
 
-    /// Where bars start.
+    /// Returns the position at which bars start.
     pub(super) fn base(&self) -> f64 {
         self.y(self.range.base())
     }
 
-    /// The line of an axis.
+    /// Draws the line of an axis.
     pub(super) fn axis_line(&self, scene: &mut Scene, y: f64) {
         scene.line(&[(self.left, y), (self.right, y)], TEXT, 0.8, Dash::Solid);
     }
 
-    /// The axis below the plot with its ticks and title; gives where what stands below it can begin.
+    /// Draws the axis below the plot with ticks and title, and returns where the next part can begin.
     pub(super) fn x_axis(&self, scene: &mut Scene, axis: &Axis, ticks: &[Tick], xs: &Range) -> f64 {
         self.axis_line(scene, self.bottom);
         let baseline = self.bottom + GAP + font::LINE * 0.8;
@@ -155,15 +156,15 @@ impl Frame {
         scene.lines((middle, baseline + GAP), &title, Anchor::Middle)
     }
 
-    /// How far to the right a value of an axis lies.
+    /// Returns the horizontal position of a value.
     pub(super) fn x(&self, xs: &Range, value: f64) -> f64 {
         self.left + xs.place(value) * (self.right - self.left)
     }
 
-    /// An error, from the lower to the upper end of its bar, as a line with two caps. They are wider than a marker, so that one
-    /// that is shorter than it is seen too.
+    /// Draws an error bar with caps wider than a marker, so that short ones stay visible.
     pub(super) fn whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {
-        let (low, high) = (self.y(lower), self.y(upper));
+        let low = self.y(lower);
+        let high = self.y(upper);
         let cap = |y: f64| ((x - CAP, y), (x + CAP, y));
         for (from, to) in [((x, low), (x, high)), cap(low), cap(high)] {
             scene.line(&[from, to], colour, 0.8, Dash::Solid);
@@ -181,7 +182,8 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// `apart` lies between two groups, in columns; a column is not wider than `widest`, however few there are.
+    /// Divides a frame into groups and columns. `apart` is the gap between groups, in columns; columns are at most
+    /// `widest` wide.
     pub(super) fn of(frame: &Frame, (groups, columns): (usize, usize), apart: f64, widest: f64) -> Self {
         let width = (frame.right - frame.left) / groups as f64;
         Self { left: frame.left, width, columns, pitch: (width / (columns as f64 + apart)).min(widest) }
@@ -191,12 +193,12 @@ impl Groups {
         self.left + (group as f64 + 0.5) * self.width
     }
 
-    /// The middle of a group's column.
+    /// Returns the middle of a group's column.
     pub(super) fn column(&self, group: usize, column: usize) -> f64 {
         self.middle(group) + (column as f64 + 0.5 - self.columns as f64 / 2.0) * self.pitch
     }
 
-    /// The groups' names from `below` down; gives where they end.
+    /// Draws the group names from `below` down, and returns where they end.
     pub(super) fn names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
         let mut write = |(group, name): (usize, &String)| {
             scene.lines((self.middle(group), below), &font::wrap(name, self.width - GAP), Anchor::Middle)
@@ -205,7 +207,7 @@ impl Groups {
     }
 }
 
-/// What stands before a label.
+/// Symbol before a label.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Key {
     /// A bar of a method, with its marker.
@@ -238,18 +240,19 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
         entries.iter().map(|(key, label)| font::shorten(label, room - key.width() - GAP)).collect();
     let cell = |((key, _), label): (&(Key, String), &String)| key.width() + GAP + font::width(label) + APART;
     let cells: Vec<f64> = entries.iter().zip(&labels).map(cell).collect();
-    // Of each column the widest cell.
+    // The widest cell of each column.
     let columns = |count: usize| -> Vec<f64> {
         (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
     };
     let fits = |count: &usize| columns(*count).iter().sum::<f64>() - APART <= room;
     let most = (1..=entries.len()).rev().find(fits).unwrap_or(1);
-    // As few columns as the rows need: 7 entries are 4 + 3 and not 5 + 2.
+    // Balanced columns for the required number of rows: 7 entries become 4 + 3, not 5 + 2.
     let rows = entries.len().div_ceil(most);
     let even = columns(entries.len().div_ceil(rows.max(1)).max(1));
     let widths = if even.iter().sum::<f64>() - APART <= room { even } else { columns(most) };
     for (i, ((key, _), label)) in entries.iter().zip(&labels).enumerate() {
-        let (row, column) = (i / widths.len(), i % widths.len());
+        let row = i / widths.len();
+        let column = i % widths.len();
         let x = left + widths[..column].iter().sum::<f64>();
         let middle = top + ROW * (row as f64 + 0.5);
         draw_key(scene, *key, (x, middle));
@@ -258,7 +261,7 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
     top + rows as f64 * ROW
 }
 
-/// A key whose left end is at a place.
+/// Draws a legend key with its left end at a position.
 fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     let end = x + key.width();
     match key {
@@ -274,7 +277,8 @@ fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
             }
         }
         Key::Block { fill, border, dash } => {
-            let (from, to) = ((x, y - 4.0), (end, y + 4.0));
+            let from = (x, y - 4.0);
+            let to = (end, y + 4.0);
             if let Some(fill) = fill {
                 scene.rect(from, to, fill);
             }
@@ -284,7 +288,7 @@ fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     }
 }
 
-/// A line with a head at its end.
+/// Draws a line with an arrow head.
 pub(super) fn arrow(scene: &mut Scene, places: &[ScenePoint], colour: Colour) {
     const HEAD: f64 = 3.6;
     let [.., before, tip] = places else { return };

@@ -21,7 +21,7 @@ pub struct DiagramRow {
 /// For each selection three stacks side by side. Layer 0 is at the bottom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDiagram {
-    /// Of the dense backbone.
+    /// Layers of the dense backbone.
     pub layers: usize,
     /// At most one in a column, two on a page.
     pub selections: Vec<DiagramRow>,
@@ -58,7 +58,7 @@ impl LayerDiagram {
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let most = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > most {
-            return Err(Error::bad_input("a diagram of layers cannot show so many selections")
+            return Err(Error::bad_input("a diagram of layers cannot show this many selections")
                 .expected(format!("1 to {most}"))
                 .found(self.selections.len().to_string()));
         }
@@ -83,7 +83,7 @@ impl LayerDiagram {
             lines.extend(font::wrap(&words, panel - 2.0 * GAP));
             titled = titled.max(scene.lines((middle, top), &lines, Anchor::Middle));
         }
-        // The stacks stand on one line, whatever their heights.
+        // All stacks share one bottom line, whatever their heights.
         let tallest = regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * PAD + self.layers as f64 * PITCH;
         let heads = titled + 2.0 * GAP + font::LINE;
         let ground = heads + font::LINE + ENDS + tallest;
@@ -113,9 +113,9 @@ struct DrawnStack<'a> {
 }
 
 impl DrawnStack<'_> {
-    /// How far down the foot of a layer lies; of the count of layers, the top of the stack.
+    /// Returns the vertical position of a layer's foot; for the number of layers, the top of the stack.
     fn foot(&self, layer: usize) -> f64 {
-        // One before each region that it lies in or above, one after each that it lies above.
+        // One gap before each region that the layer is in or above, one after each that it lies above.
         let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);
         self.ground - layer as f64 * PITCH - PAD * pads.filter(|lies| *lies).count() as f64
     }
@@ -155,7 +155,8 @@ impl DrawnStack<'_> {
 
     fn layer(&mut self, layer: usize, removed: bool) {
         let foot = self.foot(layer);
-        let (from, to) = ((self.x - HALF_BLOCK, foot - BLOCK), (self.x + HALF_BLOCK, foot));
+        let from = (self.x - HALF_BLOCK, foot - BLOCK);
+        let to = (self.x + HALF_BLOCK, foot);
         let (border, ink, dash) = if removed { (REMOVED, MUTED, Dash::Dashed) } else { (TEXT, TEXT, Dash::Solid) };
         if !removed {
             self.scene.rect(from, to, KEPT);
@@ -164,33 +165,37 @@ impl DrawnStack<'_> {
         self.scene.text((self.x, foot - BLOCK / 2.0 + HALF), &layer.to_string(), Anchor::Middle, ink);
     }
 
-    /// Where the stream leaves what is below a region, and where it reaches what is above.
+    /// Returns where the stream leaves the layers below a region, and where it reaches those above.
     fn ends(&self, first: usize, last: usize) -> (f64, f64) {
         let start = if first == 0 { self.ground + ENDS } else { self.foot(first - 1) - BLOCK };
         let end = if last + 1 == self.layers { self.foot(self.layers) - ENDS } else { self.foot(last + 1) };
         (start, end)
     }
 
-    /// The stream round a removed region.
+    /// Draws the stream around a removed region.
     fn bypass(&mut self, first: usize, last: usize) {
         let (start, end) = self.ends(first, last);
-        let (low, high) = (self.foot(first) + PAD * 0.4, self.foot(last) - BLOCK - PAD * 0.25);
+        let low = self.foot(first) + PAD * 0.4;
+        let high = self.foot(last) - BLOCK - PAD * 0.25;
         let side = self.x + HALF_BLOCK + ASIDE;
         let places = [(self.x, start), (self.x, low), (side, low), (side, high), (self.x, high), (self.x, end)];
         arrow(self.scene, &places, STREAM);
     }
 
-    /// The Ghosted Layers of a region, mostly one, and the stream through them.
+    /// Draws the Ghosted Layers of a region, usually one, and the stream through them.
     fn ghost(&mut self, first: usize, last: usize) {
         let ((mut start, end), colour) = (self.ends(first, last), palette::ours());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
-            let (low, high) = (self.foot(lowest), self.foot(highest) - BLOCK);
+            let low = self.foot(lowest);
+            let high = self.foot(highest) - BLOCK;
             if highest > lowest {
-                let (from, to) = ((self.x - HALF_BLOCK, high), (self.x + HALF_BLOCK, low));
+                let from = (self.x - HALF_BLOCK, high);
+                let to = (self.x + HALF_BLOCK, low);
                 self.scene.border(from, to, REMOVED, 0.6, Dash::Dashed);
             }
             let middle = f64::midpoint(low, high);
-            let (from, to) = (middle - BLOCK / 2.0 - 0.4, middle + BLOCK / 2.0 + 0.4);
+            let from = middle - BLOCK / 2.0 - 0.4;
+            let to = middle + BLOCK / 2.0 + 0.4;
             arrow(self.scene, &[(self.x, start), (self.x, to)], STREAM);
             self.scene.rect((self.x - HALF_BLOCK, from), (self.x + HALF_BLOCK, to), colour);
             self.scene.text((self.x, middle + HALF), GHOST, Anchor::Middle, ON_GHOST);
@@ -201,13 +206,13 @@ impl DrawnStack<'_> {
 }
 
 impl DiagramRow {
-    /// Whether each removed layer has an operator of its own, though some lie in one region.
+    /// Returns whether each removed layer has its own operator although some form one region.
     pub fn is_layer_by_layer(&self) -> bool {
         self.operators.len() == self.removed.len()
             && self.removed.iter().any(|layer| self.removed.contains(&(layer + 1)))
     }
 
-    /// The first and the last layer that each operator stands for, from the bottom up.
+    /// Returns the first and last layer that each operator replaces, from the bottom up.
     fn operators(&self, regions: &[Region]) -> Vec<Region> {
         let mut all: Vec<Region> =
             self.operators.iter().filter(|(start, end)| start < end).map(|(start, end)| (*start, end - 1)).collect();
@@ -216,7 +221,7 @@ impl DiagramRow {
     }
 }
 
-/// The regions of the removed layers, from the bottom up.
+/// Returns the regions of removed layers, from the bottom up.
 ///
 /// # Errors
 /// When nothing is removed, or a layer twice, or one that is not there.
@@ -238,7 +243,7 @@ fn regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
     Ok(sorted.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1])).collect())
 }
 
-/// `3, 7–9`.
+/// Formats `3, 7–9`.
 fn ranges(regions: &[Region]) -> String {
     let texts = regions.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}–{b}") });
     texts.collect::<Vec<_>>().join(", ")

@@ -58,14 +58,14 @@ pub use layers::{DiagramRow, LayerDiagram};
 
 use crate::error::Result;
 
-/// What to draw, and what stands around it.
+/// A plot with its surroundings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
     pub around: Surroundings,
     pub plot: Plot,
 }
 
-/// What to draw.
+/// The plot.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plot {
     Bars(BarChart),
@@ -77,26 +77,26 @@ pub enum Plot {
 /// A figure, drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drawing {
-    /// Of the printed size, for both themes: it follows the reader's.
+    /// At printed size, for both themes: it follows the reader's setting.
     pub svg: String,
-    /// Of the printed size, in the light theme.
+    /// At printed size, in the light theme.
     pub pdf: Vec<u8>,
     /// 300 dots per inch, in the light theme.
     pub png: Vec<u8>,
 }
 
 impl Drawing {
-    /// What its files end in.
+    /// File extensions.
     pub const ENDINGS: [&str; 3] = ["svg", "pdf", "png"];
 
-    /// Each of its forms, with what a file of it ends in.
+    /// Iterates over the formats with their file extensions.
     pub fn forms(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         Self::ENDINGS.into_iter().zip([self.svg.as_bytes(), &self.pdf, &self.png])
     }
 }
 
 impl Figure {
-    /// The same with a note below.
+    /// Adds a note below the figure.
     #[must_use]
     pub fn with_note(mut self, note: impl Into<String>) -> Self {
         self.around.note = note.into();

@@ -17,7 +17,7 @@ pub struct Colour {
 }
 
 impl Colour {
-    /// From `0xRRGGBB` in the light and in the dark theme.
+    /// Creates a colour from `0xRRGGBB` in the light and the dark theme.
     const fn new(light: u32, dark: u32) -> Self {
         let ([_, r, g, b], [_, dr, dg, db]) = (light.to_be_bytes(), dark.to_be_bytes());
         Self { light: [r, g, b], dark: [dr, dg, db] }
@@ -48,7 +48,7 @@ pub struct Look {
 pub(super) const SURFACE: Colour = Colour::new(0xFFFFFF, 0x14171A);
 /// Text and axes.
 pub(super) const TEXT: Colour = Colour::new(0x1B1B1B, 0xE8E8E8);
-/// Text of less weight: what is missing or removed.
+/// Secondary text: missing or removed items.
 pub(super) const MUTED: Colour = Colour::new(0x666666, 0xA6A6A6);
 /// Grid lines.
 pub(super) const GRID: Colour = Colour::new(0xDDDDDD, 0x30363D);
@@ -63,7 +63,7 @@ pub(super) const STREAM: Colour = Colour::new(0xC8102E, 0xFF6B78);
 /// Text on a Ghosted Layer.
 pub(super) const ON_GHOST: Colour = Colour::new(0xFFFFFE, 0x14171B);
 
-/// What hues are; ink is that of the text.
+/// Colours of the hues; ink is the text colour.
 const HUES: [(Hue, Colour); 11] = [
     (Hue::Grey, Colour::new(0x555555, 0x7F7F7F)),
     (Hue::Purple, Colour::new(0xCC79A7, 0xE8A3C8)),
@@ -82,13 +82,13 @@ fn colour(hue: Hue) -> Colour {
     HUES.iter().find(|(known, _)| *known == hue).map_or(TEXT, |(_, colour)| *colour)
 }
 
-/// Every colour that a figure can use.
+/// Iterates over every colour that a figure can use.
 pub(super) fn all() -> impl Iterator<Item = Colour> {
     let ground = [SURFACE, TEXT, MUTED, GRID, KEPT, FAINT, REMOVED, STREAM, ON_GHOST];
     ground.into_iter().chain(HUES.map(|(_, colour)| colour))
 }
 
-/// What methods without an own style are drawn from.
+/// Hues for methods without their own style.
 const SPARE_HUES: [Hue; 4] = [Hue::Olive, Hue::Brown, Hue::Teal, Hue::Plum];
 const MARKERS: [Marker; 8] = [
     Marker::Star,
@@ -102,7 +102,7 @@ const MARKERS: [Marker; 8] = [
 ];
 const DASHES: [Dash; 5] = [Dash::DashDotDot, Dash::Dotted, Dash::Long, Dash::DashDot, Dash::Dashed];
 
-/// How something looks that figures draw: a recovery (`ghosted`), the dense backbone or a metric, as its registry says.
+/// Returns the look of a recovery (`ghosted`), the dense backbone or a metric from its registry.
 ///
 /// A variant (`ghosted:svd`) has its method's colour and a marker and dash of its own. Any other name has a look that
 /// depends on the name alone; two such names can share a colour, hardly ever colour, marker and dash.
@@ -123,12 +123,12 @@ pub fn of(name: &str) -> Look {
     }
 }
 
-/// The colour of the paper's own method.
+/// Returns the colour of the paper's own method.
 pub(super) fn ours() -> Colour {
     recovery::ours().and_then(|method| method.style).map_or(colour(Hue::Blue), |style| colour(style.hue))
 }
 
-/// The 64-bit FNV-1a hash, which is the same on every machine and in every release.
+/// Computes the 64-bit FNV-1a hash, which is stable across machines and releases.
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -137,7 +137,7 @@ fn fnv(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// Every recovery with a look of its own.
+    /// Returns every recovery with its own look.
     fn methods() -> Vec<String> {
         let all = recovery::described().into_iter().map(|of| of.name);
         let styled: Vec<String> = all.filter(|name| recovery::appearance(name).unwrap().style.is_some()).collect();
@@ -145,7 +145,7 @@ mod tests {
         styled
     }
 
-    /// sRGB to linear light, IEC 61966-2-1.
+    /// Converts sRGB to linear light (IEC 61966-2-1).
     fn linear(rgb: [u8; 3]) -> [f64; 3] {
         rgb.map(|byte| {
             let c = f64::from(byte) / 255.0;
@@ -157,13 +157,14 @@ mod tests {
         0.2126 * r + 0.7152 * g + 0.0722 * b
     }
 
-    /// The contrast ratio of WCAG 2.
+    /// Computes the contrast ratio of WCAG 2.
     fn contrast(a: [u8; 3], b: [u8; 3]) -> f64 {
-        let (a, b) = (luminance(linear(a)), luminance(linear(b)));
+        let a = luminance(linear(a));
+        let b = luminance(linear(b));
         (a.max(b) + 0.05) / (a.min(b) + 0.05)
     }
 
-    /// The distance in CIELAB after `matrix` in linear light.
+    /// Computes the distance in CIELAB after `matrix` in linear light.
     fn distance(a: [u8; 3], b: [u8; 3], matrix: [[f64; 3]; 3]) -> f64 {
         let lab = |rgb: [u8; 3]| {
             let v = linear(rgb);
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// What is left of a colour in print without colour, as a grey of the same luminance.
+    /// Converts a colour to a grey of the same luminance.
     fn grey(rgb: [u8; 3]) -> [u8; 3] {
         let linear = luminance(linear(rgb));
         let c = if linear <= 0.003_130_8 { linear * 12.92 } else { 1.055 * linear.powf(1.0 / 2.4) - 0.055 };
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn neighbours_stay_apart_in_grey() {
-        // As figure 1 and 4, figure 5 and figure 3 draw them side by side.
+        // Methods drawn side by side in figures 1, 4, 5 and 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
         let of_bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
         let of_lines = ["replaceme-ls", "linearpatch-diag", "linearpatch-rotate", "ghosted", "dense"];
@@ -213,7 +214,7 @@ mod tests {
         assert!(contrast(grey(ours().light), grey(FAINT.light)) >= 3.0);
     }
 
-    /// What a colour is in the light theme and in the dark one.
+    /// A colour in the light and in the dark theme.
     const THEMES: [fn(Colour) -> [u8; 3]; 2] = [|colour| colour.light, |colour| colour.dark];
 
     #[test]

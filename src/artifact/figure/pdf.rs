@@ -1,6 +1,5 @@
-//! The PDF of a scene: one page of the printed size in the light theme, as papers take it. Its text is text, in a font that
-//! is cut down to the letters in use and lies in the file; it has no ground and no date, so the same scene gives the same
-//! bytes.
+//! The PDF of a scene: one page of the printed size in the light theme, as papers take it. Text stays text, in an
+//! embedded font subset; there is no background and no date, so equal scenes give equal bytes.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -39,7 +38,7 @@ const EM: f32 = 1000.0;
 /// How far the handles of a quarter of a circle lie from its ends, in radii.
 const HANDLE: f32 = 0.552_284_8;
 
-/// The PDF of a scene.
+/// Renders the PDF of a scene.
 ///
 /// # Errors
 /// When the font cannot be read or cut down, which would be a fault of the build.
@@ -78,7 +77,7 @@ pub(super) fn pdf(scene: &Scene) -> Result<Vec<u8>> {
     Ok(pdf.finish())
 }
 
-/// The font: what is in it, how wide its letters are and which text they stand for.
+/// Writes the font: its glyphs, their widths, and the text they stand for.
 fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BTreeMap<u16, char>, cut: &[u8]) {
     let of_em = |units: f32| units * EM / f32::from(face.units_per_em());
     let mut font = pdf.type0_font(FONT);
@@ -91,7 +90,8 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
     let width = |glyph: u16| of_em(f32::from(face.glyph_hor_advance(ttf_parser::GlyphId(glyph)).unwrap_or_default()));
     cid.widths().consecutive(0, glyphs.remapped_gids().map(width));
     cid.finish();
-    let (bounds, scaled) = (face.global_bounding_box(), |units: i16| of_em(f32::from(units)));
+    let bounds = face.global_bounding_box();
+    let scaled = |units: i16| of_em(f32::from(units));
     let mut descriptor = pdf.font_descriptor(DESCRIPTOR);
     descriptor.name(BASE_FONT).flags(FontFlags::SYMBOLIC);
     descriptor.bbox(Rect::new(scaled(bounds.x_min), scaled(bounds.y_min), scaled(bounds.x_max), scaled(bounds.y_max)));
@@ -108,7 +108,7 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
 /// The width of DejaVu Sans' upright strokes, about; a viewer without the font would choose another by it.
 const STEM: f32 = 90.0;
 
-/// As a stream's bytes in `FlateDecode`.
+/// Compresses a stream for `FlateDecode`.
 fn packed(bytes: &[u8]) -> Vec<u8> {
     let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
     // Writing to memory does not fail.
@@ -122,7 +122,7 @@ struct PdfPage<'a> {
     content: Content,
     face: &'a Face<'a>,
     glyphs: GlyphRemapper,
-    /// What each letter of the cut font stands for.
+    /// The text of each glyph of the font subset.
     texts: BTreeMap<u16, char>,
     /// How much is covered, by its bits, and what the page calls that.
     opacities: BTreeMap<u64, String>,
@@ -132,7 +132,9 @@ impl<'a> PdfPage<'a> {
     fn new(height: f64, face: &'a Face<'a>) -> Self {
         let mut content = Content::new();
         content.set_line_join(LineJoinStyle::RoundJoin);
-        let (glyphs, texts, opacities) = (GlyphRemapper::new(), BTreeMap::new(), BTreeMap::new());
+        let glyphs = GlyphRemapper::new();
+        let texts = BTreeMap::new();
+        let opacities = BTreeMap::new();
         Self { height, content, face, glyphs, texts, opacities }
     }
 
@@ -186,7 +188,7 @@ impl<'a> PdfPage<'a> {
         }
     }
 
-    /// Four quarters.
+    /// Draws a disc from four quarters.
     fn disc(&mut self, centre: ScenePoint, radius: f32, colour: Colour) {
         self.fill(colour);
         let ((x, y), h) = (self.at(centre), radius * HANDLE);
@@ -202,7 +204,7 @@ impl<'a> PdfPage<'a> {
         let mut shown = Vec::new();
         let mut advance = 0.0;
         for letter in text.chars() {
-            // The first glyph of a font stands for letters that it lacks.
+            // The first glyph of a font stands for missing letters.
             let glyph = self.face.glyph_index(letter).unwrap_or_default();
             let cut = self.glyphs.remap(glyph.0);
             self.texts.entry(cut).or_insert(letter);

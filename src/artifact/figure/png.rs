@@ -23,7 +23,7 @@ const FINER: usize = 2;
 /// Pixels drawn for a point.
 const SCALE: f64 = DPI / POINTS_PER_INCH * FINER as f64;
 
-/// Whole pixels drawn for a length in points.
+/// Converts a length in points to whole pixels.
 fn pixels(points: f64) -> i32 {
     (points * SCALE).round() as i32
 }
@@ -32,15 +32,17 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
     (pixels(x), pixels(y))
 }
 
-/// The PNG of a scene in the light theme, of 300 dots per inch.
+/// Renders the PNG of a scene in the light theme with 300 dots per inch.
 ///
 /// # Errors
 /// When plotters or the encoder fails.
 pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
     // Whole pixels of the written image.
     let whole = |points: f64| (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER);
-    let (width, height) = (whole(scene.width), whole(scene.height));
-    let (fine_width, fine_height) = (width * FINER, height * FINER);
+    let width = whole(scene.width);
+    let height = whole(scene.height);
+    let fine_width = width * FINER;
+    let fine_height = height * FINER;
     let mut fine = SURFACE.light.repeat(fine_width * fine_height);
     let mut bitmap = BitMapBackend::with_buffer(&mut fine, (fine_width as u32, fine_height as u32));
     let painted = scene.shapes.iter().try_for_each(|shape| paint(shape, &mut bitmap));
@@ -99,7 +101,7 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
     .map_err(|error| error.to_string())
 }
 
-/// The mean of each square of pixels.
+/// Averages each square of pixels.
 fn halved(fine: &[u8], width: usize, height: usize) -> Vec<u8> {
     let stride = width * FINER * 3;
     let mut out = Vec::with_capacity(width * height * 3);

@@ -7,7 +7,7 @@ use crate::style::{Dash, Marker};
 /// A place: points to the right and points down.
 pub(super) type ScenePoint = (f64, f64);
 
-/// Which part of a text lies at its place.
+/// The point of a text that its position refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -64,7 +64,8 @@ impl Scene {
     }
 
     pub(super) fn rect(&mut self, a: ScenePoint, b: ScenePoint, colour: Colour) {
-        let (from, to) = ((a.0.min(b.0), a.1.min(b.1)), (a.0.max(b.0), a.1.max(b.1)));
+        let from = (a.0.min(b.0), a.1.min(b.1));
+        let to = (a.0.max(b.0), a.1.max(b.1));
         self.shapes.push(SceneShape::Rect { from, to, colour });
     }
 
@@ -72,14 +73,14 @@ impl Scene {
         self.shapes.push(SceneShape::Fill { corners, colour, opacity });
     }
 
-    /// A line through `places`, of one shape per dash.
+    /// Draws a line through `places`, with one shape per dash.
     pub(super) fn line(&mut self, places: &[ScenePoint], colour: Colour, width: f64, dash: Dash) {
         for places in dashes(places, lengths(dash)) {
             self.shapes.push(SceneShape::Line { places, colour, width });
         }
     }
 
-    /// The border of a rectangle.
+    /// Draws the border of a rectangle.
     pub(super) fn border(&mut self, from: ScenePoint, to: ScenePoint, colour: Colour, width: f64, dash: Dash) {
         self.line(&[from, (to.0, from.1), to, (from.0, to.1), from], colour, width, dash);
     }
@@ -95,7 +96,7 @@ impl Scene {
         self.shapes.push(SceneShape::Text { at, text, anchor, colour, upwards: true });
     }
 
-    /// Lines of text from `top` down; gives where the next would begin.
+    /// Draws lines of text from `top` down, and returns where the next would begin.
     pub(super) fn lines(&mut self, (x, top): ScenePoint, lines: &[String], anchor: Anchor) -> f64 {
         for (i, line) in lines.iter().enumerate() {
             self.text((x, top + i as f64 * font::LINE + font::ABOVE * font::SIZE), line, anchor, TEXT);
@@ -103,7 +104,7 @@ impl Scene {
         top + lines.len() as f64 * font::LINE
     }
 
-    /// A marker of `radius` with an edge in the colour of the surface, which keeps markers apart that overlap.
+    /// Draws a marker of `radius` with an edge in the background colour, which separates overlapping markers.
     pub(super) fn marker(&mut self, centre: ScenePoint, marker: Marker, colour: Colour, radius: f64) {
         for (radius, colour) in [(radius + 0.7, SURFACE), (radius, colour)] {
             match corners(marker) {
@@ -118,7 +119,7 @@ impl Scene {
         }
     }
 
-    /// Upper left and lower right corner of what a text covers, descenders included; None of another shape.
+    /// Returns the corners of the box that a text covers, with descenders. `None` for other shapes.
     #[cfg(test)]
     pub(super) fn covers(shape: &SceneShape) -> Option<(ScenePoint, ScenePoint)> {
         let SceneShape::Text { at: (x, y), text, anchor, upwards, .. } = shape else { return None };
@@ -128,7 +129,8 @@ impl Scene {
             Anchor::Middle => width / 2.0,
             Anchor::End => width,
         };
-        let (above, below) = (font::ABOVE * font::SIZE, 0.24 * font::SIZE);
+        let above = font::ABOVE * font::SIZE;
+        let below = 0.24 * font::SIZE;
         Some(if *upwards {
             ((x - above, y + back - width), (x + below, y + back))
         } else {
@@ -137,7 +139,7 @@ impl Scene {
     }
 }
 
-/// The corners of a marker of radius 1 in convex parts; None of a circle.
+/// Returns the corners of a marker of radius 1 in convex parts. `None` for a circle.
 fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
     let turned = |part: &[ScenePoint], degrees: f64| -> Vec<ScenePoint> {
         let (sin, cos) = degrees.to_radians().sin_cos();
@@ -159,7 +161,7 @@ fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
     })
 }
 
-/// A path cut into the parts that are drawn.
+/// Cuts a path into dashes.
 fn dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoint>> {
     if lengths.is_empty() {
         return vec![places.to_vec()];
@@ -167,9 +169,11 @@ fn dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoint>> {
     let mut parts = Vec::new();
     let mut part: Vec<ScenePoint> = places.first().copied().into_iter().collect();
     // Which of the lengths is on, and how much of it is left.
-    let (mut which, mut left) = (0, lengths[0]);
+    let mut which = 0;
+    let mut left = lengths[0];
     for pair in places.windows(2) {
-        let (from, to) = (pair[0], pair[1]);
+        let from = pair[0];
+        let to = pair[1];
         let whole = (to.0 - from.0).hypot(to.1 - from.1);
         let mut done = 0.0;
         while whole - done > left {

@@ -1,4 +1,4 @@
-//! The SVG of a scene: accessible, it follows a dark page, and its texts stand on their baselines in the reader's own font.
+//! The SVG of a scene: accessible, with a dark theme, and with texts on their baselines in the reader's own font.
 //!
 //! A colour is written as its value in the light theme, and a style sheet replaces it where the reader prefers dark: a
 //! viewer without style sheets shows the light figure.
@@ -15,7 +15,7 @@ const SCALE: f64 = 10.0;
 /// Verdana has DejaVu's widths, the others are narrower: a text fits in any of them.
 const FAMILIES: &str = "Verdana, Helvetica, Arial, sans-serif";
 
-/// The SVG of a scene; the same bytes for the same scene.
+/// Renders the SVG of a scene, deterministically.
 pub(super) fn svg(scene: &Scene) -> String {
     let mut page = SvgBody::default();
     scene.shapes.iter().for_each(|shape| page.draw(shape));
@@ -36,7 +36,7 @@ pub(super) fn svg(scene: &Scene) -> String {
     )
 }
 
-/// Whole units of a length in points.
+/// Converts a length in points to whole units.
 fn units(points: f64) -> i32 {
     (points * SCALE).round() as i32
 }
@@ -70,11 +70,14 @@ impl SvgBody {
         match shape {
             SceneShape::Rect { from, to, colour } => {
                 let ((x, y), (right, bottom)) = (at(*from), at(*to));
-                let (width, height, ink) = (right - x, bottom - y, ink("fill", *colour, 1.0));
+                let width = right - x;
+                let height = bottom - y;
+                let ink = ink("fill", *colour, 1.0);
                 self.push(&format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\"{ink}/>"));
             }
             SceneShape::Fill { corners, colour, opacity } => {
-                let (ink, points) = (ink("fill", *colour, *opacity), points(corners));
+                let ink = ink("fill", *colour, *opacity);
+                let points = points(corners);
                 self.push(&format!("<polygon{ink} points=\"{points}\"/>"));
             }
             SceneShape::Disc { centre, radius, colour } => {
@@ -82,7 +85,8 @@ impl SvgBody {
                 self.push(&format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\"{ink}/>"));
             }
             SceneShape::Line { places, colour, width } => {
-                let (ink, width) = (ink("stroke", *colour, 1.0), units(*width).max(1));
+                let ink = ink("stroke", *colour, 1.0);
+                let width = units(*width).max(1);
                 let stroke = format!(" fill=\"none\"{ink} stroke-width=\"{width}\"");
                 if self.stroke.as_ref() != Some(&stroke) {
                     self.end_path();
@@ -109,7 +113,7 @@ fn points(places: &[ScenePoint]) -> String {
     places.iter().map(|place| at(*place)).map(|(x, y)| format!("{x},{y}")).collect::<Vec<_>>().join(" ")
 }
 
-/// A colour as an attribute, and how much of it is seen through.
+/// Formats a colour attribute with its opacity.
 fn ink(attribute: &str, colour: Colour, opacity: f64) -> String {
     let opacity = if opacity < 1.0 { format!(" opacity=\"{opacity}\"") } else { String::new() };
     format!(" {attribute}=\"{}\"{opacity}", hex(colour.light))
@@ -122,11 +126,12 @@ fn hex([r, g, b]: [u8; 3]) -> String {
 /// The root's class: the rules hold in the figure alone when a page has the SVG inline.
 const CLASS: &str = "ghostlab-figure";
 
-/// The rules for dark screens, of the colours in use.
+/// Formats the CSS rules of the dark theme for the colours in use.
 fn dark(body: &str) -> String {
     let mut rules = String::new();
     for colour in palette::all() {
-        let (light, dark) = (hex(colour.light), hex(colour.dark));
+        let light = hex(colour.light);
+        let dark = hex(colour.dark);
         for attribute in ["fill", "stroke"] {
             let selector = format!("{attribute}=\"{light}\"");
             if body.contains(&selector) {

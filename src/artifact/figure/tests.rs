@@ -11,7 +11,7 @@ fn axis(label: &str, unit: &str, scale: Scale) -> Axis {
     Axis { label: label.into(), unit: unit.into(), scale }
 }
 
-/// Numbers in 0 … 1 without a pattern, the same every time: the fractional parts of multiples of the golden ratio.
+/// Returns a fixed sequence in 0 … 1 without a pattern: fractional parts of multiples of the golden ratio.
 fn scatter(i: usize) -> f64 {
     (i as f64 * 0.618_033_988_749_894_9).fract()
 }
@@ -69,7 +69,7 @@ fn norms() -> (Surroundings, BarChart) {
     (around, bars)
 }
 
-/// With a missing value, one below 0, one of 0, and names that are too long.
+/// Builds a chart with a missing value, one below 0, one of 0, and long names.
 fn wild() -> (Surroundings, BarChart) {
     let (around, mut figure) =
         bars(&["llama-3.1-8b, eleven layers", "a-backbone-of-a-very-long-name-indeed"], Width::Page, Scale::Linear);
@@ -157,12 +157,12 @@ fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> (Sur
     (around, diagram)
 }
 
-/// A figure of what one of the above gives.
+/// Builds a figure from one of the plots above.
 fn of_plot<T>((around, of): (Surroundings, T), plot: fn(T) -> Plot) -> Figure {
     Figure { around, plot: plot(of) }
 }
 
-/// One of each sort and size.
+/// Returns one figure of each kind and size.
 fn all() -> Vec<(&'static str, Figure)> {
     let backbones = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
     vec![
@@ -248,7 +248,7 @@ fn no_two_texts_overlap() {
         for (i, (text, (a, b))) in boxes.iter().enumerate() {
             for (other, (c, d)) in &boxes[..i] {
                 let apart = b.0 <= c.0 || d.0 <= a.0 || b.1 <= c.1 || d.1 <= a.1;
-                assert!(apart, "{name}: {text} lies on {other}");
+                assert!(apart, "{name}: {text} overlaps {other}");
             }
         }
     }
@@ -359,7 +359,7 @@ fn numbers_that_are_not_finite_reach_no_coordinate() {
 }
 
 #[test]
-fn the_same_data_gives_the_same_bytes_and_a_png_of_300_dots_per_inch() {
+fn equal_data_gives_equal_bytes_and_300_dpi_png() {
     let mut small = norms();
     small.1.groups.truncate(1);
     for series in &mut small.1.series {
@@ -416,7 +416,7 @@ fn without_data_there_is_an_error_and_no_figure() {
     }
 }
 
-/// The bytes after `marker`, up to `end`.
+/// Returns the bytes after `marker`, up to `end`.
 fn between<'a>(bytes: &'a [u8], marker: &str, end: &str) -> &'a [u8] {
     let find = |bytes: &[u8], word: &str| bytes.windows(word.len()).position(|part| part == word.as_bytes()).unwrap();
     let rest = &bytes[find(bytes, marker) + marker.len()..];
@@ -424,18 +424,18 @@ fn between<'a>(bytes: &'a [u8], marker: &str, end: &str) -> &'a [u8] {
 }
 
 #[test]
-fn the_pdf_has_the_printed_size_and_its_text_in_a_font_of_its_own() {
+fn pdf_has_printed_size_and_its_own_font() {
     for (name, figure) in all() {
         let scene = scene(&figure);
         let pdf = pdf::pdf(&scene).unwrap();
         let text = String::from_utf8_lossy(&pdf);
         for part in ["/FontFile2", "/ToUnicode", "/Identity-H", "+DejaVuSans", "%%EOF"] {
-            assert!(text.contains(part), "{name} lacks {part}");
+            assert!(text.contains(part), "{part} is missing in {name}");
         }
         let media = String::from_utf8_lossy(between(&pdf, "/MediaBox [", "]")).into_owned();
         let size: Vec<f64> = media.split_whitespace().map(|side| side.parse().unwrap()).collect();
         assert!((size[2] - scene.width).abs() < 0.01 && (size[3] - scene.height).abs() < 0.01, "{name}: {media}");
-        // Every letter of the figure stands in the map from the font's letters to text.
+        // Every letter of the figure occurs in the map from glyphs to text.
         let map = String::from_utf8_lossy(between(&pdf, "beginbfchar", "endcmap")).to_lowercase();
         for letter in texts(&scene).iter().flat_map(|text| text.chars()) {
             assert!(map.contains(&format!("> <{:04x}>", letter as u32)), "{name}: {letter}");
@@ -445,7 +445,7 @@ fn the_pdf_has_the_printed_size_and_its_text_in_a_font_of_its_own() {
 }
 
 #[test]
-fn lines_side_by_side_are_moved_apart_and_only_the_dense_one_is_dashed() {
+fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
     let scene = scene(&of_plot(depths(), Plot::Curves));
     let own = |colour: palette::Colour, width: f64| {
         scene.shapes.iter().filter(move |shape| {
@@ -470,7 +470,7 @@ fn lines_side_by_side_are_moved_apart_and_only_the_dense_one_is_dashed() {
 }
 
 #[test]
-fn each_removed_layer_has_a_ghosted_layer_where_operators_stand_layer_by_layer() {
+fn layerwise_repair_has_one_operator_per_removed_layer() {
     let mut row = diagram(16, vec![], vec![7, 8, 12]).1.selections.remove(1);
     row.operators = vec![(7, 8), (8, 9), (12, 13)];
     assert!(row.is_layer_by_layer());
@@ -485,7 +485,7 @@ fn scene(figure: &Figure) -> Scene {
     figure.scene().unwrap()
 }
 
-/// The colours of all rectangles.
+/// Returns the colours of all rectangles.
 fn rects(scene: &Scene) -> Vec<palette::Colour> {
     let colours = scene.shapes.iter().filter_map(|shape| match shape {
         SceneShape::Rect { colour, .. } => Some(*colour),
@@ -502,7 +502,7 @@ fn texts(scene: &Scene) -> Vec<&str> {
     texts.collect()
 }
 
-/// All texts with what they cover.
+/// Returns all texts with the boxes that they cover.
 fn boxes(scene: &Scene) -> Vec<(&str, (ScenePoint, ScenePoint))> {
     texts(scene).into_iter().zip(scene.shapes.iter().filter_map(Scene::covers)).collect()
 }

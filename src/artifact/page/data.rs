@@ -1,5 +1,5 @@
-//! What a page shows, as plain data. All of it can be stored as JSON and rendered again; a field that an older file
-//! lacks has its default. All text is plain text, never HTML.
+//! Contents of a page as plain data. All of it can be stored as JSON and rendered again; fields missing from an older
+//! file have defaults. All text is plain text, never HTML.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct Page {
     pub answer: Vec<String>,
     /// The artifact whose table stands first, as the paper's main result; none or an unknown one changes nothing.
     pub headline: String,
-    /// What a reader has to know of the profiles: how the tiny one differs from the paper's. May be empty.
+    /// Explanation of the profiles: how the tiny one differs from the paper's. May be empty.
     pub profile_note: String,
     /// In the order of the page. No two have the same profile and name.
     pub artifacts: Vec<PageArtifact>,
@@ -55,12 +55,12 @@ pub struct PageArtifact {
     pub computed: Vec<ComputedBy>,
     /// The files that were read, by path, with their SHA-256.
     pub inputs: BTreeMap<String, String>,
-    /// What the link says, and the file's path relative to the page's folder.
+    /// Link text, and the file's path relative to the page's folder.
     pub files: Vec<(String, String)>,
 }
 
 impl PageArtifact {
-    /// The status of one that lacks nothing.
+    /// Status of a complete artifact.
     pub const COMPLETE: &str = "complete";
 }
 
@@ -84,13 +84,14 @@ pub struct ComputedBy {
 #[serde(default)]
 pub struct CellNote {
     pub title: String,
-    /// What the cell is, whatever it is called: model, engine, cut, repair and calibration. Null of what was never planned.
+    /// Identity of the cell, independent of its name: model, engine, cut, recovery and calibration. Null if it was
+    /// never planned.
     pub identity: Value,
     /// Name and value, in the order of the page.
     pub lines: Vec<(String, String)>,
     /// Commands for a shell, each to be copied: `ghostlab explain …`.
     pub commands: Vec<String>,
-    /// Who made its parts: program, commit, command, machine. Mostly one.
+    /// Origins of its parts: program, commit, command, machine. Usually one.
     pub makers: Vec<Vec<(String, String)>>,
     pub parts: Vec<ObjectNote>,
     /// The files that it was made from, by path, with their SHA-256.
@@ -117,7 +118,7 @@ pub struct ObjectNote {
 pub struct FigureView {
     /// A whole SVG document.
     pub svg: String,
-    /// What tells it from the artifact's other figures: the backbone. Empty where there is one.
+    /// Distinguishes it from the artifact's other figures: the backbone. Empty if there is one figure.
     pub label: String,
 }
 
@@ -162,7 +163,7 @@ pub enum Judgement {
     /// A number that decides it is missing.
     #[default]
     Unknown,
-    /// It is about other models than those that were measured.
+    /// This is about other models than those that were measured.
     NotApplicable,
 }
 
@@ -176,7 +177,7 @@ impl Judgement {
         order.into_iter().find(|verdict| parts.contains(verdict)).unwrap_or(Self::NotApplicable)
     }
 
-    /// In a word.
+    /// Returns the verdict in one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Holds => "holds",

@@ -1,9 +1,9 @@
 //! A figure in the page.
 //!
-//! An SVG is put in as `<img src="data:image/svg+xml;base64,…">`, not as elements of the page. As an image it is a
-//! document of its own: its ids, class names and `<style>` meet nobody else's, scripts in it never run and nothing in it
-//! is loaded. `prefers-color-scheme` still works, as an image follows the page's scheme. What is lost is that its text
-//! cannot be selected; the same numbers are in the tables and files.
+//! An SVG is embedded as `<img src="data:image/svg+xml;base64,…">`, not inline. As an image it is a separate document:
+//! its ids, class names and `<style>` cannot collide with others, scripts never run and no resource is loaded.
+//! `prefers-color-scheme` still works, as an image follows the page's scheme. Its text cannot be selected; the same
+//! numbers are in the tables and files.
 
 use serde::Serialize;
 
@@ -47,7 +47,7 @@ pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Resul
     })
 }
 
-/// What stands between `<svg` and `>`.
+/// Returns the text between `<svg` and `>`.
 fn root(svg: &str) -> Option<&str> {
     let mut rest = svg;
     loop {
@@ -58,9 +58,8 @@ fn root(svg: &str) -> Option<&str> {
     }
 }
 
-/// Width and height on the page, from the attributes of these names or else the view box. What is measured in points is
-/// of the printed size; a browser's own size for it (4/3 pixels) would make it as small as in print, and a width that is
-/// not understood would stretch it to the width of the page.
+/// Returns width and height on the page from the attributes or the view box. Sizes in points are print sizes; a browser's
+/// own size (4/3 pixels) would be as small, and an unknown width would stretch to the page.
 fn size(root: &str) -> Option<(f64, f64)> {
     let pixels = |text: &str| {
         let text = text.trim();
@@ -79,7 +78,7 @@ fn size(root: &str) -> Option<(f64, f64)> {
     Some((pixels(sides.next()?)?, pixels(sides.next()?)?))
 }
 
-/// The value of an attribute among the attributes of an element.
+/// Returns the value of an attribute.
 fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
     let mut rest = attributes;
     loop {

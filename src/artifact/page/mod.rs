@@ -4,14 +4,14 @@
 //! by their hashes, and images that are in the page. Data is only ever text and attributes, never a part of the script:
 //! the templates escape every value that is not said to be safe, and those are made here.
 //!
-//! Without JavaScript it is a plain page, with all notes at its end. With it, a click on a number opens its note beside
-//! the number as `#cell-…`, by the hash of its key, and what a table is sorted and filtered by stands in the address: both can
-//! be kept and sent.
+//! Without JavaScript it is a plain page with all notes at the end. With it, a click on a number opens its note next to
+//! the number as `#cell-…`, by the hash of its key, and the sort order and filter of a table are part of the address:
+//! both can be bookmarked and sent.
 //!
 //! Browsers that can (`rel="expect"`) paint it when it is read to its end: the last row of a table may widen its columns,
 //! and nothing should move under a reader's eyes.
 //!
-//! `page.html` is the skeleton, the other templates are its parts; `page.css` and `page.js` stand in it as they are.
+//! `page.html` is the skeleton, the other templates are its parts; `page.css` and `page.js` are embedded unchanged.
 
 mod data;
 mod figure;
@@ -51,7 +51,7 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// The page's file in the folder of reports.
 pub const PAGE: &str = "index.html";
-/// The file of the audit, beside it.
+/// The file of the audit, next to it.
 pub const AUDIT: &str = "audit.html";
 /// The figure that stands before the main table.
 const OPENING: &str = "figure1";
@@ -132,7 +132,7 @@ fn is_leading(artifact: &PageArtifact, page: &Page) -> bool {
     is_first && (artifact.name == OPENING || artifact.name == page.headline)
 }
 
-/// What both pages begin with.
+/// Common start of both pages.
 #[derive(Serialize)]
 struct Head {
     style: &'static str,
@@ -156,7 +156,7 @@ impl Head {
     }
 }
 
-/// What the template of the page knows.
+/// Values known to the template of the page.
 #[derive(Serialize)]
 struct PageValues<'a> {
     page: &'a Page,
@@ -177,7 +177,7 @@ struct PageValues<'a> {
     shared: Vec<section::SharedNote<'a>>,
 }
 
-/// What the template of the audit knows.
+/// Values known to the template of the audit.
 #[derive(Serialize)]
 struct AuditValues<'a> {
     page: &'a Page,
@@ -203,7 +203,7 @@ fn filled(template: &str, values: &impl Serialize) -> Result<String> {
     })
 }
 
-/// What the policy knows a style or a script by.
+/// Returns the hash by which the content security policy allows a style or script.
 fn hash(text: &str) -> String {
     format!("sha256-{}", html::base64(&Sha256::digest(text.as_bytes())))
 }

@@ -1,6 +1,6 @@
-//! The parts of the page's body as the templates show them: the artifacts below their profiles, claims and the audit; last the
-//! cells' notes: how each was made. The script shows one at a time beside its number; without it they stand at the page's end. What
-//! many cells have in common, their input files and who made them, stands once.
+//! Parts of the page's body for the templates: the artifacts below their profiles, claims and the audit, and last the
+//! cells' notes on their origin. The script shows one note at a time next to its number; without it they stay at the
+//! end. Input files and origins shared by many cells are listed once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +66,7 @@ pub(super) struct Section<'a> {
     figures: Vec<PageFigure<'a>>,
     /// When, by whom and for how long its numbers were computed.
     computed: Vec<(&'static str, String)>,
-    /// What the paper says of this artifact, each with the id of its row among all claims.
+    /// The paper's claims about this artifact, each with the id of its row among all claims.
     claims: Vec<(String, &'a ClaimRow)>,
     /// How many of them have which verdict on our numbers.
     verdicts: Vec<Verdicts>,
@@ -135,7 +135,9 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
         tables: artifact.tables.iter().enumerate().map(table).collect::<Result<_>>()?,
         figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
         computed: artifact.computed.iter().map(|of| ("computed", computed(of))).collect(),
-        verdicts: summary::verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), |claim| claim.verdict)),
+        verdicts: summary::verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), |claim| {
+            claim.verdict
+        })),
         claims,
         files: artifact.files.iter().map(|(name, path)| (name.as_str(), path.as_str(), address(path))).collect(),
         id,
@@ -146,13 +148,13 @@ fn heading(artifact: &PageArtifact) -> &str {
     if artifact.title.is_empty() { &artifact.name } else { &artifact.title }
 }
 
-/// `tiny/table2`: what the address of the page calls an artifact's table.
+/// Returns the name of an artifact's table in the page's URL: `tiny/table2`.
 fn name(artifact: &PageArtifact) -> String {
     let slash = if artifact.profile.is_empty() { "" } else { "/" };
     format!("{}{slash}{}", artifact.profile, artifact.name)
 }
 
-/// What a link to a file is, by its path from the page. An absolute path, or one with a scheme, stays text.
+/// Returns the link to a file by its relative path. Absolute paths and paths with a scheme stay text.
 fn address(path: &str) -> Option<String> {
     let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
     (!leaves).then(|| encoded(path, "/"))
@@ -210,12 +212,13 @@ pub(super) struct PageList {
     table: PageTable,
 }
 
-/// All claims as one table; none where there are no claims.
+/// Builds the table of all claims, if there are any.
 ///
 /// # Errors
 /// As [`table::table`].
 pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
-    let (ours, theirs) = (Some("Ours".to_owned()), Some("The paper's own numbers".to_owned()));
+    let ours = Some("Ours".to_owned());
+    let theirs = Some("The paper's own numbers".to_owned());
     let several = claims.iter().any(|claim| claim.profile != claims[0].profile);
     let columns = vec![
         SavedColumn { label: true, ..SavedColumn::named("What the paper says") },
@@ -261,7 +264,7 @@ const PAPER_PROFILE: &str = "paper";
 const TOY_MODELS: &str = "On small models a claim that fails is shown not to hold everywhere, but not to be false of \
                           the paper's models, and a claim that holds confirms it for these models alone.";
 
-/// All findings as one table; none where there are no findings.
+/// Builds the table of all findings, if there are any.
 ///
 /// # Errors
 /// As [`table::table`].
@@ -282,17 +285,17 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     list(("findings", "Findings", caption), &view)
 }
 
-/// All folders that are left out as one table; none where there are none.
+/// Builds the table of folders left out, if there are any.
 ///
 /// # Errors
 /// As [`table::table`].
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
     let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
-    let caption = "Results that lie beside those of this page.".to_owned();
+    let caption = "Results next to those of this page.".to_owned();
     list(("left-out", "Left out", caption), &SavedTable::of_words(named(&["Folder", "Why"], 1), &rows))
 }
 
-/// Columns of these names, the first of which names a row; by one of them rows can be chosen.
+/// Returns columns with these names. The first labels a row; rows can be filtered by column `choice`.
 fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
     let column = |(place, name): (usize, &&str)| SavedColumn {
         label: place == 0,
@@ -302,7 +305,7 @@ fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
     names.iter().enumerate().map(column).collect()
 }
 
-/// None where there are no rows.
+/// Builds a table. `None` without rows.
 fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<PageList>> {
     if view.rows.is_empty() {
         return Ok(None);
@@ -332,7 +335,7 @@ struct Use {
     text: String,
 }
 
-/// What notes have in common.
+/// Text shared by notes.
 #[derive(Debug, Serialize)]
 pub(super) struct SharedNote<'a> {
     id: String,
@@ -342,12 +345,13 @@ pub(super) struct SharedNote<'a> {
     inputs: Option<&'a BTreeMap<String, String>>,
 }
 
-/// The notes that a number opens, and what they share. What a figure alone shows has no number that leads to it.
+/// Returns the notes that numbers link to, and their shared parts. Values shown only in figures have none.
 pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     let tables = page.artifacts.iter().flat_map(|artifact| &artifact.tables);
     let numbers = tables.flat_map(|table| &table.rows).flat_map(|row| &row.cells);
     let opened: BTreeSet<&String> = numbers.filter_map(|cell| cell.key.as_ref()).collect();
-    let (mut makers, mut inputs) = (Vec::new(), Vec::new());
+    let mut makers = Vec::new();
+    let mut inputs = Vec::new();
     let mut notes = Vec::new();
     for (key, note) in page.cells.iter().filter(|(key, _)| opened.contains(key)) {
         let makers = note.makers.iter().map(|maker| {
@@ -374,7 +378,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     (notes, makers.chain(inputs).collect())
 }
 
-/// A commit by its first digits; all else as it is.
+/// Shortens a commit hash; other text stays.
 fn short(value: &str) -> &str {
     match value.split_at_checked(40) {
         Some((commit, _)) if commit.bytes().all(|byte| byte.is_ascii_hexdigit()) => &commit[..12],
@@ -382,7 +386,7 @@ fn short(value: &str) -> &str {
     }
 }
 
-/// Counted from 1: where it stands among those that are known, at the end if it is new.
+/// Returns the position of an item among the known ones, from 1, adding it if new.
 fn place<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
     let at = known.iter().position(|other| *other == one).unwrap_or_else(|| {
         known.push(one);

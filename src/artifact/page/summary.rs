@@ -1,4 +1,4 @@
-//! What a reader sees first: what was run, on what and when, and what became of each claim.
+//! The summary: what was run, on what and when, and the verdict on each claim.
 
 use std::collections::BTreeSet;
 
@@ -50,8 +50,9 @@ pub(super) fn answer(page: &Page) -> Vec<String> {
     let sentences = ClaimRow::by_sentence(&page.claims, |claim| claim.verdict);
     let words: Vec<String> =
         verdicts(&sentences).into_iter().map(|(_, _, count, verb)| format!("{count} {verb}")).collect();
-    let claims = (!words.is_empty())
-        .then(|| format!("Of {} sentences of the paper, checked on our numbers, {}.", sentences.len(), words.join(", ")));
+    let claims = (!words.is_empty()).then(|| {
+        format!("Of {} sentences of the paper, checked on our numbers, {}.", sentences.len(), words.join(", "))
+    });
     page.answer.iter().cloned().chain(claims).collect()
 }
 
@@ -147,7 +148,8 @@ pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let row = |name, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement| {
         let tally = verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), verdict));
         let square = |(at, of): &(usize, &ClaimRow)| {
-            let (word, sign) = (verdict(of).word(), verdict(of).sign());
+            let word = verdict(of).word();
+            let sign = verdict(of).sign();
             let says = format!("{word}: {}", of.claim.chars().take(90).collect::<String>());
             Square { class: verdict(of).class(), sign, id: anchor(*at), says }
         };
@@ -161,7 +163,7 @@ pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
         .collect()
 }
 
-/// What a link to the claim at a place of the list ends with.
+/// Returns the fragment of a link to a claim.
 pub(super) fn anchor(place: usize) -> String {
     format!("claim-{}", place + 1)
 }

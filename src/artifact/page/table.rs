@@ -22,9 +22,9 @@ const LONG: usize = 24;
 /// A table as the template shows it.
 #[derive(Debug, Serialize)]
 pub(super) struct PageTable {
-    /// Of its caption; unique in the page.
+    /// Id of its caption, unique in the page.
     id: String,
-    /// What the address of the page calls it.
+    /// Name in the page's address.
     name: String,
     caption: String,
     /// Whether the caption is for the ear only: the heading above says it already, but not to a reader who goes from
@@ -80,10 +80,10 @@ struct TableCell {
     is_label: bool,
     /// Whether it has to say that the row is ours.
     says_ours: bool,
-    /// What a numeric column is sorted by, where the text is not that number.
+    /// Sort key of a numeric column, if the text is not that number.
     sort: Option<String>,
     text: String,
-    /// What follows its `±`: where there is no room it stands below the number, of all numbers of the table alike.
+    /// Text after `±`: where space is short, it goes below the number, for all numbers of the table.
     deviation: String,
     best: bool,
     second: bool,
@@ -104,7 +104,7 @@ struct JudgedBeside {
     beside: SavedComparison,
     sign: &'static str,
     word: &'static str,
-    /// What is measured otherwise than in the paper.
+    /// Differences from the paper's protocol.
     unlike: Option<String>,
 }
 
@@ -155,13 +155,13 @@ fn asked_columns(view: &SavedTable) -> SavedTable {
     }
 }
 
-/// What holds for the whole table.
+/// Settings of a whole table.
 struct PageShape<'a> {
     /// The name of the column in front, when rows have groups.
     group: Option<&'a str>,
     /// The column that names a row; none where the column in front does.
     label: Option<usize>,
-    /// Of each column.
+    /// For each column.
     is_prose: Vec<bool>,
 }
 
@@ -175,7 +175,7 @@ impl<'a> PageShape<'a> {
         Self { group, label: label(&view.columns, group.is_some()), is_prose }
     }
 
-    /// Where a column stands in the printed table.
+    /// Returns the position of a column in the printed table.
     fn place(&self, column: usize) -> usize {
         column + usize::from(self.group.is_some())
     }
@@ -194,7 +194,8 @@ impl<'a> PageShape<'a> {
 
     fn heads(&self, view: &SavedTable) -> Vec<Vec<HeaderCell>> {
         let rows = if view.columns.iter().any(|column| column.group.is_some()) { 2 } else { 1 };
-        let (mut upper, mut lower) = (Vec::new(), Vec::new());
+        let mut upper = Vec::new();
+        let mut lower = Vec::new();
         upper.extend(self.group.map(|name| HeaderCell {
             text: name.to_owned(),
             class: self.group_class().to_owned(),
@@ -215,7 +216,8 @@ impl<'a> PageShape<'a> {
                 rows,
                 higher_is_better: column.higher_is_better,
             }));
-            let (class, columns) = ("over".to_owned(), together.len());
+            let class = "over".to_owned();
+            let columns = together.len();
             upper.extend(heading.map(|text| HeaderCell { text, class, columns, rows: 1, ..HeaderCell::default() }));
         }
         [upper, lower].into_iter().filter(|row| !row.is_empty()).collect()
@@ -259,7 +261,7 @@ impl<'a> PageShape<'a> {
         if self.label.is_none() { "t g l" } else { "t g" }
     }
 
-    /// `t` text, `p` prose, `l` label; a plain number needs no class, as most cells are that.
+    /// Returns the class of a cell: `t` text, `p` prose, `l` label, none for numbers, which are most cells.
     fn class(&self, index: usize, column: &SavedColumn, failed: bool) -> String {
         let kind = match (column.numeric, self.is_prose[index]) {
             (true, _) => "",
@@ -272,7 +274,7 @@ impl<'a> PageShape<'a> {
     }
 }
 
-/// The column that names a row: the one that says so, or the last text before the first measured number.
+/// Returns the label column: the declared one, or the last text before the first number.
 fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
     let measured = |column: &SavedColumn| column.numeric && !column.choice;
     if let Some(says_so) = columns.iter().position(|column| column.label) {
@@ -283,14 +285,14 @@ fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
     text.or((first.is_none() || !has_group).then_some(0))
 }
 
-/// The texts of a column in their order; none where all are the same.
+/// Returns the distinct texts of a column in order. `None` if all are equal.
 fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
     let mut seen = BTreeSet::new();
     let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();
     (texts.len() > 1).then(|| RowChoice { name: name.to_owned(), column, texts })
 }
 
-/// A text that is an address and nothing else; numbers never are.
+/// Returns a text that is only a URL; numbers never are.
 fn address(column: &SavedColumn, text: &str) -> Option<String> {
     let safe = |c: char| c.is_ascii_graphic() && !"<>\"'`".contains(c);
     (!column.numeric && text.starts_with("https://") && text.chars().all(safe)).then(|| text.to_owned())
@@ -298,7 +300,7 @@ fn address(column: &SavedColumn, text: &str) -> Option<String> {
 
 fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     let text = cell.text.parse::<f64>().ok();
-    // What is printed alike is alike.
+    // Values that print equally are equal.
     let decimals = cell.text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
     match cell.value.filter(|value| value.is_finite()) {
         _ if !column.numeric => None,

@@ -15,7 +15,7 @@ fn hostile() -> String {
     HOSTILE.to_owned()
 }
 
-/// A page with [`HOSTILE`] in every field that is a text.
+/// Builds a page with [`HOSTILE`] in every text field.
 fn hostile_page() -> Page {
     let pair = || (hostile(), hostile());
     let cell = |numeric: bool| SavedCell {
@@ -108,7 +108,7 @@ fn hostile_page() -> Page {
     }
 }
 
-/// A table of `rows` rows and ten columns of numbers, each a link to its row's note.
+/// Builds a table of `rows` rows and ten columns of numbers, each linked to its row's note.
 fn large_page(rows: usize) -> Page {
     let names = ["Depth", "Criterion", "Recovery", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
     let columns = names.iter().enumerate().map(|(i, name)| SavedColumn {
@@ -142,12 +142,12 @@ fn large_page(rows: usize) -> Page {
     Page { artifacts: vec![artifact], cells: (0..rows).map(|row| (key(row), note(row))).collect(), ..Page::default() }
 }
 
-/// The page without its own style and script.
+/// Removes the page's own style and script.
 fn without_ours(html: &str) -> String {
     html.replace(STYLE, "").replace(SCRIPT, "")
 }
 
-/// The values of an attribute in the whole page.
+/// Returns the values of an attribute in the page.
 fn attributes<'a>(html: &'a str, name: &str) -> Vec<&'a str> {
     let start = format!(" {name}=\"");
     html.split(start.as_str()).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
@@ -165,14 +165,14 @@ fn assert_links_lead_somewhere(html: &str) {
     }
 }
 
-/// What the program says of the page stands in its policy: another style or script would not run.
+/// The page's policy contains the hashes of its style and script: changed ones would not run.
 #[test]
 fn the_policy_has_the_hashes_of_the_style_and_the_script() {
     let html = render(&large_page(1)).unwrap();
     for (tag, text) in [("style", STYLE), ("script", SCRIPT)] {
         let digest = html::base64(&Sha256::digest(text.as_bytes()));
         assert!(html.contains(&format!("{tag}-src 'sha256-{digest}'")), "{tag}");
-        assert!(html.contains(&format!("<{tag}>{text}</{tag}>")), "{tag}: as it was hashed");
+        assert!(html.contains(&format!("<{tag}>{text}</{tag}>")), "{tag}: unchanged since hashing");
     }
 }
 
@@ -294,7 +294,7 @@ fn beside(paper: &str, difference: Option<&str>, verdict: PaperVerdict) -> Optio
 }
 
 #[test]
-fn the_papers_value_stands_with_difference_and_verdict_and_the_top_counts_them() {
+fn papers_value_has_difference_verdict_and_count() {
     let mut page = large_page(2);
     let row = &mut page.artifacts[0].tables[0].rows[0].cells;
     row[3].beside = beside("81.20", Some("+0.10"), PaperVerdict::Same);
@@ -348,7 +348,7 @@ fn a_caption_stands_once() {
     page.artifacts[0].caption = caption.into();
     page.artifacts[0].figures = vec![figure("LLaMA"), figure("OLMo")];
     let html = render(&page).unwrap();
-    // The alternative texts of the figures have it too, which nobody sees.
+    // The alternative texts of the figures contain it too, although they are not visible.
     let seen = without_ours(&html).replace(&format!("LLaMA. {caption}"), "").replace(&format!("OLMo. {caption}"), "");
     assert_eq!(seen.matches(caption).count(), 1);
     assert!(html.contains("<figcaption>LLaMA</figcaption>") && html.contains("width=\"5\" height=\"6\""));
@@ -426,7 +426,8 @@ fn text_stands_out_from_every_background() {
             for (front, least) in
                 [("text", 4.5), ("muted", 4.5), ("link", 4.5), ("bad", 4.5), ("good", 4.5), ("other", 4.5)]
             {
-                let (a, b) = (luminance(front), luminance(back));
+                let a = luminance(front);
+                let b = luminance(back);
                 let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
                 assert!(contrast >= least, "{front} on {back}: {contrast:.2}");
             }
@@ -562,13 +563,14 @@ fn columns_that_nothing_asks_for_are_left_out() {
 }
 
 #[test]
-fn the_protocol_is_one_line_that_opens_and_warnings_stand_above_their_table() {
+fn protocol_folds_and_warnings_precede_their_table() {
     let mut page = large_page(1);
     page.artifacts[0].tables[0].protocol = "Protocol: all of it.".into();
     page.artifacts[0].tables[0].notes = vec!["Something else ran.".into()];
     let html = render(&page).unwrap();
     assert!(html.contains("<details class=\"protocol\"><summary>Protocol: all of it.</summary></details>"));
-    let (note, table) = (html.find("<li>Something else ran.</li>").unwrap(), html.find("<thead>").unwrap());
+    let note = html.find("<li>Something else ran.</li>").unwrap();
+    let table = html.find("<thead>").unwrap();
     assert!(note < table);
 }
 

@@ -15,7 +15,7 @@ use crate::{metric, recovery};
 const HEAD: &str =
     "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std";
 
-/// Their lines, with the number of each.
+/// Parses a table's lines with their numbers.
 fn lines(file: &str, text: &str) -> Result<Vec<(usize, PaperLine)>> {
     csv::rows(file, &HEAD.split(',').collect::<Vec<_>>(), text)
 }
@@ -32,7 +32,7 @@ struct PaperLine {
     finetuned: bool,
     calibration: String,
     metric: String,
-    /// As printed.
+    /// The printed value.
     value: String,
     std: String,
 }
@@ -52,7 +52,7 @@ pub struct PaperNumber {
 }
 
 impl PaperNumber {
-    /// The entries of a table's file.
+    /// Parses the entries of a paper table's file.
     ///
     /// # Errors
     /// Another head; a line with too few or too many columns, of another table, or with a field that does not hold what
@@ -69,7 +69,7 @@ impl PaperNumber {
         rows.into_iter().map(number).collect()
     }
 
-    /// The entries of anybody's file of that form, of whatever tables.
+    /// Parses the entries of a user's file in the same format.
     ///
     /// # Errors
     /// As [`Self::parse`].
@@ -104,7 +104,8 @@ impl PaperNumber {
             finetuned: row.finetuned,
             calibration: row.calibration,
         };
-        let (depth, layers) = (condition.depth, condition.layers);
+        let depth = condition.depth;
+        let layers = condition.layers;
         if depth >= layers {
             return Err(wrong("pruned_layers", &format!("less than the {layers} layers"), &depth.to_string()));
         }
@@ -117,7 +118,8 @@ impl PaperNumber {
             ));
         }
         let metric = if row.metric == "average" { metric::ACCURACY.id.to_owned() } else { row.metric };
-        let (value, error) = (decimal("value", &row.value)?, decimal("std", &row.std)?);
+        let value = decimal("value", &row.value)?;
+        let error = decimal("std", &row.std)?;
         let record = Record { condition, metric, value, error };
         Ok(Self { artifact: row.artifact, file: file.to_owned(), line, printed: row.value, record })
     }
@@ -127,18 +129,18 @@ impl PaperNumber {
         self.printed.split_once('.').map_or(0, |(_, digits)| digits.len())
     }
 
-    /// The value of one in the last printed digit: 0.01 for two decimals.
+    /// Returns the unit of the last printed digit: 0.01 for two decimals.
     pub fn unit(&self) -> f64 {
         0.1_f64.powi(i32::try_from(self.decimals()).unwrap_or(i32::MAX))
     }
 
-    /// `table2.csv:7`.
+    /// Formats the location: `table2.csv:7`.
     pub fn place(&self) -> String {
         format!("{}:{}", self.file, self.line)
     }
 }
 
-/// What the program carries is damaged where it is wrong; a user's file is only wrong.
+/// Converts an error in embedded data to damage; in a user's file it stays bad input.
 fn bad(error: Error) -> Error {
     error.of_kind(ErrorKind::BadInput)
 }
@@ -157,11 +159,11 @@ fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
 }
 
 impl PaperNumber {
-    /// The numbers of a file. One with a row for each method needs `labels`, the columns that name the row; the first one
-    /// does where none is named. All columns of `wanted` have to be there.
+    /// Reads the numbers of a file. With a row per method, `labels` are the columns that name it (default: the first). All
+    /// columns of `wanted` must exist.
     ///
     /// # Errors
-    /// A file that cannot be read; a column that it lacks; a cell that is no printed number, with file and line.
+    /// Fails for an unreadable file, a missing column, or a cell that is no printed number (with file and line).
     pub fn read(path: &Path, labels: &[String], wanted: &[&str]) -> Result<Vec<Self>> {
         let file = path.display().to_string();
         let bytes = regular::read(path)?;
@@ -181,7 +183,7 @@ impl PaperNumber {
 
     fn wide(file: &str, text: &str, labels: &[String], wanted: &[&str]) -> Result<Vec<Self>> {
         if wanted.is_empty() {
-            return Err(Error::bad_input("nobody says what the columns of the table mean")
+            return Err(Error::bad_input("the meaning of the table's columns is not given")
                 .at(format!("{file}:1"))
                 .expected(format!("{HEAD}, or the columns that are to be checked"))
                 .found(text.lines().next().unwrap_or_default())
@@ -232,7 +234,7 @@ impl PaperNumber {
     }
 }
 
-/// The row of a method, of which nothing is known but what it is called.
+/// Builds the condition of a method known only by its label.
 fn row(label: &str) -> Condition {
     Condition {
         backbone: label.to_owned(),
@@ -245,8 +247,8 @@ fn row(label: &str) -> Condition {
     }
 }
 
-/// A cell: the number as printed, its value, and what stands behind `±`; no value for an empty cell or a dash. None for
-/// anything else.
+/// Parses a cell: the printed number, its value, and the error after `±`. An empty cell or a dash has no value. `None` for
+/// other text.
 fn number(cell: &str) -> Option<(String, Option<f64>, Option<f64>)> {
     let cell = cell.trim().trim_matches('*').trim();
     if ["", "-", "–", "—", "n/a", "N/A", "OOM"].contains(&cell) {

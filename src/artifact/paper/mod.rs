@@ -12,7 +12,7 @@ pub use entry::PaperNumber;
 use crate::error::{Error, Result};
 use crate::results::record::Record;
 
-/// The numbers of one table, in its order, with their places.
+/// Returns the numbers of one table in order, with locations.
 ///
 /// # Errors
 /// An unknown table, with the known ones and the nearest; embedded data that cannot be read.
@@ -20,7 +20,7 @@ pub fn entries(artifact: &str) -> Result<Vec<PaperNumber>> {
     PaperTable::find(artifact)?.entries()
 }
 
-/// The numbers of one table, in its order: `table2`, …, `tableA10`.
+/// Returns the numbers of one table in order: `table2`, …, `tableA10`.
 ///
 /// # Errors
 /// As [`entries`].
@@ -28,7 +28,7 @@ pub fn records(artifact: &str) -> Result<Vec<Record>> {
     Ok(entries(artifact)?.into_iter().map(|entry| entry.record).collect())
 }
 
-/// The numbers of all tables, table after table. The alias of a table does not repeat it.
+/// Returns the numbers of all tables. An alias does not repeat a table.
 ///
 /// # Errors
 /// Embedded data that cannot be read.
@@ -70,13 +70,13 @@ static TABLES: [PaperTable; 11] = [
     table!("tableA10", &[]),        // two ways to compute the ghost layer
 ];
 
-/// All tables, in the paper's order.
+/// Returns all tables in the paper's order.
 pub fn tables() -> &'static [PaperTable] {
     &TABLES
 }
 
 impl PaperTable {
-    /// The table of this name or alias.
+    /// Finds a table by name or alias.
     ///
     /// # Errors
     /// An unknown name, with the known ones and the nearest.
@@ -87,7 +87,7 @@ impl PaperTable {
         })
     }
 
-    /// Its numbers, in its order.
+    /// Returns the table's numbers in order.
     ///
     /// # Errors
     /// Embedded data that cannot be read: the line is named.
@@ -105,7 +105,7 @@ const LABELS: [(&str, &str); 6] = [
     ("qwen-3-14b", "Qwen-3-14B"),
 ];
 
-/// A backbone as the paper prints it; others keep the grid's name.
+/// Returns the paper's label of a backbone, or the grid's name.
 pub fn backbone_label(name: &str) -> &str {
     LABELS.iter().find(|(known, _)| *known == name).map_or(name, |(_, label)| label)
 }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn every_backbone_of_the_tables_has_a_label_and_there_are_no_others() {
+    fn every_table_backbone_has_exactly_one_label() {
         let shown: BTreeSet<String> =
             super::all().unwrap().into_iter().map(|number| number.record.condition.backbone).collect();
         assert_eq!(shown, LABELS.iter().map(|(name, _)| (*name).to_owned()).collect());

@@ -1,4 +1,4 @@
-//! What the store holds, and what was checked, found and cleared of it.
+//! Contents of the store, and the results of checking and clearing it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(crate) struct KindSum {
     pub(crate) artifacts: usize,
     /// Their size, in bytes.
     pub(crate) bytes: u64,
-    /// What they took to make, in seconds.
+    /// Time to make them, in seconds.
     pub(crate) seconds: f64,
 }
 
@@ -42,11 +42,11 @@ impl KindSum {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// It can be used; its payloads have the right sizes.
+    /// Usable: its payloads have the right sizes.
     Whole,
-    /// It is not what was written.
+    /// Its content differs from what was written.
     Damaged,
-    /// It is of an earlier version of its stage, or of one that it was made from: of an older form, and left alone.
+    /// This comes from an earlier version of its stage or of a stage before it, and is kept unchanged.
     OtherVersion,
     /// A later program made it; it is left alone.
     LaterVersion,
@@ -63,20 +63,20 @@ impl State {
     }
 }
 
-/// What is stored.
+/// Contents of the store.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Listing {
     /// The store's folder.
     pub(crate) store: String,
-    /// By kind and version.
+    /// Indexed by kind and version.
     pub(crate) stages: Vec<ListedStage>,
     /// Each artifact, by kind and key.
     pub(crate) artifacts: Vec<ListedObject>,
-    /// Unfinished work; a run goes on from there.
+    /// Unfinished work, which a run resumes.
     pub(crate) journals: Files,
-    /// What is being written.
+    /// Objects being written.
     pub(crate) drafts: Files,
-    /// What dead processes were writing; the next run removes it.
+    /// Drafts of dead processes; the next run removes them.
     pub(crate) dead_drafts: Files,
     /// Programs that were frozen for a scheduler's jobs.
     pub(crate) programs: Files,
@@ -100,7 +100,7 @@ pub(crate) struct ListedObject {
     pub(crate) stage: String,
     /// Its size, in bytes.
     pub(crate) bytes: u64,
-    /// What it took to make, in seconds; 0 where that is not known any more.
+    /// Time to make it, in seconds; 0 if unknown.
     pub(crate) seconds: f64,
     pub(crate) state: State,
 }
@@ -149,20 +149,20 @@ impl Listing {
     }
 }
 
-/// What checking every byte came to. The exit code is 5 where something is damaged and stays.
+/// Result of checking every byte. The exit code is 5 if damaged objects remain.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Verified {
     /// The store's folder.
     pub(crate) store: String,
     /// Artifacts that were checked.
     pub(crate) artifacts: usize,
-    /// Those that are not what was written.
+    /// Damaged artifacts.
     pub(crate) damaged: Vec<DamagedArtifact>,
-    /// What lies there and is no file of the store: pipes, devices, folders in the place of files.
+    /// Entries of the wrong type: pipes, devices, folders in place of files.
     pub(crate) strays: Vec<DamagedFile>,
     /// Records of runs and plans that are not what was written.
     pub(crate) records: Vec<DamagedFile>,
-    /// The `store.json` that was lost or damaged and was written anew; null where there was no need to.
+    /// The lost or damaged `store.json` that was rewritten; null if there was no need.
     #[schemars(with = "Option<String>")]
     pub(crate) mended: Option<PathBuf>,
     /// Whether what is damaged was removed.
@@ -172,9 +172,9 @@ pub(crate) struct Verified {
 /// A file that is not the store's, or not as it was written.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DamagedFile {
-    /// What lies where.
+    /// Its path and type.
     pub(crate) error: ErrorParts,
-    /// The same in words.
+    /// Same as text.
     #[serde(skip)]
     pub(crate) text: String,
     /// Whether it was removed.
@@ -200,7 +200,7 @@ impl DamagedFile {
     }
 }
 
-/// An artifact that is not what was written.
+/// A damaged artifact.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DamagedArtifact {
     /// The SHA-256 of its key, in hexadecimal digits.
@@ -209,7 +209,7 @@ pub(crate) struct DamagedArtifact {
     pub(crate) stage: String,
     /// How it is damaged.
     pub(crate) error: ErrorParts,
-    /// The same in words.
+    /// Same as text.
     #[serde(skip)]
     pub(crate) text: String,
 }
@@ -228,7 +228,8 @@ impl Verified {
                 Found::Damaged(error) => told(error),
                 Found::Whole(artifact) => told(&artifact.verify().err()?),
             };
-            let (key, stage) = (entry.hash.clone(), entry.stage.clone());
+            let key = entry.hash.clone();
+            let stage = entry.stage.clone();
             Some((entry, DamagedArtifact { key, stage, error, text }))
         };
         let found: Vec<(InventoryItem, DamagedArtifact)> = entries.into_par_iter().filter_map(damage).collect();
@@ -243,26 +244,26 @@ impl Verified {
         Ok(Self { store, artifacts, damaged, strays, records, mended, removed: repair })
     }
 
-    /// Whether nothing damaged is left.
+    /// Returns whether nothing damaged remains.
     pub(crate) fn is_well(&self) -> bool {
         (self.removed || self.damaged.is_empty()) && self.strays.iter().chain(&self.records).all(|of| of.removed)
     }
 }
 
-/// What can go of the store, or went.
+/// What can be removed from the store, or was.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Clearing {
     /// The store's folder.
     pub(crate) store: String,
-    /// Artifacts that stay because a run that goes on made them or will read them.
+    /// Artifacts kept because an active run made them or will read them.
     pub(crate) in_use: usize,
-    /// What goes, by kind and version.
+    /// Removed artifacts, by kind and version.
     pub(crate) going: Vec<KindSum>,
-    /// What goes of what dead processes left.
+    /// Drafts of dead processes that are removed.
     pub(crate) dead_drafts: Files,
     /// Programs that were frozen for jobs of a scheduler that are over.
     pub(crate) programs: Files,
-    /// Whether it was deleted. Without `--yes` nothing is, and nobody is asked.
+    /// Whether it was deleted. Without `--yes` nothing is, and no question is asked.
     pub(crate) deleted: bool,
 }
 

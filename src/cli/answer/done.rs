@@ -1,4 +1,4 @@
-//! What commands that do something tell of it.
+//! Answers of commands that change something.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorParts};
 use crate::export::Exported;
 use crate::search::Found;
 
-/// A path as JSON has it.
+/// Formats a path for JSON.
 pub(crate) fn shown(path: &Path) -> String {
     path.display().to_string()
 }
@@ -60,11 +60,11 @@ pub(crate) struct Ran {
     pub(crate) profile: Option<String>,
     /// How many cells it has.
     pub(crate) cells: usize,
-    /// Those that failed.
+    /// Cells that failed.
     pub(crate) failed: Vec<CellFailure>,
-    /// Those that nobody made yet, or not wholly, and what lacks.
+    /// Cells without complete results, with the missing parts.
     pub(crate) unmade: Vec<CellFailure>,
-    /// What was written: tables, numbers, documents, the record of the run.
+    /// Files written: tables, numbers, documents, the record of the run.
     pub(crate) files: Vec<String>,
     /// How long it took, in seconds.
     pub(crate) seconds: f64,
@@ -73,13 +73,13 @@ pub(crate) struct Ran {
 /// A model was scored.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Scored {
-    /// The model, as it was named.
+    /// The model's name as given.
     pub(crate) model: String,
-    /// What computed.
+    /// The engine.
     pub(crate) engine: String,
     /// Texts, tasks, and the average of several tasks.
     pub(crate) scores: Vec<Score>,
-    /// What of it is of the hub.
+    /// Its inputs from the hub.
     pub(crate) hub: Vec<HubInput>,
     /// The results file that lm-evaluation-harness would write; `--output` writes it.
     pub(crate) lm_eval: Value,
@@ -94,7 +94,7 @@ pub(crate) struct HubInput {
     pub(crate) repository: String,
     /// The commit in the cache; null where a copy elsewhere was read.
     pub(crate) commit: Option<String>,
-    /// Whether what was read has the hashes of `hub.lock`.
+    /// Whether all inputs match the hashes of `hub.lock`.
     pub(crate) pinned: bool,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Score {
     pub(crate) value: f64,
     /// Its standard error; null where it has none.
     pub(crate) standard_error: Option<f64>,
-    /// What the model needs for a byte of the text, in bits; null for tasks.
+    /// Bits per byte of text; null for tasks.
     pub(crate) bits_per_byte: Option<f64>,
     /// Windows or documents.
     pub(crate) items: usize,
@@ -118,7 +118,7 @@ pub(crate) struct Score {
 /// A worker has ended.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct WorkerEnd {
-    /// What became of the work.
+    /// How the work ended.
     pub(crate) end: WorkEnd,
     /// Cells of the grid; null where it left before they were looked at, and so below.
     pub(crate) cells: Option<usize>,
@@ -134,11 +134,11 @@ pub(crate) struct WorkerEnd {
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkEnd {
-    /// Nothing is left that a worker may do.
+    /// No work is left for a worker.
     Done,
-    /// Others are at what is left.
+    /// Other workers process the rest.
     Left,
-    /// It was asked to end before.
+    /// This was interrupted.
     Stopped,
 }
 
@@ -157,7 +157,7 @@ pub(crate) struct Submitted {
     pub(crate) left_flop: f64,
     /// Memory that a worker takes, in bytes.
     pub(crate) memory_bytes: u64,
-    /// What will be written to the store, in bytes.
+    /// Bytes to be written to the store.
     pub(crate) disk_bytes: u64,
     /// Workers that were submitted.
     pub(crate) workers: usize,
@@ -183,14 +183,14 @@ pub(crate) struct EndedJob {
     pub(crate) job: String,
 }
 
-/// What of the paper was made; or, where nothing was asked for, what there is.
+/// What was reproduced, or the list of artifacts if none was named.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Reproduced {
-    /// What there is to make; empty where something was made.
+    /// Available artifacts; empty if some were made.
     pub(crate) listed: Vec<ListedArtifact>,
-    /// What was made.
+    /// Artifacts made.
     pub(crate) made: Vec<MadeArtifact>,
-    /// What was not, and why.
+    /// Artifacts not made, with reasons.
     pub(crate) not_made: Vec<Refused>,
     /// The page of all artifacts; null where it was not written.
     pub(crate) page: Option<String>,
@@ -201,15 +201,15 @@ pub(crate) struct Reproduced {
 pub(crate) struct ListedArtifact {
     /// Its name: `table2`.
     pub(crate) name: String,
-    /// What it shows.
+    /// Its title.
     pub(crate) title: String,
     /// The profile; null for a list, which has none, and where its grid cannot be read.
     pub(crate) profile: Option<String>,
     /// Cells of its grid; null as above.
     pub(crate) cells: Option<usize>,
-    /// Those of which everything is stored; null as above.
+    /// Those of which all results are stored; null as above.
     pub(crate) complete: Option<usize>,
-    /// Seconds that are left; null where nobody knows.
+    /// Estimated seconds left; null if unknown.
     pub(crate) seconds_left: Option<f64>,
     /// Why its grid cannot be read, in words; null where it can.
     pub(crate) lacks: Option<String>,
@@ -228,17 +228,17 @@ pub(crate) struct MadeArtifact {
     pub(crate) cells: usize,
     /// Cells that failed or were stopped.
     pub(crate) failed: usize,
-    /// Cells that nobody made yet, or not wholly.
+    /// Number of cells without complete results.
     pub(crate) unmade: usize,
-    /// Those that were tried and failed.
+    /// Cells that failed.
     pub(crate) failures: Vec<CellFailure>,
-    /// What dense backbones miss of the paper's numbers, in words.
+    /// Deviations of dense backbones from the paper's numbers, as text.
     pub(crate) misses: Vec<String>,
     /// How it differs from the artifact as it is described; then it is neither on the page nor held against the claims.
     pub(crate) differs: Vec<String>,
     /// How it stands to the recorded run that the repository keeps, in words; null where none is kept.
     pub(crate) recorded: Option<String>,
-    /// What was written.
+    /// Files written.
     pub(crate) files: Vec<String>,
 }
 
@@ -253,7 +253,7 @@ pub(crate) struct Fetched {
     pub(crate) brought: usize,
     /// Bytes that were brought.
     pub(crate) bytes: u64,
-    /// What did not come, and why.
+    /// What could not be fetched, with reasons.
     pub(crate) failures: Vec<Refused>,
     /// The locks that were written.
     pub(crate) locks: Vec<String>,
@@ -277,7 +277,7 @@ pub(crate) struct HubFile {
 /// The paper's tables against themselves.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Audited {
-    /// What was found, contradictions first.
+    /// Findings, contradictions first.
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -311,10 +311,10 @@ pub(crate) struct PrintedSchema {
     pub(crate) schema: Value,
 }
 
-/// What makes a shell complete.
+/// Completion code for a shell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Completions {
-    /// What the shell has to read.
+    /// Script for the shell to load.
     pub(crate) script: String,
 }
 
@@ -332,7 +332,7 @@ pub(crate) struct Manual {
 pub(crate) struct BegunStore {
     /// The folder.
     pub(crate) store: String,
-    /// For whom what is made in it is: `umask`, as the umask of whoever makes it says; `group`; `all`.
+    /// Users who may read and write the store: `umask` (as the umask of the writing process says), `group` or `all`.
     pub(crate) shared: String,
 }
 
@@ -341,7 +341,7 @@ pub(crate) struct BegunStore {
 pub(crate) struct PackedRecord {
     /// The archive.
     pub(crate) file: String,
-    /// Of the archive.
+    /// Size of the archive.
     pub(crate) bytes: u64,
     /// The results folders, as they are called in it.
     pub(crate) folders: Vec<String>,
@@ -351,7 +351,7 @@ pub(crate) struct PackedRecord {
     pub(crate) left_out: usize,
 }
 
-/// Paths as JSON has them.
+/// Formats paths for JSON.
 pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| shown(path)).collect()
 }
@@ -363,12 +363,12 @@ pub(crate) struct Searched {
     pub(crate) searches: Vec<Found>,
     /// Each search's result in one sentence.
     pub(crate) sentences: Vec<String>,
-    /// What was written: the report, its data, the figures.
+    /// Files written: the report, its data, the figures.
     pub(crate) files: Vec<String>,
     /// The winner as a folder for other programs; null where none was asked for.
     pub(crate) exported: Option<ExportedCell>,
     /// The command that exports the winner; null where it is exported, or there are several searches.
     pub(crate) export: Option<String>,
-    /// How long it took, in seconds; what was stored before took none.
+    /// Time taken in seconds; stored results take none.
     pub(crate) seconds: f64,
 }

@@ -1,4 +1,4 @@
-//! What a command answers: one typed value, which the command shows as text, or with `--json` as it is.
+//! Answers of commands: one typed value, printed as text or, with `--json`, as JSON.
 //!
 //! The schema is made from these types (`ghostlab schema output`), so that what is described is what is written. A field
 //! that is renamed, removed or means something else is another schema: [`SCHEMA`].
@@ -41,12 +41,12 @@ impl Form {
     }
 }
 
-/// Whether answers are wanted as JSON.
+/// Returns whether answers are printed as JSON.
 pub(super) fn json() -> bool {
     JSON.load(Relaxed)
 }
 
-/// Shows an answer; `text` prints it for people. The command has done what it is for.
+/// Prints an answer; `text` formats it for people. The command is complete.
 ///
 /// # Errors
 /// It has no JSON form.
@@ -58,12 +58,12 @@ pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `ghostlab` prints with `--json`: the answer of a command, or the error that kept it from answering.
+/// Output of `ghostlab --json`: the answer of a command, or the error that prevented it.
 #[derive(Serialize, JsonSchema)]
 struct Document {
     /// The version of the program.
     ghostlab: &'static str,
-    /// The version of this schema. New fields may come under the same one; what is there keeps its name and meaning.
+    /// Version of this schema. New fields may be added under the same version; existing ones keep name and meaning.
     schema: u32,
     #[serde(flatten)]
     outcome: Outcome,
@@ -80,7 +80,7 @@ enum Outcome {
 /// The commands that answer.
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "command", content = "answer", rename_all = "lowercase")]
-#[allow(clippy::large_enum_variant, reason = "it stands in a box")]
+#[allow(clippy::large_enum_variant, reason = "it is boxed")]
 pub(super) enum Answer {
     Plan(plan::PlanAnswer),
     Status(seen::StatusAnswer),
@@ -126,7 +126,7 @@ struct Failed {
     error: Failure,
 }
 
-/// What failed. The same stands on standard error as text.
+/// The error. The same is on standard error as text.
 #[derive(Serialize, JsonSchema)]
 struct Failure {
     /// The process's exit code.
@@ -141,14 +141,14 @@ impl Document {
     }
 }
 
-/// Prints an error as a document, for whoever reads the answers of a command.
+/// Prints an error as a document, for programs that read answers.
 pub(super) fn failed(command: &str, error: &Error) {
     let failure = Failure { exit_code: error.exit_code(), parts: error.parts().clone() };
     // Standard error has it in any case.
     out::say_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
 }
 
-/// The commands that answer, as they are called.
+/// Returns the commands with answers.
 pub(super) fn commands() -> Vec<String> {
     fn walk(command: &clap::Command, before: &str, found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
@@ -179,14 +179,11 @@ pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error
         let text = error.render().to_string();
         let what = text.lines().next().unwrap_or_default();
         let what = what.strip_prefix("error: ").unwrap_or(what);
-        failed(
-            command,
-            &Error::bad_input(what).hint(format!("`ghostlab {command} --help` tells what may stand there")),
-        );
+        failed(command, &Error::bad_input(what).hint(format!("`ghostlab {command} --help` lists the allowed values")));
     }
 }
 
-/// What serde names, and no comment can stand at: the tags of enums.
+/// Descriptions of fields that serde generates and that have no doc comment: tags of enums.
 const TAGS: [(&str, &str); 5] = [
     ("command", "The command that answers."),
     ("answer", "What it answers."),
@@ -213,7 +210,7 @@ fn describe_tags(schema: &mut Value) {
     }
 }
 
-/// The JSON schema of all that `--json` prints.
+/// Returns the JSON schema of all `--json` output.
 pub(super) fn schema() -> Value {
     let mut schema = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<Document>();
     schema.insert("title".to_owned(), "What ghostlab prints with --json".into());

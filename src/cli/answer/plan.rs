@@ -1,4 +1,4 @@
-//! What a run of a grid would do, and why, and what it would cost.
+//! Plan of a grid's run, with reasons and costs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,16 +23,16 @@ use crate::plan::{BackbonePlan, Estimate, Plan, Quota, Reason, Reasons, StoreSta
 use crate::stage::{self, Cost, Stage, Words};
 use ghostlab_store::{Key, ObjectKind, Store};
 
-/// What a run would do.
+/// Plan of a run.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PlanAnswer {
     /// The artifact whose grid it is; null for a grid of one's own.
     pub(crate) artifact: Option<String>,
-    /// What runs, one after the other: of an artifact that shows no scores first the dense backbones that the gate asks.
+    /// The grids in order of execution: for an artifact without scores, first the dense backbones that the gate needs.
     pub(crate) grids: Vec<GridPlan>,
 }
 
-/// What a run of one grid would do.
+/// Plan of one grid's run.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct GridPlan {
     /// The grid's name, which is that of its results' folder.
@@ -47,14 +47,14 @@ pub(crate) struct GridPlan {
     pub(crate) cells: usize,
     /// Cells of which everything is stored.
     pub(crate) cells_complete: usize,
-    /// What the cells need, by kind.
+    /// The objects that the cells need, by kind.
     pub(crate) artifacts: Vec<ArtifactCount>,
     /// The jobs that are left, in the order in which they run.
     pub(crate) jobs: Vec<PlannedJob>,
     /// Every cell that is not complete, in the grid's order.
     pub(crate) cells_to_run: Vec<CellToRun>,
     pub(crate) cost: PlanCost,
-    /// What becomes of the store under `--store-limit`; null without it.
+    /// Effect of `--store-limit` on the store; null without it.
     pub(crate) store_limit: Option<LimitedStore>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct ArtifactCount {
     pub(crate) stored: usize,
     /// How many have to be made.
     pub(crate) to_make: usize,
-    /// Why, the most frequent reason first. What was never made has none.
+    /// Reasons, the most frequent first. Objects that were never made have none.
     pub(crate) reasons: Vec<CountedReason>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) enum PlannedJob {
         /// Perplexities to measure.
         trials: usize,
     },
-    /// A calibration pass, and the operators that come of it.
+    /// A calibration pass, and the operators fitted with it.
     Calibrate {
         /// Whose activations.
         backbone: String,
@@ -121,7 +121,7 @@ pub(crate) enum PlannedJob {
         /// Cells to score.
         cells: usize,
     },
-    /// All cells of a backbone are timed beside each other.
+    /// All cells of a backbone are timed together.
     Time {
         /// Whose cells.
         backbone: String,
@@ -137,18 +137,18 @@ pub(crate) enum PlannedJob {
 pub(crate) struct CellToRun {
     /// Its name.
     pub(crate) cell: String,
-    /// What of it is not stored, in the order in which it is made.
+    /// Missing objects, in the order in which they are made.
     pub(crate) missing: Vec<Missing>,
 }
 
-/// Something that a cell lacks.
+/// An object missing from a cell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Missing {
     /// Which part of the cell.
     pub(crate) what: MissingPart,
-    /// What it is scored on or timed over; null for the others.
+    /// The text or task that it is scored on or timed over; null for other objects.
     pub(crate) on: Option<String>,
-    /// The SHA-256 of its key, in hexadecimal digits: what it is, whatever the grid calls it.
+    /// SHA-256 of its key, in hexadecimal: its identity, whatever its name in the grid.
     pub(crate) key: String,
     /// Why it is not stored.
     pub(crate) reason: Reason,
@@ -175,7 +175,7 @@ impl JsonSchema for MissingPart {
     }
 }
 
-/// What it costs.
+/// Costs.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PlanCost {
     /// Floating-point operations of the whole grid, each cell by itself.
@@ -184,14 +184,14 @@ pub(crate) struct PlanCost {
     pub(crate) shared_flop: f64,
     /// Floating-point operations that are left.
     pub(crate) left_flop: f64,
-    /// What the run will take; null where nothing is left.
+    /// Remaining cost of the run; null if nothing is left.
     pub(crate) run: Option<RunCost>,
 }
 
-/// What a run would take on this machine.
+/// Cost of a run on this machine.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct RunCost {
-    /// What computes.
+    /// The engine.
     pub(crate) engine: String,
     /// Null where the engine's speed was never measured here.
     pub(crate) time: Option<PlanTime>,
@@ -199,9 +199,9 @@ pub(crate) struct RunCost {
     pub(crate) memory_bytes: u64,
     /// Free memory, in bytes.
     pub(crate) free_memory_bytes: u64,
-    /// What will be written to the store, in bytes.
+    /// Bytes to be written to the store.
     pub(crate) disk_bytes: u64,
-    /// What will be written for a while beside that, in bytes.
+    /// Bytes of temporary files besides.
     pub(crate) spool_bytes: u64,
     /// Free room on the store's disk, in bytes; null where the system does not tell.
     pub(crate) free_disk_bytes: Option<u64>,
@@ -236,15 +236,15 @@ pub(crate) enum RateSource {
 pub(crate) struct LimitedStore {
     /// The limit, in bytes.
     pub(crate) limit_bytes: u64,
-    /// What this grid or a living process needs of the store, in bytes.
+    /// Bytes of the store that this grid or a living process needs.
     pub(crate) needed_bytes: u64,
-    /// What nobody needs and has room all the same, in bytes.
+    /// Bytes that nothing needs but that still fit.
     pub(crate) kept_bytes: u64,
-    /// What will come, in bytes.
+    /// Bytes to be written.
     pub(crate) coming_bytes: u64,
-    /// What is too much though all goes that may, in bytes.
+    /// Bytes above the limit after removing everything removable.
     pub(crate) beyond_bytes: u64,
-    /// What goes, by kind and version.
+    /// Removed objects, by kind and version.
     pub(crate) going: Vec<KindSum>,
 }
 
@@ -289,7 +289,7 @@ impl GridPlan {
     }
 }
 
-/// How the artifacts of each kind stand, and why what is missing is.
+/// Summarises the objects of each kind, and why missing ones are missing.
 pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, store: &Store) -> Vec<ArtifactCount> {
     let mut by_kind: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     for key in plan.keys() {
@@ -297,20 +297,22 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     }
     let mut counts = Vec::new();
     for (kind, keys) in stage::KINDS.into_iter().filter_map(|kind| Some((kind, by_kind.remove(&kind)?))) {
-        // What was made to count it is gone when this is told.
+        // Objects made only for counting are already gone at this point.
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
-        // Of what was never made there is nothing to tell.
+        // There is no reason for objects that were never made.
         let lacking = missing.iter().filter(|key| !state.has(key));
         for reason in lacking.map(|key| reasons.of(key, state)).filter(|reason| *reason != Reason::First) {
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;
         }
         let mut reasons: Vec<CountedReason> = counted.into_values().collect();
         reasons.sort_by_key(|of| std::cmp::Reverse(of.count));
-        let (needed, to_make) = (keys.len(), missing.len());
+        let needed = keys.len();
+        let to_make = missing.len();
         counts.push(ArtifactCount { kind: kind.name().into(), needed, stored: needed - to_make, to_make, reasons });
     }
-    let (mut needed, mut stored) = (0, 0);
+    let mut needed = 0;
+    let mut stored = 0;
     for backbone in &plan.backbones {
         for place in 0..backbone.calibrations.len() {
             for trials in TrialCount::of(plan, backbone, place, state, store) {
@@ -319,13 +321,14 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
         }
     }
     if needed > 0 {
-        let (kind, to_make) = ("trials".to_owned(), needed - stored);
+        let kind = "trials".to_owned();
+        let to_make = needed - stored;
         counts.push(ArtifactCount { kind, needed, stored, to_make, reasons: Vec::new() });
     }
     counts
 }
 
-/// The jobs of one backbone, in the order in which they run.
+/// Returns the jobs of one backbone in their order.
 fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &Store) -> Vec<PlannedJob> {
     let mut jobs = Vec::new();
     let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
@@ -337,7 +340,8 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
         let text = calibration.calibration.to_string();
         for TrialCount { criterion, needed, stored } in TrialCount::of(plan, backbone, place, state, store) {
             if stored < needed {
-                let (calibration, trials) = (text.clone(), needed - stored);
+                let calibration = text.clone();
+                let trials = needed - stored;
                 jobs.push(PlannedJob::ChooseLayers { backbone: name(), criterion, calibration, trials });
             }
         }
@@ -357,8 +361,9 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
     }
     for (place, prompt) in backbone.latencies.iter().enumerate() {
         if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place])) {
-            // Those of one comparison are measured together.
-            let (prompt, cells) = (prompt.to_string(), backbone.variants.len());
+            // Cells of one comparison are measured together.
+            let prompt = prompt.to_string();
+            let cells = backbone.variants.len();
             jobs.push(PlannedJob::Time { backbone: name(), prompt, cells });
         }
     }
@@ -422,14 +427,16 @@ fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanCost {
     PlanCost { cell_by_cell_flop: separate, shared_flop: shared, left_flop: left, run }
 }
 
-/// Floating-point operations a second of a run, from those of a plain product: about half the time goes elsewhere.
+/// Estimates a run's floating-point operations per second: about half of a plain product's.
 pub(crate) fn probe() -> f64 {
     const SIZE: usize = 768;
     let x = vec![1.0f32; SIZE * SIZE];
     let mut y = vec![0.0f32; SIZE * SIZE];
-    let (mut products, started) = (0.0, Instant::now());
+    let mut products = 0.0;
+    let started = Instant::now();
     while products < 3.0 || started.elapsed().as_millis() < 60 {
-        let (a, b) = (gemm::MatrixView::rows(&x, SIZE, SIZE), gemm::MatrixView::rows(&x, SIZE, SIZE));
+        let a = gemm::MatrixView::rows(&x, SIZE, SIZE);
+        let b = gemm::MatrixView::rows(&x, SIZE, SIZE);
         gemm::gemm_parallel(gemm::MatrixViewMut::rows(&mut y, SIZE, SIZE), gemm::Update::Replace, a, b);
         products += 1.0;
     }

@@ -1,5 +1,5 @@
-//! What commands tell that only look at something: two results folders side by side; runs and workers, how far they are, and what the
-//! scheduler tells; everything that a cell is made from; what is there and what lacks.
+//! Answers of read-only commands: comparisons of two results folders; runs, workers, their progress and the scheduler's
+//! state; a cell's inputs; a diagnosis.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::recovery;
 use crate::results::{Differences, StoredResults};
 use ghostlab_store::{Key, Store};
 
-/// Two results, and what is not the same in them.
+/// Two results and their differences.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Comparison {
     pub(crate) first: Side,
@@ -33,7 +33,7 @@ pub(crate) struct Side {
     pub(crate) name: String,
     /// The profile; empty without one.
     pub(crate) profile: String,
-    /// The folder, as it was named.
+    /// The folder as named.
     pub(crate) folder: String,
     /// Version and commit of the program that wrote it.
     pub(crate) program: String,
@@ -57,7 +57,7 @@ pub(crate) struct StatusAnswer {
     pub(crate) store: String,
     #[serde(flatten)]
     pub(crate) overview: Overview,
-    /// What was submitted to a scheduler with this store.
+    /// Submissions to a scheduler with this store.
     pub(crate) submissions: Vec<SubmissionView>,
     /// Records of runs and plans that are damaged and not shown, by their paths.
     pub(crate) damaged_records: Vec<String>,
@@ -65,20 +65,20 @@ pub(crate) struct StatusAnswer {
     pub(crate) scheduler_silent: Option<String>,
 }
 
-/// What was submitted, and what the scheduler shows of it.
+/// A submission, with the scheduler's view of it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct SubmissionView {
-    /// What `cancel` knows it by.
+    /// Id for `cancel`.
     pub(crate) id: String,
     /// The id of its plan.
     pub(crate) plan: String,
     /// The grid or artifact.
     pub(crate) name: String,
-    /// What computes, with its float type.
+    /// The engine, with its float type.
     pub(crate) engine: String,
     /// The scheduler's jobs of it.
     pub(crate) jobs: Vec<SubmittedJob>,
-    /// Those that are queued or run; null where the scheduler tells nothing.
+    /// Queued or running jobs; null if the scheduler does not answer.
     pub(crate) queued: Option<Vec<QueuedJob>>,
     /// Jobs that ended without their work, such as those that refused to begin; the oldest first.
     pub(crate) ends: Vec<JobEnd>,
@@ -96,7 +96,7 @@ pub(crate) struct SubmittedJob {
 impl StatusAnswer {
     pub(crate) fn of(store: &Store) -> Self {
         let submitted: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.jobs(store).any()).collect();
-        // Nobody is asked of whom nothing was wanted.
+        // A scheduler is asked only if something was submitted.
         let queue = (!submitted.is_empty()).then(Queue::ask);
         let (queue, scheduler_silent) = match queue {
             Some(Ok(queue)) => (Some(queue), None),
@@ -121,24 +121,24 @@ impl StatusAnswer {
     }
 }
 
-/// What a cell is made from.
+/// Inputs of a cell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Explanation {
     /// Its name.
     pub(crate) cell: String,
     pub(crate) backbone: ExplainedBackbone,
-    /// The layers that it lacks, counted from 0; null where that is not known yet, and for the dense cell.
+    /// Removed layers, counted from 0; null if not yet known, and for the dense cell.
     pub(crate) removed_layers: Option<Vec<usize>>,
     /// What the official code of its methods does otherwise: deviations from its formulas that apply to the cell.
     pub(crate) deviations: Vec<String>,
-    /// What it is made from, in the order in which it is made.
+    /// Objects that it is made from, in the order in which they are made.
     pub(crate) artifacts: Vec<ExplainedObject>,
 }
 
 /// The backbone of a cell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExplainedBackbone {
-    /// What the grid calls it.
+    /// Name in the grid.
     pub(crate) name: String,
     /// Its folder.
     #[serde(serialize_with = "crate::files::shown::path")]
@@ -151,7 +151,7 @@ pub(crate) struct ExplainedBackbone {
 /// Something that a cell is made from.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExplainedObject {
-    /// What it is, in words: `selection`, `scores on c4@2048`.
+    /// Description: `selection`, `scores on c4@2048`.
     pub(crate) what: String,
     /// The SHA-256 of its key, in hexadecimal digits.
     pub(crate) key: String,
@@ -163,7 +163,7 @@ pub(crate) struct ExplainedObject {
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub(crate) place: PathBuf,
-    /// What its key is made of: settings by name, hashes of inputs, and keys of other artifacts as `{kind, version, of}`.
+    /// Contents of its key: settings by name, hashes of inputs, and keys of other artifacts as `{kind, version, of}`.
     pub(crate) of: Value,
 }
 
@@ -186,7 +186,8 @@ pub(crate) struct Creation {
 
 impl Explanation {
     pub(crate) fn of(plan: &Plan<'_>, (backbone, variant): (&BackbonePlan, &Variant), store: &Store) -> Self {
-        let (state, reasons) = (StoreState::read(plan, store), Reasons::new(store, plan));
+        let state = StoreState::read(plan, store);
+        let reasons = Reasons::new(store, plan);
         let mut artifacts = Vec::new();
         let mut add = |what: String, key: &Key| artifacts.push(explained(what, key, &state, &reasons, store));
         for (job, words, key) in backbone.parts(variant) {
@@ -253,10 +254,10 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
     ExplainedObject { what, key: key.hash().to_owned(), stored, reason, place: store.lies(key), of }
 }
 
-/// What is there and what is lacking.
+/// State of the machine and of inputs.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Diagnosis {
-    /// How many things lack.
+    /// Number of missing items.
     pub(crate) lacking: usize,
     /// One thing each.
     pub(crate) things: Vec<Thing>,
@@ -266,11 +267,11 @@ pub(crate) struct Diagnosis {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Thing {
     pub(crate) mark: Mark,
-    /// What was looked at.
+    /// Item checked.
     pub(crate) what: String,
-    /// What was found, in words.
+    /// State as text.
     pub(crate) found: String,
-    /// What to do; empty where nothing is.
+    /// Hint; empty if nothing needs doing.
     pub(crate) todo: String,
 }
 
@@ -278,10 +279,10 @@ pub(crate) struct Thing {
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mark {
-    /// It is.
+    /// Present.
     Good,
-    /// It works, but something about it should be known.
+    /// Usable, with a remark.
     Note,
-    /// It lacks.
+    /// Missing.
     Lacks,
 }

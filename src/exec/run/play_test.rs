@@ -2,8 +2,8 @@
 //! of jobs, claims, calibration passes shard by shard, solving, scoring chunk by chunk, journals, artifacts, records. The
 //! arithmetic is done by an engine that lets as much time go by as the cost model says for a backbone of 8 billion weights.
 //!
-//! `GHOSTLAB_PLAY=1,8,64 cargo test --release --lib workers_share_backbones -- --nocapture` prints the figures of the table in
-//! docs/cluster.md for so many workers.
+//! `GHOSTLAB_PLAY=1,8,64 cargo test --release --lib workers_share_backbones -- --nocapture` prints the table in
+//! docs/cluster.md for these numbers of workers.
 #![allow(clippy::disallowed_macros, reason = "figures for docs/cluster.md")]
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ const LAYERS: usize = 32;
 /// Channels of the played backbones.
 const CHANNELS: usize = 8;
 
-/// What is played.
+/// Setting of a simulation.
 #[derive(Clone, Copy)]
 struct Grounds {
     backbones: usize,
@@ -56,7 +56,7 @@ struct Grounds {
 const LARGE: Grounds =
     Grounds { backbones: 73, ridges: 12, depths: "2, 3, 4, 5, 6, 7, 8, 9", sequences: 128, windows: 32, scale: 256 };
 
-/// What computes: 200 TFLOP/s, and weights of 16 GB at 2 GB/s.
+/// Hardware: 200 TFLOP/s, and 16 GB of weights read at 2 GB/s.
 const FLOPS: f64 = 200e12;
 const LOADING: Duration = Duration::from_secs(8);
 
@@ -64,15 +64,15 @@ const LOADING: Duration = Duration::from_secs(8);
 #[derive(Clone, Copy, Default)]
 struct Weather {
     network: Network,
-    /// Of a hundred workers so many are asked to end, and so many die, in an hour.
+    /// Share of workers asked to end, and of those killed, per hour.
     preempted: f64,
     killed: f64,
-    /// So many are halted, for longer than others wait.
+    /// Share of workers stopped, for longer than others wait.
     halted: f64,
     seed: u64,
 }
 
-/// For so long a machine is halted: longer than anybody takes its process for living.
+/// Time for which a machine is stopped: longer than others consider its process alive.
 const HALT: Duration = Duration::from_secs(400);
 
 /// A worker comes again after this time: its job is queued again.
@@ -96,7 +96,7 @@ struct Tally {
     preemptions: AtomicUsize,
 }
 
-/// What came of a play.
+/// Result of a simulation.
 struct Played {
     server: Arc<Server>,
     /// Until the last worker has ended.
@@ -125,7 +125,7 @@ fn config(hidden: usize, heads: [usize; 3], intermediate: usize, vocab: usize) -
     })
 }
 
-/// Weights of that shape, which nobody computes with; each backbone's are its own.
+/// Returns unused weights of that shape, different per backbone.
 fn weights(number: usize) -> Vec<u8> {
     let mut shapes =
         vec![("model.embed_tokens.weight".to_owned(), vec![300, 8]), ("lm_head.weight".into(), vec![300, 8])];
@@ -175,7 +175,7 @@ impl RunState {
             fs::write(file("model.safetensors"), weights(number)).unwrap();
             names.push(name);
         }
-        // As Llama-3.1-8B.
+        // Same as in Llama-3.1-8B.
         fs::write(path("shape.json"), config(4096, [32, 8, 128], 14336, 128_256).to_string()).unwrap();
         for (text, step) in [("one.txt", 31), ("two.txt", 37)] {
             let words: Vec<String> = (0..4000).map(|i| format!("w{}", i * step % 299)).collect();
@@ -202,7 +202,7 @@ impl RunState {
         Self { _folder: folder, grid, shape, scale: of.scale }
     }
 
-    /// A server on which all tokens are stored, and the plan of the grid.
+    /// Plans the grid on a server that has all tokens.
     fn plan(&self, server: &Arc<Server>) -> Plan<'_> {
         let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::WORDS);
         let plan = Plan::new(&self.grid, &store, settings().engine, Some(LENGTH)).unwrap();
@@ -211,7 +211,7 @@ impl RunState {
         plan
     }
 
-    /// Seconds that everything takes by the cost model, when each piece of work is done once, as `plan` tells it.
+    /// Returns the seconds of all work by the cost model, each piece once.
     fn planned(&self, server: &Arc<Server>) -> f64 {
         let mut plan = self.plan(server);
         let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::WORDS);
@@ -220,7 +220,7 @@ impl RunState {
         job_costs(&plan, &state).unwrap().iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
     }
 
-    /// What the cost model takes for solving each operator, by the hash of its key.
+    /// Returns the cost model's time to solve each operator, by key hash.
     fn solves(&self, plan: &Plan<'_>) -> BTreeMap<String, f64> {
         let sequences = plan.backbones[0].calibrations[0].calibration.sequences;
         let load = Load::windows(sequences * LENGTH * self.scale, LENGTH * self.scale);
@@ -235,7 +235,8 @@ impl RunState {
     fn play(&self, workers: usize, weather: Weather) -> Played {
         let server = Arc::<Server>::default();
         let plan = self.plan(&server);
-        let (tally, machines) = (Arc::<Tally>::default(), AtomicUsize::new(1));
+        let tally = Arc::<Tally>::default();
+        let machines = AtomicUsize::new(1);
         let took = Time::play(workers, |time, worker| {
             let mut draws = Draws(weather.seed * 1_000_003 + worker as u64);
             // A scheduler starts some a second.
@@ -259,7 +260,7 @@ impl RunState {
         }
     }
 
-    /// One worker on one machine, from its start to its end; whether nothing is left for it.
+    /// Runs one worker from start to end. Returns whether no work remains for it.
     #[allow(clippy::too_many_arguments, reason = "what a machine is")]
     fn work(
         &self,
@@ -280,8 +281,9 @@ impl RunState {
             worker,
             tally: Arc::clone(tally),
         });
-        let (solving, solves) = (Arc::clone(&pace), self.solves(plan));
-        // What the cost model takes for solving, when an operator is put in its place.
+        let solving = Arc::clone(&pace);
+        let solves = self.solves(plan);
+        // Charges the cost model's time for solving when an operator is stored.
         let told = move |place: &Path| {
             let name = place.file_name().unwrap_or_default().to_string_lossy();
             if let Some(flops) = solves.get(&*name).filter(|_| place.to_string_lossy().contains("/operator-v")) {
@@ -295,14 +297,17 @@ impl RunState {
             let hours = if in_100 > 0.0 { -(1.0 - draws.unit()).ln() * 100.0 / in_100 } else { return None };
             Some(time.after(Duration::from_secs_f64((hours * 3600.0).min(1e9)), act))
         };
-        let (asked, of) = (Arc::clone(&stop), Arc::clone(time));
+        let asked = Arc::clone(&stop);
+        let of = Arc::clone(time);
         let ends = move || {
             asked.store(true, Relaxed);
             of.wake(worker);
         };
         let _preempted = comes(draws, weather.preempted, Box::new(ends));
-        let (dying, down) = (Arc::clone(&disk), Arc::clone(&pace.down));
-        let (stopped, of) = (Arc::clone(&stop), Arc::clone(time));
+        let dying = Arc::clone(&disk);
+        let down = Arc::clone(&pace.down);
+        let stopped = Arc::clone(&stop);
+        let of = Arc::clone(time);
         let dies = move || {
             dying.go_down();
             down.store(true, Relaxed);
@@ -310,7 +315,9 @@ impl RunState {
             of.wake(worker);
         };
         let _killed = comes(draws, weather.killed, Box::new(dies));
-        let (halting, until, of) = (Arc::clone(&disk), Arc::clone(&pace), Arc::clone(time));
+        let halting = Arc::clone(&disk);
+        let until = Arc::clone(&pace);
+        let of = Arc::clone(time);
         let halts = move || {
             let end = of.now() + HALT;
             halting.halt(end);
@@ -336,18 +343,19 @@ impl RunState {
         }
     }
 
-    /// What [`work`] does when it has a plan.
+    /// Runs [`work`] with a plan.
     fn grid_of(&self, plan: &Plan<'_>, store: &Store, pace: &Arc<Pace>, stop: &AtomicBool) -> Result<()> {
         let recorder = Recorder::worker(&self.grid, store, &Failing)?;
         reserve(plan, store, &recorder, stop)?;
         let state = StoreState::read(plan, store);
-        let (settings, terms) = (settings(), Some(WorkerLimits::default()));
+        let settings = settings();
+        let terms = Some(WorkerLimits::default());
         let context = context(plan, &state, Conditions { store, settings, reporter: &recorder, stop, terms });
         execute(plan, &context, &state, &Paced(Arc::clone(pace)))
     }
 }
 
-/// Nothing that is played fails.
+/// No simulated job fails.
 struct Failing;
 
 impl Reporter for Failing {
@@ -362,7 +370,7 @@ impl Reporter for Failing {
 struct Pace {
     /// Its machine went down.
     down: Arc<AtomicBool>,
-    /// It is halted until then, in microseconds.
+    /// Stopped until then, in microseconds.
     halted: AtomicU64,
     shape: Config,
     scale: usize,
@@ -384,7 +392,7 @@ impl Pace {
     fn spend(&self, seconds: f64) {
         let before = self.time.now();
         self.wait(Duration::from_secs_f64(seconds));
-        // Of a machine that went down only what it did until then.
+        // A machine that went down counts only until then.
         self.tally.computed.fetch_add((self.time.now() - before).as_micros() as u64, Relaxed);
     }
 
@@ -497,7 +505,7 @@ impl Draws {
     }
 }
 
-/// The payloads of all artifacts that the plan asks for, by place: what every play has to come to.
+/// Reads the payloads of all planned objects by place, which every simulation must produce.
 fn results(stage: &RunState, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = stage.plan(&played.server);
     let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::WORDS);
@@ -516,7 +524,7 @@ fn results(stage: &RunState, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
 const SMALL: Grounds = Grounds { backbones: 2, ridges: 1, depths: "4, 7", sequences: 8, windows: 12, scale: 1 };
 
 #[test]
-fn one_worker_takes_as_long_as_the_plan_says_and_more_share_that_work() {
+fn plan_predicts_one_worker_and_workers_share_the_time() {
     let stage = RunState::new(SMALL);
     let alone = stage.play(1, Weather::default());
     let planned = stage.planned(&alone.server);
@@ -537,26 +545,26 @@ fn one_worker_takes_as_long_as_the_plan_says_and_more_share_that_work() {
 }
 
 #[test]
-fn workers_that_are_halted_for_long_go_on_and_take_nothing_from_those_that_stepped_in() {
+fn suspended_workers_resume_and_take_no_jobs_back() {
     let stage = RunState::new(Grounds { scale: 256, ..SMALL });
     let expected = results(&stage, &stage.play(1, Weather::default()));
     let mut robbed = 0;
     for seed in 1..=4 {
         // Each is halted about once in two minutes.
         let played = stage.play(5, Weather { halted: 3000.0, seed, ..Weather::default() });
-        assert!(results(&stage, &played) == expected, "seed {seed}: something else came of it");
-        assert_eq!(played.server.removed(), 0, "seed {seed}: whoever woke removed another's claim");
+        assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
+        assert_eq!(played.server.removed(), 0, "seed {seed}: a resumed process removed another's claim");
         for folder in ["claims", "processes", "journals", "drafts", "uses"] {
             let left = played.server.names(&Path::new(ROOT).join(folder));
             assert!(left.is_empty(), "seed {seed}: {folder} has {left:?}");
         }
         robbed += played.server.robbed();
     }
-    assert!(robbed > 0, "nobody was halted at its work");
+    assert!(robbed > 0, "no process was halted during its work");
 }
 
 #[test]
-fn on_a_network_that_caches_and_lies_and_among_workers_that_die_results_are_the_same() {
+fn results_survive_faulty_network_and_dying_workers() {
     let stage = RunState::new(Grounds { scale: 256, ..SMALL });
     let alone = stage.play(1, Weather::default());
     let expected = results(&stage, &alone);
@@ -564,7 +572,7 @@ fn on_a_network_that_caches_and_lies_and_among_workers_that_die_results_are_the_
         let network = Network { cache: 60, lies: 5 };
         // Each is asked to end about every three minutes, and dies about every six.
         let played = stage.play(6, Weather { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
-        assert!(results(&stage, &played) == expected, "seed {seed}: something else came of it");
+        assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
         assert_eq!(played.server.robbed(), 0, "seed {seed}: a claim of a living process was taken");
         let times = played.computed / alone.computed;
         println!(
@@ -579,8 +587,8 @@ fn on_a_network_that_caches_and_lies_and_among_workers_that_die_results_are_the_
     }
 }
 
-/// With `GHOSTLAB_PLAY` all of 10,001 cells, for so many workers, or so many of their backbones (`64/9`: 64 workers, nine
-/// backbones); else three backbones of them.
+/// Simulates 10,001 cells with `GHOSTLAB_PLAY` workers, or part of their backbones (`64/9`: 64 workers, nine backbones); by
+/// default three backbones.
 #[test]
 fn workers_share_backbones_with_little_waste() {
     let asked = std::env::var("GHOSTLAB_PLAY").ok();
@@ -606,11 +614,11 @@ fn workers_share_backbones_with_little_waste() {
         if asked.is_none() {
             // No machine goes down here: what is done is done once, and two share each backbone's chunks.
             let alone = stage.play(1, Weather::default());
-            assert!(results(&stage, &alone) == results(&stage, &played), "something else came of it");
+            assert!(results(&stage, &alone) == results(&stage, &played), "the result differs");
             assert!(played.computed < 1.02 * alone.computed, "{} s of {}", played.computed, alone.computed);
             let speed = alone.took.as_secs_f64() / played.took.as_secs_f64();
             assert!(speed > 4.0, "{speed}");
-            // Nobody reads what others have scored: what is asked of the file server grows with the work.
+            // No worker reads others' scores: the number of file server operations grows with the work.
             let [one, six] = [&alone, &played].map(|of| of.server.operations());
             assert!(six < one * 3 / 2, "{six} operations of six workers, {one} of one");
         }

@@ -25,24 +25,24 @@ use crate::work::backbone::BackbonePlan;
 use crate::work::inputs::Given;
 use ghostlab_store::{Key, Store, StoredObject};
 
-/// Of a definition's tokens: its documents, and which values are whose.
+/// For a definition's tokens: its documents, and the assignment of values to them.
 const DOCUMENTS: &str = "documents.json";
 
-/// What the documents of a stored task are judged by.
+/// Data for judging the documents of a stored task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {
     /// Documents of the split, before the limit.
     pub original: usize,
-    /// Those that are asked.
+    /// The evaluated documents.
     rows: Vec<Value>,
-    /// Of each, how many texts are scored: its requests, or the windows of its only one.
+    /// Number of scored texts per document: its requests, or the windows of its only request.
     counts: Vec<usize>,
     /// Texts whose context was cut.
     pub truncated: usize,
 }
 
-/// A definition with the rows that it evaluates.
+/// Loads a definition with the rows that it evaluates.
 ///
 /// # Errors
 /// Rows that are not there, or that the definition cannot be applied to.
@@ -73,7 +73,7 @@ pub(super) fn try_out(given: Given<'_>, backbone: &BackbonePlan, used: &Definiti
     sandbox::check(Probe::Task(Box::new(probe)))
 }
 
-/// All that a backbone is asked by a definition, in the order of its documents: the one place where requests come from.
+/// Builds all requests of a definition to a backbone, in the order of documents. The only place where they are made.
 ///
 /// # Errors
 /// As of [`Task::requests`]; a backbone without a chat template where one is to be used.
@@ -108,7 +108,7 @@ pub(super) struct TokensTarget<'a> {
 }
 
 impl<'a> TokensTarget<'a> {
-    /// How the backbone reads texts, and how many tokens it sees where nobody says otherwise.
+    /// Returns the backbone's encoder, and its default context length.
     fn reader(&self, max_length: Option<usize>) -> Result<(TaskEncoder<'a>, usize)> {
         let [config, tokenizer_config] = self.given.inputs.configs(&self.backbone.folder)?;
         let length = max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
@@ -125,7 +125,8 @@ pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, sec
     let (encoder, length) = to.reader(used.how.max_length)?;
     let all = tokenised(task, &requests, &encoder, used.how.bos, length)?;
     let apart = task.definition.output == Output::Rolling;
-    let (mut ids, mut lengths) = (Vec::new(), Vec::new());
+    let mut ids = Vec::new();
+    let mut lengths = Vec::new();
     let mut rest = all.as_slice();
     while !rest.is_empty() {
         let (now, later) = rest.split_at(if apart { 1 } else { together(rest) });
@@ -152,7 +153,8 @@ pub(super) fn store_known(to: TokensTarget<'_>, used: &TaskUse, task: &Task, sec
     let (encoder, length) = to.reader(used.max_length)?;
     let requests = task.requests(&FileRows::default(), &Setting::default())?;
     let all = tokenised(task, &requests, &encoder, used.bos, length)?;
-    let (mut ids, mut lengths) = (Vec::new(), Vec::new());
+    let mut ids = Vec::new();
+    let mut lengths = Vec::new();
     for texts in &all {
         lengths.push(together_with(&mut ids, texts.iter()));
     }
@@ -160,7 +162,7 @@ pub(super) fn store_known(to: TokensTarget<'_>, used: &TaskUse, task: &Task, sec
     store_requests(to, (ids, &lengths), (SHEET, to_json(&sheet)?), seconds())
 }
 
-/// The lengths of texts, whose ids go behind others.
+/// Appends the ids of texts, and returns their lengths.
 fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenised>) -> Vec<[usize; 2]> {
     let one = |text: &Tokenised| {
         ids.extend(&text.input_ids);
@@ -173,8 +175,8 @@ fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenis
 /// Tokens that documents may have together.
 const TOGETHER: usize = 2048;
 
-/// How many of the first documents are scored as one, so that what all of them begin with is run once: the same examples
-/// before every question are most of a prompt.
+/// Returns the number of leading documents to score as one, so that their common beginning runs once: shared examples are
+/// most of a prompt.
 fn together(documents: &[Vec<Tokenised>]) -> usize {
     let Some(first) = documents.first().and_then(|of| of.first()) else { return 1 };
     // Distinct inputs, their tokens in all, and how many of these all begin with.
@@ -184,14 +186,14 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
         let shared = inputs.iter().map(common).min().unwrap_or(0);
         (inputs.len(), inputs.iter().map(|input| input.len()).sum::<usize>(), shared)
     };
-    // What they share stands once.
+    // Shared tokens count once.
     let tokens = |(inputs, all, shared): (usize, usize, usize)| all - inputs.saturating_sub(1) * shared;
     let mut so_far = measure(&documents[0]);
     let mut count = 1;
     for of in &documents[1..] {
         let own = measure(of);
         let with = (so_far.0 + own.0, so_far.1 + own.1, so_far.2.min(own.2));
-        // By itself it may share more than it does with the others.
+        // A document may share more within itself than with others.
         let inputs: BTreeSet<&[u32]> = of.iter().map(|text| text.input_ids.as_slice()).collect();
         let mut each = inputs.iter();
         let head = each.next().copied().unwrap_or_default();
@@ -258,7 +260,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
     prompts.store(to.store, to.key, vec![(DOCUMENTS, to_json(&documents)?)], seconds())
 }
 
-/// What the documents of a stored task are judged by.
+/// Reads the data that a stored task's documents are judged by.
 ///
 /// # Errors
 /// Damage.
@@ -267,17 +269,17 @@ pub fn documents(object: &StoredObject) -> Result<Documents> {
 }
 
 impl Documents {
-    /// Documents that are asked.
+    /// Returns the number of documents.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether none is.
+    /// Returns whether there are no documents.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The documents as their definition sees them.
+    /// Returns the documents as their definition sees them.
     ///
     /// # Errors
     /// A definition that they are not of.
@@ -285,7 +287,7 @@ impl Documents {
         Task::with_documents(definition.clone(), self.rows.clone())
     }
 
-    /// Which texts are whose.
+    /// Iterates over the range of texts of each document.
     pub fn spans(&self) -> impl Iterator<Item = Range<usize>> {
         self.counts.iter().scan(0, |at, count| {
             *at += count;
@@ -293,7 +295,7 @@ impl Documents {
         })
     }
 
-    /// The answers to each document's requests, by the values of all texts.
+    /// Converts the values of all texts to answers by document.
     ///
     /// # Errors
     /// When there are not as many values as texts.
@@ -316,7 +318,7 @@ impl Documents {
         }
     }
 
-    /// The answers that a variant's stored object holds, and how many documents have one that is not finite.
+    /// Reads a variant's answers, and the number of documents with one that is not finite.
     ///
     /// # Errors
     /// Damage; when there are not as many answers as texts.
@@ -338,7 +340,7 @@ impl Documents {
         Ok((self.generated(definition, &texts)?, non_finite))
     }
 
-    /// The answers to each document's requests, by what was generated behind all prompts.
+    /// Converts generated texts to answers by document.
     ///
     /// # Errors
     /// When there are not as many texts as prompts.
@@ -351,7 +353,7 @@ impl Documents {
         Ok(each.collect())
     }
 
-    /// What a definition makes of answers; `error` as of [`judged`].
+    /// Judges answers by a definition; `error` is that of [`judged`].
     ///
     /// # Errors
     /// As there.
@@ -376,10 +378,12 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_one_head_go_together_where_that_is_less_and_others_do_not() {
+    fn documents_with_a_common_head_are_grouped_if_cheaper() {
         let head: Vec<u32> = (0..50).collect();
         let with = |rest: &[u32]| [&head[..], rest].concat();
-        let (a, b, c) = (with(&[60, 61]), with(&[70, 71, 72]), with(&[80]));
+        let a = with(&[60, 61]);
+        let b = with(&[70, 71, 72]);
+        let c = with(&[80]);
         let of = |inputs: &[&[u32]]| texts(inputs);
         assert_eq!(together(&[of(&[&a, &a]), of(&[&b, &b]), of(&[&c])]), 3);
         let other: Vec<u32> = (100..140).collect();

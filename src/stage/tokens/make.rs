@@ -37,7 +37,7 @@ enum What<'a> {
     Evaluation(&'a Subject),
 }
 
-/// Tokenises what is not stored whole of all backbones.
+/// Tokenises missing or damaged texts of all backbones.
 ///
 /// # Errors
 /// A corpus or a task that cannot be tokenised; or that `stop` was set.
@@ -79,7 +79,7 @@ pub(crate) fn tokenise_missing(
     Ok(())
 }
 
-/// The tokens of a text or task, or of the part of it that is scored; damaged ones are made anew.
+/// Returns the tokens of a text or task, or of its scored sample, making damaged ones again.
 pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     let whole = whole(run, backbone, subject, key)?;
     match subject.draw() {
@@ -88,7 +88,7 @@ pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject
     }
 }
 
-/// The tokens of all of a text or task.
+/// Returns the tokens of a complete text or task.
 pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     let read = |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
@@ -102,7 +102,7 @@ pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subjec
     tokens(run, backbone, key, read)
 }
 
-/// The windows of a text; damaged ones are made anew.
+/// Returns the windows of a text, making damaged ones again.
 pub(crate) fn windows(run: &Context<'_>, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
     tokens(run, backbone, key, read_windows)
 }
@@ -123,7 +123,7 @@ fn tokens<T>(
     }
 }
 
-/// Tokenises one text or task anew: what is stored under the key turned out to be damaged.
+/// Tokenises one text or task again after its stored tokens turned out to be damaged.
 fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<WantedTokens<'_>> = all(backbone).into_iter().filter(|(own, _)| ***own == *key).take(1).collect();
     try_definitions(given, backbone, &wanted)?;
@@ -141,14 +141,14 @@ fn try_definitions(given: Given<'_>, backbone: &BackbonePlan, wanted: &[WantedTo
     })
 }
 
-/// Everything of a backbone that has to be tokens.
+/// Returns everything of a backbone that needs tokens.
 fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
     let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
     let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.subject)));
     calibrations.chain(evaluations).collect()
 }
 
-/// What is not stored whole, each once.
+/// Returns missing or damaged tokens, each once.
 fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
     let mut missing: Vec<WantedTokens<'_>> = Vec::new();
     for (key, what) in all(backbone) {
@@ -159,12 +159,12 @@ fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporte
     missing
 }
 
-/// Whether tokens are stored, every byte of them: results are judged by what lies beside the ids.
+/// Returns whether tokens are stored and intact in every byte, because results are judged by the data next to the ids.
 fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     match store.get(key) {
         Lookup::Absent => false,
         Lookup::Damaged(error) => {
-            reporter.event(Event::Note { text: format!("tokens: {}; made anew", error.one_line()) });
+            reporter.event(Event::Note { text: format!("tokens: {}; made again", error.one_line()) });
             false
         }
         Lookup::Whole(_) => true,
@@ -189,7 +189,7 @@ fn tokenizer(given: Given<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
 /// The corpora and tasks that have to be tokenised, read once for all backbones.
 struct Sources {
     rows: BTreeMap<String, Vec<String>>,
-    /// Documents of tasks, by what is asked.
+    /// Documents of tasks, by question.
     tasks: BTreeMap<String, ghostlab_definitions::Task>,
 }
 
@@ -219,7 +219,7 @@ impl Sources {
                 continue;
             }
             if let Entry::Vacant(free) = sources.rows.entry(corpus.clone()) {
-                // What memory does not hold is refused, and not read until the system kills the process.
+                // Texts that exceed memory are refused before the system kills the process.
                 let limit = TextLimit::current().within(machine::free_memory());
                 let read = || corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit);
                 free.insert(given.inputs.guarded(&[&entry.path], read)?);
@@ -229,12 +229,12 @@ impl Sources {
     }
 }
 
-/// A definition's name may be that of a task of the program.
+/// Returns the task name of a definition, which may equal a built-in task's.
 fn defined_as(used: &DefinitionUse) -> String {
     format!("{used}, by its definition")
 }
 
-/// The documents of a task that the program knows by itself.
+/// Reads the documents of a built-in task.
 fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task> {
     let data = &given.grid.tasks[&used.name];
     let limit = used.limit.map(DocumentLimit::new).transpose()?;
@@ -254,7 +254,8 @@ fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<(
         let entry = &given.grid.corpora[corpus];
         let windows = || {
             let Some(stream) = &entry.stream else {
-                let (rule, rows) = (entry.rule.parse()?, &sources.rows[corpus]);
+                let rule = entry.rule.parse()?;
+                let rows = &sources.rows[corpus];
                 return match calibration {
                     Some((sequences, seed)) => corpus::calibration(rule, rows, tokenizer, sequences, length, seed),
                     None => corpus::evaluation(rule, rows, tokenizer, length, entry.limit),

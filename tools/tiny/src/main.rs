@@ -19,11 +19,11 @@ use ghostlab_tiny::train::run::{Habits, train};
 use ghostlab_tiny::train::shape::trained;
 use ghostlab_tiny::world::{SEED, World, write};
 
-/// Freed memory is kept for the next step: with the system's allocator each large intermediate is mapped anew, page by page.
+/// Freed memory is kept for the next step: with the system's allocator each large intermediate is mapped again, page by page.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Makes what lies in data/tiny: texts, tasks, backbones.
+/// Makes what is in data/tiny: texts, tasks, backbones.
 #[derive(Parser)]
 #[command(version)]
 enum Command {
@@ -97,14 +97,16 @@ fn learn(arguments: &Training) -> Result<()> {
     let done = train(&recipe, &registers(SEED), &arguments.folder, &habits, &mut |line| println!("{line}"))?;
     done.map(drop).ok_or_else(|| {
         Error::interrupted("stopped before the training was finished")
-            .hint("nothing is lost: the same command goes on from here")
+            .hint("nothing is lost: run the same command to resume")
     })
 }
 
 fn draw(arguments: &Untrained) -> Result<()> {
     let backbone = Backbone::new(shape::like(&arguments.like, arguments.layers.map(usize::from))?, arguments.seed)?;
-    let (started, stop) = (Instant::now(), on_ctrl_c()?);
-    let (is_shown, mut shown) = (std::io::stderr().is_terminal(), Instant::now());
+    let started = Instant::now();
+    let stop = on_ctrl_c()?;
+    let is_shown = std::io::stderr().is_terminal();
+    let mut shown = Instant::now();
     let mut progress = |done: u64, total: u64| {
         if is_shown && (done == total || shown.elapsed().as_millis() > 200) {
             shown = Instant::now();
@@ -114,7 +116,8 @@ fn draw(arguments: &Untrained) -> Result<()> {
     };
     let mut writing = Writing { shard: SHARD, stop: &stop, progress: &mut progress };
     let files = backbone.write(&arguments.folder, &mut writing)?;
-    let (bytes, seconds) = (backbone.bytes() as f64, started.elapsed().as_secs_f64());
+    let bytes = backbone.bytes() as f64;
+    let seconds = started.elapsed().as_secs_f64();
     println!(
         "{}: {:.2} GB of weights in {files} files, {seconds:.1} s, {:.0} MB/s",
         arguments.folder.display(),

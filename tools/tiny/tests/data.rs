@@ -1,5 +1,5 @@
-//! What lies in data/tiny is what this crate makes.
-#![allow(clippy::unwrap_used, reason = "a test stops at what it lacks")]
+//! What is in data/tiny is what this crate makes.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -52,7 +52,7 @@ fn every_task_of_the_world_reads_like_the_real_one() {
 }
 
 #[test]
-fn each_manifest_is_of_the_recipe_the_world_and_the_files_beside_it() {
+fn manifest_matches_recipe_world_and_files() {
     let world = registers(0);
     for name in BACKBONES {
         let manifest = Manifest::read(&folder(name)).unwrap().unwrap();

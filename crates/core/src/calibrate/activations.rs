@@ -39,29 +39,29 @@ pub struct ActivationShape {
 }
 
 impl ActivationShape {
-    /// Rows of each shard but the last.
+    /// Returns the number of rows of each shard but the last.
     pub fn shard_rows(self) -> usize {
         let sequence = self.length * self.channels * size_of::<f32>();
         (SHARD_BYTES / sequence.max(1)).clamp(1, self.sequences.max(1)) * self.length
     }
 
-    /// Rows of all sequences.
+    /// Returns the number of rows of all sequences.
     pub fn rows(self) -> usize {
         self.sequences * self.length
     }
 
-    /// The shards: ranges of sequences.
+    /// Returns the shards as ranges of sequences.
     pub fn shards(self) -> impl Iterator<Item = Range<usize>> {
         let step = (self.shard_rows() / self.length.max(1)).max(1);
         (0..self.sequences).step_by(step).map(move |first| first..(first + step).min(self.sequences))
     }
 
-    /// How many there are.
+    /// Returns the number of shards.
     pub fn shard_count(self) -> usize {
         self.sequences.div_ceil((self.shard_rows() / self.length.max(1)).max(1))
     }
 
-    /// Bytes of one site.
+    /// Returns the size of one site in bytes.
     pub fn bytes(self) -> u64 {
         (self.rows() * self.channels * size_of::<f32>()) as u64
     }
@@ -69,7 +69,7 @@ impl ActivationShape {
 
 /// Takes the rows of some sites during a pass, `[rows, C]` at a time, in the order of the calibration tokens.
 pub trait Spool {
-    /// Appends rows of a site; those of a site that nobody wants are passed over.
+    /// Appends rows of a site. Rows of sites that were not requested are ignored.
     ///
     /// # Errors
     /// There is no room.
@@ -86,7 +86,7 @@ impl InMemory {
         Self(sites.into_iter().map(|site| (site, Vec::new())).collect())
     }
 
-    /// What was kept, to be read.
+    /// Finishes writing and returns the activations.
     ///
     /// # Errors
     /// Another number of rows than `shape` has.
@@ -130,7 +130,7 @@ pub struct Activations {
 }
 
 impl Activations {
-    /// Shards of each site: all but the last have [`ActivationShape::shard_rows`] rows.
+    /// Combines the shards of each site. All but the last have [`ActivationShape::shard_rows`] rows.
     ///
     /// # Errors
     /// A site that has not the rows of this shape.
@@ -168,13 +168,15 @@ impl Activations {
         })
     }
 
-    /// Rows of a site, `[rows, C]`: a range within one shard, as [`Self::blocks`] gives it. A sequence always is.
+    /// Returns the rows `[rows, C]` of a site. The range lies within one shard, as [`Self::blocks`] returns it. A sequence
+    /// always does.
     ///
     /// # Errors
     /// The site was not kept, or the range reaches past its end.
     pub fn rows(&self, site: HookPoint, rows: Range<usize>) -> Result<&[f32]> {
         let shards = self.sites.get(&site).ok_or_else(|| Error::job("activations were not kept").at(site))?;
-        let (shard_rows, channels) = (self.shape.shard_rows(), self.shape.channels);
+        let shard_rows = self.shape.shard_rows();
+        let channels = self.shape.channels;
         let shard = rows.start / shard_rows;
         let within = (rows.start - shard * shard_rows) * channels..(rows.end - shard * shard_rows) * channels;
         let values = shards.get(shard).map_or(&[][..], Shard::values);
@@ -194,7 +196,8 @@ mod tests {
     fn rows_come_back_from_their_shards() {
         // A sequence has 2,560 bytes: a shard holds one.
         let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
-        let (kept, left) = (HookPoint::Stream(2), HookPoint::Middle(1));
+        let kept = HookPoint::Stream(2);
+        let left = HookPoint::Middle(1);
         let mut spool = InMemory::of([kept]);
         let value = |row: usize, channel: usize| (row * 10 + channel) as f32;
         for first in (0..shape.rows()).step_by(48) {

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::linalg::simd;
 use crate::model::{Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Trie, together};
 
-/// What a grid needs of one calibration.
+/// Data that a grid needs from one calibration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassRequest {
     pub pairs: BTreeSet<Pair>,
@@ -20,18 +20,18 @@ pub struct PassRequest {
 }
 
 impl PassRequest {
-    /// Whether there is nothing to measure.
+    /// Returns whether there is nothing to measure.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty() && self.sites.is_empty()
     }
 
-    /// How many streams are held at most, for what comes after them to be compared with.
+    /// Returns the maximum number of streams held for later comparisons.
     pub fn streams(&self) -> usize {
         let longest = self.pairs.iter().map(|pair| pair.to.saturating_sub(pair.from)).max();
         longest.unwrap_or(0) + 2
     }
 
-    /// The dense backbone as far as it has to run.
+    /// Returns the dense program up to the last layer that is needed.
     pub fn program(&self, layers: usize) -> Program {
         let of_site = |site: &HookPoint| match site {
             HookPoint::Stream(layer) => 2 * layer,
@@ -53,8 +53,8 @@ pub struct Piece<'a> {
     pub spool: &'a mut dyn Spool,
 }
 
-/// Runs the dense backbone once over the windows of some pieces: the similarities of each. `progress` is told the tokens of
-/// each batch and may stop the pass.
+/// Runs the dense backbone once over the windows of some pieces, and returns the similarities of each. `progress`
+/// receives the tokens of each batch and may stop the pass.
 ///
 /// # Errors
 /// A residual stream that is not finite (named with layer and sequence), no room for the spool, or what `progress` returns.
@@ -102,7 +102,7 @@ struct OfPiece {
 }
 
 impl Piece<'_> {
-    /// The windows in batches of up to `most` tokens, and one window at least.
+    /// Splits the windows into batches of up to `most` tokens, with at least one window each.
     fn batches(&self, piece: usize, most: usize) -> Vec<(OfPiece, Batch)> {
         let each = (most / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
         let of = |(index, windows): (usize, &[&[u32]])| {
@@ -113,7 +113,7 @@ impl Piece<'_> {
     }
 }
 
-/// The activations at some sites over all windows, kept in memory.
+/// Runs a pass and keeps the activations of some sites in memory.
 ///
 /// # Errors
 /// As [`run`].
@@ -131,8 +131,8 @@ pub fn in_memory(
     kept.finish(shape)
 }
 
-/// Node → site, of every boundary and of the middles that were asked for. `X_0` leaves the embedding, the middle of layer
-/// `l` its attention, `X_{l+1}` its MLP.
+/// Maps trie nodes to sites: every boundary, and the requested middles. `X_0` leaves the embedding, the middle of layer `l`
+/// its attention, `X_{l+1}` its MLP.
 fn sites(trie: &Trie, request: &PassRequest) -> BTreeMap<usize, HookPoint> {
     let of_step =
         |step: usize| if step.is_multiple_of(2) { HookPoint::Stream(step / 2) } else { HookPoint::Middle(step / 2) };
@@ -155,11 +155,13 @@ impl BatchObserver for Taps<'_, '_> {
     fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()> {
         let Some(&site) = self.sites.get(&node) else { return Ok(()) };
         let OfPiece { piece, first_sequence } = self.of[batch];
-        let (spool, similarities) = (&mut self.pieces[piece].spool, &mut self.similarities[piece]);
+        let spool = &mut self.pieces[piece].spool;
+        let similarities = &mut self.similarities[piece];
         let HookPoint::Stream(boundary) = site else {
             return spool.push(site, &stream.rows()?.values()?);
         };
-        let (held, batch) = (&mut self.held[batch], &self.batches[batch]);
+        let held = &mut self.held[batch];
+        let batch = &self.batches[batch];
         held.insert(boundary, stream.rows()?);
         let pairs = similarities.ending_at(boundary);
         let streams = held.iter().map(|(&at, rows)| Ok((at, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;

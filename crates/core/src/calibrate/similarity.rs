@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::linalg::simd;
 
-/// What the cosine is taken over.
+/// Axis of the cosine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SimilarityAxis {
@@ -29,8 +29,8 @@ pub struct Pair {
     pub to: usize,
 }
 
-/// As `torch.nn.functional.cosine_similarity`: a norm counts as at least this, so that a dead channel gives 0.
-const LEAST_NORM: f64 = 1e-8;
+/// Lower bound of a norm, as in `torch.nn.functional.cosine_similarity`, so that a dead channel gives 0.
+const MIN_NORM: f64 = 1e-8;
 
 /// Mean cosines over all sequences of a pass. Sums in f64.
 #[derive(Debug, Clone, Default)]
@@ -44,17 +44,17 @@ impl Similarities {
         Self { sums: pairs.iter().map(|&pair| (pair, 0.0)).collect(), sequences: 0 }
     }
 
-    /// The mean cosine, when it was asked for.
+    /// Returns the mean cosine of a pair, if it was measured.
     pub fn get(&self, pair: Pair) -> Option<f64> {
         self.sums.get(&pair).map(|sum| sum / self.sequences as f64)
     }
 
-    /// The pairs that end at boundary `to`.
+    /// Returns the pairs that end at boundary `to`.
     pub(super) fn ending_at(&self, to: usize) -> Vec<Pair> {
         self.sums.keys().filter(|pair| pair.to == to).copied().collect()
     }
 
-    /// The last boundary that `from` is compared with.
+    /// Returns the last boundary that `from` is compared with.
     pub(super) fn last_use(&self, from: usize) -> Option<usize> {
         self.sums.keys().filter(|pair| pair.from == from).map(|pair| pair.to).max()
     }
@@ -73,10 +73,12 @@ impl Similarities {
         let sums: Vec<f64> = pairs
             .par_iter()
             .map(|pair| {
-                let (x, y) = (streams(pair.from), streams(pair.to));
+                let x = streams(pair.from);
+                let y = streams(pair.to);
                 let of_segment = |rows: &Range<usize>| {
                     let range = rows.start * channels..rows.end * channels;
-                    let (x, y) = (&x[range.clone()], &y[range]);
+                    let x = &x[range.clone()];
+                    let y = &y[range];
                     match pair.axis {
                         SimilarityAxis::ChannelSeries => channel_series(x, y, channels),
                         SimilarityAxis::Token => token(x, y, channels),
@@ -95,7 +97,7 @@ impl Similarities {
         self.sequences += sequences;
     }
 
-    /// The sums over the sequences so far, in the order of the pairs.
+    /// Returns the sums over the sequences so far, in the order of the pairs.
     pub fn sums(&self) -> Vec<f64> {
         self.sums.values().copied().collect()
     }
@@ -110,16 +112,19 @@ impl Similarities {
 }
 
 fn cosine(dot: f64, x: f64, y: f64) -> f64 {
-    dot / (x.sqrt().max(LEAST_NORM) * y.sqrt().max(LEAST_NORM))
+    dot / (x.sqrt().max(MIN_NORM) * y.sqrt().max(MIN_NORM))
 }
 
 fn channel_series(x: &[f32], y: &[f32], channels: usize) -> f64 {
-    let (mut dots, mut xs, mut ys) = (vec![0.0f64; channels], vec![0.0f64; channels], vec![0.0f64; channels]);
+    let mut dots = vec![0.0f64; channels];
+    let mut xs = vec![0.0f64; channels];
+    let mut ys = vec![0.0f64; channels];
     simd::in_widest!({
         for (x, y) in x.chunks_exact(channels).zip(y.chunks_exact(channels)) {
             let sums = dots.iter_mut().zip(&mut xs).zip(&mut ys);
             for (((dot, xx), yy), (&x, &y)) in sums.zip(x.iter().zip(y)) {
-                let (x, y) = (f64::from(x), f64::from(y));
+                let x = f64::from(x);
+                let y = f64::from(y);
                 *dot += x * y;
                 *xx += x * x;
                 *yy += y * y;
@@ -138,9 +143,12 @@ fn last_token_angle(x: &[f32], y: &[f32], channels: usize) -> f64 {
 fn token(x: &[f32], y: &[f32], channels: usize) -> f64 {
     let rows = x.len() / channels;
     let of_row = |(x, y): (&[f32], &[f32])| {
-        let (mut dot, mut xx, mut yy) = (0.0, 0.0, 0.0);
+        let mut dot = 0.0;
+        let mut xx = 0.0;
+        let mut yy = 0.0;
         for (&x, &y) in x.iter().zip(y) {
-            let (x, y) = (f64::from(x), f64::from(y));
+            let x = f64::from(x);
+            let y = f64::from(y);
             dot += x * y;
             xx += x * x;
             yy += y * y;

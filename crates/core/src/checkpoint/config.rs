@@ -1,5 +1,5 @@
-//! The `config.json` of a variant: the backbone's own, with fewer layers; and the Python file beside it, where operators stay that
-//! no weight takes in.
+//! The `config.json` of a variant, which is the backbone's own with fewer layers, and the modelling file for operators
+//! that no weight can absorb.
 
 use serde_json::{Map, Value, json};
 
@@ -10,10 +10,9 @@ use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
 
-/// A backbone's config as that of a variant: layers counted anew, and what speaks of each layer without those that went.
-/// Where operators stand beside the weights it names the file that applies them, and an activation that there is not: what
-/// does not run that file refuses the model, and never computes another one. The model type stays, so that transformers
-/// reads the config and finds the tokenizer's class without that file, and asks nobody whether it may run it.
+/// Converts a backbone's config to that of a variant: renumbers the layers and drops settings of removed layers. If
+/// operators accompany the weights, it names the modelling file and a nonexistent activation, so that a loader without that
+/// file fails. The model type stays, so that transformers finds the tokenizer class without remote code.
 pub fn trimmed(
     mut config: Map<String, Value>,
     whole: &Config,
@@ -22,8 +21,8 @@ pub fn trimmed(
 ) -> Map<String, Value> {
     let architecture = whole.architecture;
     count_layers(&mut config, whole, &layout.kept);
-    // With `true` beside a head of its own transformers 5 uses both tables, and others the embedding twice. Some classes take
-    // it for true where it is left out.
+    // With `true` and a separate head, transformers 5 uses both tables and other loaders use the embedding twice. Some
+    // classes default to true.
     if layout.has_head() && config.get("tie_word_embeddings").map_or(architecture.is_tied(), |tied| *tied == true) {
         config.insert("tie_word_embeddings".into(), false.into());
     }
@@ -49,7 +48,8 @@ pub fn trimmed(
         let operators: Vec<Value> = layout.attached.iter().map(operator).collect();
         let file = MODELING.trim_end_matches(".py");
         let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
-        let (key, activation) = (architecture.activation.0, activation_names(whole.activation)[0]);
+        let key = architecture.activation.0;
+        let activation = activation_names(whole.activation)[0];
         config.insert(ENTRY.into(), json!({ "operators": operators, ACTIVATION: activation }));
         config.insert(key.into(), GUARD.into());
         config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));
@@ -60,7 +60,7 @@ pub fn trimmed(
     config
 }
 
-/// What speaks of layers, for those that stay.
+/// Keeps the per-layer settings of the kept layers.
 fn count_layers(config: &mut Map<String, Value>, whole: &Config, kept: &[usize]) {
     let architecture = whole.architecture;
     let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
@@ -74,13 +74,13 @@ fn count_layers(config: &mut Map<String, Value>, whole: &Config, kept: &[usize])
         }
     }
     config.insert("num_hidden_layers".into(), kept.len().into());
-    // The first layer that may have a window: so many stand before it. Where the config leaves it out, readers take a number
-    // that counts the layers of the whole backbone.
+    // Index of the first layer that may have a window. Without the entry, readers use a default for the unpruned number
+    // of layers.
     if let Some(first) = first_window(config, architecture) {
         let before = kept.iter().filter(|&&layer| (layer as u64) < first).count();
         config.insert("max_window_layers".into(), before.into());
     }
-    // What transformers would derive from a layer's place is said of each: its place is another one now.
+    // transformers would derive this setting from a layer's index, which changed, so it is written for each layer.
     if matches!(architecture.window, SlidingWindow::Patterned { .. } | SlidingWindow::Unrotated) {
         config.insert("layer_types".into(), layer_types(kept.iter().map(|&layer| whole.windows[layer])));
         // Other readers go by it whatever the list says.
@@ -99,15 +99,15 @@ fn count_layers(config: &mut Map<String, Value>, whole: &Config, kept: &[usize])
     }
 }
 
-/// What it is called in the checkpoint's folder.
+/// File name in the checkpoint's folder.
 pub const MODELING: &str = "modeling_ghostlab.py";
-/// For every architecture alike: only the names of transformers' own classes differ.
+/// Template for every architecture. Only the names of transformers' classes differ.
 const TEMPLATE: &str = include_str!("modeling.py");
 
 /// In the place of the activation in `config.json`: what does not run the file cannot take the weights for the whole model.
 pub(super) const GUARD: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that stand beside its weights";
 
-/// The file for an architecture.
+/// Returns the modelling file of an architecture.
 pub fn modeling(architecture: &Architecture) -> String {
     let (inner, folder) = architecture.python.unwrap_or((prefix(architecture), architecture.model_type));
     let names = [
@@ -120,12 +120,12 @@ pub fn modeling(architecture: &Architecture) -> String {
     names.into_iter().fold(TEMPLATE.to_owned(), |text, (name, of)| text.replace(name, of))
 }
 
-/// The file's class in the place of one of transformers'.
+/// Returns the name of the class that replaces a class of transformers.
 pub(super) fn class(architecture: &Architecture, suffix: &str) -> String {
     format!("{}{}{suffix}", architecture::CLASS, prefix(architecture))
 }
 
-/// What the names of transformers' classes begin with.
+/// Returns the prefix of transformers' class names.
 fn prefix(architecture: &Architecture) -> &'static str {
     architecture.class.trim_end_matches("ForCausalLM")
 }
@@ -139,7 +139,7 @@ mod tests {
     use crate::model::architecture::ARCHITECTURES;
     use crate::model::{Config, Operator, Program, deployed};
 
-    /// The config of a fixture with four layers, as a variant without layers 1 and 2 has it.
+    /// Builds the config of a four-layer fixture as a variant without layers 1 and 2.
     fn of(fixture: &str, operator: bool, more: &Value) -> Map<String, Value> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(fixture);
         let config = Config::read(&folder).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_stay_with_their_layers_where_the_config_does_not_say_where_they_begin() {
+    fn windows_stay_with_layers_if_config_gives_no_start() {
         let text =
             std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/qwen2/config.json"));
         let mut own: Map<String, Value> = serde_json::from_slice(&text.unwrap()).unwrap();
@@ -200,9 +200,9 @@ mod tests {
         assert_eq!(cut(own), expected);
     }
 
-    /// Expected: the rules by which transformers reads such configs, of each layer that stays.
+    /// Expected: the rules by which transformers reads such configs, for each kept layer.
     #[test]
-    fn what_is_derived_from_a_layers_place_is_said_of_those_that_stay() {
+    fn derived_position_settings_follow_the_kept_layers() {
         let base = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
             "head_dim": 8, "vocab_size": 64, "sliding_window": 8, "num_experts": 4, "num_experts_per_tok": 2, "rms_norm_eps": 1e-6});
         let folder = tempfile::tempdir().unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_beside_the_weights_is_said_and_keeps_others_from_reading_them() {
+    fn operator_next_to_weights_is_declared_to_loaders() {
         let config = of("olmo2", true, &json!({}));
         assert_eq!(
             (&config["model_type"], &config["architectures"]),

@@ -18,7 +18,7 @@ use crate::model::gguf::{ROPE_FACTORS, divisors_of, has_one_more, name_in_gguf, 
 use crate::model::{Config, FloatType};
 use crate::named::named;
 
-/// What the matrices of a GGUF file are written in. Norms and biases are f32, as llama.cpp wants them.
+/// Type of the matrices of a GGUF file. Norms and biases are f32, as llama.cpp requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufType {
     F32,
@@ -30,7 +30,7 @@ pub enum GgufType {
 named!(GgufType: F32 = "f32", Bf16 = "bf16", F16 = "f16", Q8_0 = "q8_0");
 
 impl GgufType {
-    /// `general.file_type` (llama.h, `llama_ftype`).
+    /// Returns `general.file_type` (`llama_ftype` in llama.h).
     fn number(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -40,7 +40,7 @@ impl GgufType {
         }
     }
 
-    /// What a tensor is written in: rows that are no whole blocks stay f16.
+    /// Returns the type a tensor is written in. Rows that are not whole blocks stay f16.
     fn of(self, shape: &[usize]) -> GgmlDType {
         match self {
             _ if shape.len() < 2 => GgmlDType::F32,
@@ -52,12 +52,12 @@ impl GgufType {
     }
 }
 
-/// What a file says besides its tensors and its shape.
+/// Metadata of a GGUF file besides its tensors and shape.
 #[derive(Debug, Clone)]
 pub struct GgufText {
     /// `general.name`
     pub name: String,
-    /// Of the tokenizer, and whatever else.
+    /// Entries of the tokenizer and others.
     pub entries: Vec<(String, Value)>,
 }
 
@@ -71,12 +71,13 @@ fn refused(expected: &str, found: String) -> Error {
 /// Refuses a variant that a GGUF file cannot say, or that llama.cpp would compute otherwise.
 ///
 /// # Errors
-/// Operators beside the weights; an architecture that is not llama.cpp's; windows, which it does not honour there.
+/// The variant has operators next to the weights, an architecture that llama.cpp does not have, or windows that it
+/// ignores.
 pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     let form = config.architecture.gguf;
     let form = form.ok_or_else(|| refused("an architecture of llama.cpp", config.architecture.class.to_owned()))?;
     if !layout.attached.is_empty() {
-        let found = format!("{} operators beside the weights", layout.attached.len());
+        let found = format!("{} operators next to the weights", layout.attached.len());
         return Err(refused("a repair that weights take in, since GGUF has no place for operators", found));
     }
     let context = config.max_positions.unwrap_or(usize::MAX);
@@ -94,7 +95,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
             let found = if in_window(place) { "none" } else { "one" };
             let expected =
                 format!("windows in all layers but every {every}th, as llama.cpp has them in `{}`", form.name);
-            return Err(refused(&expected, format!("{found} in layer {place} of what is left")));
+            return Err(refused(&expected, format!("{found} in remaining layer {place}")));
         }
         if windows().flatten().collect::<BTreeSet<_>>().len() > 1 {
             return Err(refused("one width of all windows", "several".to_owned()));
@@ -105,13 +106,13 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     {
         let expected =
             format!("every {every}th layer without a rotary embedding, as llama.cpp has it in `{}`", form.name);
-        return Err(refused(&expected, format!("another kind of layer {place} of what is left")));
+        return Err(refused(&expected, format!("another kind in remaining layer {place}")));
     }
     let scale = scale_in_gguf(form, layout.kept.len(), config.hidden, config.heads, config.head_dim);
     if (config.scale / scale - 1.0).abs() > 1e-6 {
         return Err(refused(&format!("scores times {scale}, as llama.cpp has them"), config.scale.to_string()));
     }
-    // What llama.cpp takes where a file does not say it.
+    // llama.cpp's defaults for missing entries.
     let capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
     if form.name == "gemma2" && capped.clone().any(|(key, cap)| key.is_some() && cap.is_none()) {
         return Err(refused("caps of scores and of logits, which llama.cpp always has in `gemma2`", "none".to_owned()));
@@ -130,12 +131,12 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     Ok(form)
 }
 
-/// Every which layer has no window in llama.cpp; none where it has none in any.
+/// Returns llama.cpp's period of layers without a window, if the form has windows.
 fn window_of(form: GgufForm) -> Option<usize> {
     if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
 }
 
-/// The entries behind `rope.scaling.` that say how the rotary embedding is stretched; `llama3` is a tensor of divisors.
+/// Returns the `rope.scaling.` entries that describe the scaling. `llama3` scaling is a tensor of divisors instead.
 fn stretched(config: &Config) -> Result<Vec<(&'static str, Value)>> {
     let text = |of: &str| Value::String(of.to_owned());
     let number = |of: f64| Value::F32(of as f32);
@@ -160,7 +161,7 @@ fn stretched(config: &Config) -> Result<Vec<(&'static str, Value)>> {
 }
 
 impl Layout {
-    /// Bytes of a GGUF file's tensors.
+    /// Computes the size of a GGUF file's tensors in bytes.
     pub fn gguf_bytes(&self, of: GgufType) -> u64 {
         self.tensors
             .iter()
@@ -169,7 +170,7 @@ impl Layout {
             .sum()
     }
 
-    /// Writes the variant as a GGUF file. `wrote` is told of every block's bytes.
+    /// Writes the variant as a GGUF file. `wrote` receives the bytes of every block.
     ///
     /// # Errors
     /// As [`fits_gguf`] and [`Layout::write`].
@@ -278,20 +279,21 @@ impl Layout {
     }
 }
 
-/// Rows of heads with their first and second half by turns: row 2·i + j of a head is row i of its half j.
+/// Interleaves the halves of each head: row 2·i + j of a head is row i of its half j.
 fn in_turns(values: &[f32], rows: usize, head_dim: usize) -> Vec<f32> {
     let inner = values.len() / rows.max(1);
     let half = head_dim / 2;
     let mut out = Vec::with_capacity(values.len());
     for row in 0..rows {
-        let (head, of) = (row / head_dim * head_dim, row % head_dim);
+        let head = row / head_dim * head_dim;
+        let of = row % head_dim;
         let from = head + of % 2 * half + of / 2;
         out.extend_from_slice(&values[from * inner..(from + 1) * inner]);
     }
     out
 }
 
-/// Numbers as the file holds them.
+/// Encodes numbers as the file stores them.
 fn stored(tensor: &CheckpointTensor, dtype: GgmlDType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     let float = match dtype {
         GgmlDType::F32 => FloatType::F32,

@@ -10,7 +10,7 @@ use crate::model::tensors::{checked, stored};
 use crate::model::weights::Weights;
 use crate::model::{BranchPlace, Config, Deployed, FloatType, Operator, Step, Sublayer};
 
-/// A variant's checkpoint before it is written: its layers, counted anew, and its tensors.
+/// The checkpoint of a variant before it is written: renumbered layers and tensors.
 pub struct Layout {
     /// The layers of the backbone that stay, in their order.
     pub kept: Vec<usize>,
@@ -20,7 +20,7 @@ pub struct Layout {
     pub(super) tensors: Vec<CheckpointTensor>,
 }
 
-/// An operator that stands beside the weights.
+/// An operator stored next to the weights.
 #[derive(Debug, Clone)]
 pub struct Attached {
     /// The layer, counted among those that stay.
@@ -44,7 +44,7 @@ pub(super) enum TensorContent {
     Folded(String, Arc<Operator>),
     /// An operator's matrix: its diagonal `[C]`, or `Wᵀ [C, C]` as linear layers are stored.
     Operator(Arc<Operator>),
-    /// What an operator adds, `[C]`.
+    /// The bias of an operator, `[C]`.
     Bias(Arc<Operator>),
 }
 
@@ -59,15 +59,16 @@ impl CheckpointTensor {
 }
 
 impl Layout {
-    /// The checkpoint of a variant of the backbone in `folder`, with weights of type `dtype`, or each as it is stored.
-    /// Operators are always f32, which is what they are applied in.
+    /// Builds the checkpoint of a variant of the backbone in `folder`. Weights have type `dtype`, or their stored type.
+    /// Operators are always f32, the type they are applied in.
     ///
     /// # Errors
     /// Weights that do not fit the config; a program that leaves no layer.
     pub fn of(config: &Config, folder: &Path, deployed: &Deployed, dtype: Option<FloatType>) -> Result<Self> {
         let weights = checked(config, folder)?;
         let (kept, attached) = walked(config, deployed)?;
-        let (c, vocab) = (config.hidden, config.vocab);
+        let c = config.hidden;
+        let vocab = config.vocab;
         let mut tensors = Vec::new();
         let mut add = |name: String, shape: Vec<usize>, content: TensorContent| {
             let dtype = match &content {
@@ -114,20 +115,21 @@ impl Layout {
         self.tensors.iter().any(|tensor| tensor.name == HEAD)
     }
 
-    /// Bytes of all numbers.
+    /// Returns the size of all numbers in bytes.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(CheckpointTensor::bytes).sum()
     }
 
-    /// How many numbers there are.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> u64 {
         self.tensors.iter().map(CheckpointTensor::numbers).sum()
     }
 }
 
-/// The layers that a program runs, and the operators between and in them. Several at one place are their product.
+/// Returns the layers that a program runs, and the operators between and in them. Adjacent operators are multiplied.
 fn walked(config: &Config, deployed: &Deployed) -> Result<(Vec<usize>, Vec<Attached>)> {
-    let (mut kept, mut attached) = (Vec::new(), Vec::new());
+    let mut kept = Vec::new();
+    let mut attached = Vec::new();
     let mut waiting: Option<Arc<Operator>> = None;
     for step in &deployed.program.0 {
         match step {
@@ -149,7 +151,8 @@ fn walked(config: &Config, deployed: &Deployed) -> Result<(Vec<usize>, Vec<Attac
         if let Step::Edited(half, _, operator) = step {
             let norm = config.norm_after(*half).filter(|_| !kept.is_empty());
             let norm = norm.ok_or_else(|| Error::job("a branch keeps a map that its weights could take in"))?;
-            let (layer, operator) = (kept.len() - 1, Arc::clone(operator));
+            let layer = kept.len() - 1;
+            let operator = Arc::clone(operator);
             attached.push(Attached { layer, place: BranchPlace::Norm(norm), operator });
         }
     }
@@ -203,7 +206,8 @@ mod tests {
         let map = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let branches = [((1, Sublayer::Mlp), map)].into();
         let repairs = Repairs { branches, ..Repairs::default() };
-        let (olmo, llama) = (config("olmo2"), config("llama-gqa"));
+        let olmo = config("olmo2");
+        let llama = config("llama-gqa");
         assert_eq!(places(&olmo, &[2], &repairs).1, [(1, "post_feedforward_layernorm")]);
         assert_eq!(places(&llama, &[2], &repairs).1, [], "its weights take it in");
     }

@@ -2,7 +2,7 @@
 //!
 //! | file | noun |
 //! | --- | --- |
-//! | `layout` | which tensors it holds, what they are made of, and the operators that no weight takes in |
+//! | `layout` | which tensors it holds, unchanged made of, and the operators that no weight takes in |
 //! | `shards` | its weight files, written tensor by tensor |
 //! | `config` | its `config.json`, and the Python file that applies operators of the stream, where there are any |
 //! | `gguf` | the same as one GGUF file |

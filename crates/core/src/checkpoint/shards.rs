@@ -23,7 +23,7 @@ const BLOCK: usize = 1 << 20;
 /// Numbers that a thread converts at a time.
 const SHARE: usize = 1 << 14;
 
-/// What was written.
+/// Written weight files.
 #[derive(Debug)]
 pub struct WeightFiles {
     /// Their names.
@@ -33,15 +33,16 @@ pub struct WeightFiles {
 }
 
 impl Layout {
-    /// Writes the weight files into a folder, none with more than `most` bytes of numbers unless it is a single tensor.
-    /// `wrote` is told of every block's bytes.
+    /// Writes the weight files into a folder, each with at most `most` bytes of numbers unless it is a single tensor.
+    /// `wrote` receives the bytes of every block.
     ///
     /// # Errors
     /// Stored weights that cannot be read; a number that the float type cannot hold, named with its tensor; a file that
     /// cannot be written; what `wrote` reports.
     pub fn write(&self, folder: &Path, most: u64, wrote: &mut dyn FnMut(u64) -> Result<()>) -> Result<WeightFiles> {
         let shards = self.shards(most);
-        let (mut names, mut map) = (Vec::new(), Map::new());
+        let mut names = Vec::new();
+        let mut map = Map::new();
         for (index, tensors) in shards.iter().enumerate() {
             let name = match shards.len() {
                 1 => "model.safetensors".to_owned(),
@@ -70,7 +71,7 @@ impl Layout {
         Ok(WeightFiles { names, index })
     }
 
-    /// Tensors file by file. In a file the wider numbers come first, so that each stands at a multiple of its width.
+    /// Groups the tensors by file. In a file wider types come first, so that each tensor is aligned to its width.
     fn shards(&self, most: u64) -> Vec<Vec<&CheckpointTensor>> {
         let (mut shards, mut room): (Vec<Vec<&CheckpointTensor>>, u64) = (Vec::new(), 0);
         for tensor in &self.tensors {
@@ -96,8 +97,8 @@ fn stored(dtype: FloatType) -> Dtype {
     }
 }
 
-/// What a weight file begins with: the length of its header and the header, with spaces up to a multiple of eight.
-/// transformers asks for the entry `format`.
+/// Encodes the start of a weight file: the header's length and the header, padded with spaces to a multiple of eight.
+/// transformers requires the entry `format`.
 ///
 /// # Errors
 /// None that a caller could mend.
@@ -116,7 +117,7 @@ pub fn header(tensors: Vec<(String, Dtype, Vec<usize>)>) -> Result<Vec<u8>> {
     Ok([&(text.len() as u64).to_le_bytes()[..], &text].concat())
 }
 
-/// The numbers of a tensor in their order, block by block.
+/// Visits the numbers of a tensor in order, block by block.
 pub(super) fn each_block(
     tensor: &CheckpointTensor,
     weights: &Weights,
@@ -139,7 +140,7 @@ pub(super) fn each_block(
     }
 }
 
-/// The transpose of `matrix [rows, columns]`, some rows of it at a time.
+/// Visits the transpose of `matrix [rows, columns]`, several rows at a time.
 fn in_rows(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
     let rows = matrix.len() / columns.max(1);
     let high = (BLOCK / rows.max(1)).clamp(1, columns.max(1));
@@ -155,7 +156,7 @@ fn in_rows(matrix: &[f32], columns: usize, each: &mut dyn FnMut(&[f32]) -> Resul
     Ok(())
 }
 
-/// Numbers as the file holds them.
+/// Encodes numbers as the file stores them.
 pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     let width = dtype.bytes() as usize;
     bytes.resize(values.len() * width, 0);
@@ -204,7 +205,8 @@ mod tests {
 
     #[test]
     fn a_matrix_comes_out_transposed_in_blocks_of_rows() {
-        let (rows, columns) = (3, 5);
+        let rows = 3;
+        let columns = 5;
         let matrix: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
         let mut out = Vec::new();
         in_rows(&matrix, columns, &mut |block| {
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_covers_its_tensors_and_its_numbers_begin_at_a_multiple_of_eight() {
+    fn header_covers_tensors_and_data_is_aligned_to_eight() {
         let bytes = header(vec![("a".into(), Dtype::F32, vec![3]), ("b".into(), Dtype::F16, vec![2, 5])]).unwrap();
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         assert_eq!((length + 8, bytes.len() % 8), (bytes.len(), 0));

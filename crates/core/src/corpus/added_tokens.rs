@@ -1,4 +1,4 @@
-//! Tokens that the files beside a `tokenizer.json` add to it, as transformers 5 adds them (`tokenization_utils_base.py`,
+//! Tokens that the files next to a `tokenizer.json` add to it, as transformers 5 adds them (`tokenization_utils_base.py`,
 //! `tokenization_utils_tokenizers.py`): `added_tokens_decoder` and the lists of special tokens in `tokenizer_config.json`, or the
 //! older `added_tokens.json`. The index that a file gives a new token decides its place in the order alone; its id is the next
 //! free one.
@@ -63,7 +63,7 @@ struct OwnTokens {
     added_tokens: Vec<Value>,
 }
 
-/// Returns the files beside a `tokenizer.json` that tokens and their roles are read from, where they are there.
+/// Returns the files next to a `tokenizer.json` that tokens and their roles are read from, where they are there.
 pub fn files_beside(tokenizer: &Path) -> Vec<PathBuf> {
     let files = [TOKENIZER_CONFIG, ADDED_TOKENS, SPECIAL_TOKENS].map(|name| tokenizer.with_file_name(name));
     files.into_iter().filter(|file| file.is_file()).collect()
@@ -106,7 +106,7 @@ fn read_json(file: &Path) -> Result<Value> {
         .map_err(|error| Error::bad_input("the file is not JSON").at(file.display()).found(error.to_string()))
 }
 
-/// Returns the tokens that the files beside a `tokenizer.json` add or change, as a part of keys; none where they change nothing.
+/// Returns the tokens that the files next to a `tokenizer.json` add or change, as a part of keys; none where they change nothing.
 ///
 /// # Errors
 /// Files that cannot be read.
@@ -135,7 +135,7 @@ pub(super) fn own_id(tokenizer: &Path, content: &str) -> Result<Option<u32>> {
     Ok(found.and_then(|token| u32::try_from(token["id"].as_u64()?).ok()))
 }
 
-/// Adds the tokens of the files beside a `tokenizer.json` to what it says, as far as their ids are below `rows`. Returns the texts
+/// Adds the tokens of the files next to a `tokenizer.json` to what it says, as far as their ids are below `rows`. Returns the texts
 /// of those that are new; nothing changes where there are none.
 ///
 /// # Errors
@@ -177,7 +177,7 @@ pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Ve
     Ok((file.to_string().into_bytes(), new))
 }
 
-/// Returns the tokens of the files beside a `tokenizer.json` that it has not, or not with their flags, in the order in which they
+/// Returns the tokens of the files next to a `tokenizer.json` that it has not, or not with their flags, in the order in which they
 /// are added.
 fn changed(own: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
     let config = tokenizer_config(&tokenizer.with_file_name(TOKENIZER_CONFIG))?;
@@ -264,7 +264,7 @@ mod tests {
         for files in [
             vec![],
             vec![("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
-            // The older file does not count beside an `added_tokens_decoder`.
+            // The older file does not count next to an `added_tokens_decoder`.
             vec![("added_tokens.json", older), ("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
             vec![("tokenizer_config.json", json!({"bos_token": "<s>"}))],
         ] {

@@ -17,7 +17,7 @@ pub struct PythonRandom {
 }
 
 impl PythonRandom {
-    /// `random.seed(seed)` for an integer seed.
+    /// Seeds the generator as `random.seed(seed)` does for an integer.
     pub fn new(seed: u64) -> Self {
         let low = (seed & u64::from(u32::MAX)) as u32;
         let high = (seed >> 32) as u32;
@@ -26,7 +26,7 @@ impl PythonRandom {
         Self { twister }
     }
 
-    /// `random.randint(low, high)`: a whole number from `low` to `high`, both included.
+    /// Implements `random.randint(low, high)`: an integer from `low` to `high`, both included.
     ///
     /// # Errors
     /// When `high` is below `low`: there is nothing to draw (Python raises `ValueError`).
@@ -48,13 +48,14 @@ impl PythonRandom {
         }
     }
 
-    /// `random.random()`: a number from 0 to 1, without 1, of 53 bits.
+    /// Implements `random.random()`: a number in [0, 1) with 53 bits.
     pub fn random(&mut self) -> f64 {
-        let (high, low) = (self.bits(27) as f64, self.bits(26) as f64);
+        let high = self.bits(27) as f64;
+        let low = self.bits(26) as f64;
         (high * 67_108_864.0 + low) / 9_007_199_254_740_992.0
     }
 
-    /// `random.sample(range(count), wanted)`: places without repetition, in the order of the draw.
+    /// Implements `random.sample(range(count), wanted)`: indices without repetition, in the order of the draw.
     ///
     /// # Errors
     /// When more are wanted than there are.
@@ -93,7 +94,8 @@ impl PythonRandom {
         Ok(drawn)
     }
 
-    /// `random.getrandbits(count)` for 1 to 65 bits: whole words lowest first, of the last word its highest bits.
+    /// Implements `random.getrandbits(count)` for 1 to 65 bits: words from lowest to highest, with the highest bits of the
+    /// last word.
     fn bits(&mut self, count: u32) -> u128 {
         let mut value = 0;
         let mut filled = 0;

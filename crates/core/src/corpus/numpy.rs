@@ -36,7 +36,7 @@ impl NumpyRandom {
         folded.rotate_right((self.state >> 122) as u32)
     }
 
-    /// The lower half of a draw, then its upper one.
+    /// Returns the lower half of a draw, then its upper half.
     fn next32(&mut self) -> u32 {
         self.half.take().unwrap_or_else(|| {
             let both = self.next64();
@@ -45,9 +45,9 @@ impl NumpyRandom {
         })
     }
 
-    /// One of `integers(0, count, size=…)`: a whole number below `count`, which is 1 or more.
+    /// Draws one value of `integers(0, count, size=…)`: an integer below `count`, which is at least 1.
     pub(super) fn below(&mut self, count: u32) -> u32 {
-        // Of one value nothing is drawn.
+        // A single value needs no draw.
         if count <= 1 {
             return 0;
         }
@@ -61,7 +61,7 @@ impl NumpyRandom {
         (product >> 32) as u32
     }
 
-    /// `shuffle` of a list.
+    /// Implements `shuffle` of a list.
     pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             let other = self.up_to(last as u32) as usize;
@@ -69,7 +69,7 @@ impl NumpyRandom {
         }
     }
 
-    /// `random_interval`: a whole number up to `last`, by rejection under a mask, and not as [`below`](Self::below) draws it.
+    /// Implements `random_interval`: an integer up to `last`, by rejection under a mask, unlike [`below`](Self::below).
     fn up_to(&mut self, last: u32) -> u32 {
         let mask = u32::MAX >> last.leading_zeros().min(31);
         loop {
@@ -105,7 +105,7 @@ fn folded(value: u32) -> u32 {
 impl SeedSequence {
     fn new(seed: u64) -> Self {
         let mut hasher = Hasher { constant: 0x43b0_d7e5, multiplier: 0x931e_8875 };
-        // The seed's words, lowest first; what is missing of four is zero.
+        // The words of the seed, lowest first, padded with zeros to four.
         let mut pool = [seed as u32, (seed >> 32) as u32, 0, 0].map(|word| hasher.hash(word));
         for from in 0..pool.len() {
             for to in (0..pool.len()).filter(|to| *to != from) {
@@ -117,7 +117,7 @@ impl SeedSequence {
         Self(pool)
     }
 
-    /// `generate_state(4, uint64)`.
+    /// Implements `generate_state(4, uint64)`.
     fn words(&self) -> [u64; 4] {
         let mut hasher = Hasher { constant: 0x8b51_f9dd, multiplier: 0x58f3_8ded };
         let mut word = 0;

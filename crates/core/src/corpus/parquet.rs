@@ -10,7 +10,7 @@ use crate::files::limit::{HeldRows, TextLimit};
 use crate::files::parquet::{self, broken};
 use crate::files::rows::bad;
 
-/// The column of text of a parquet file that `pick` chooses of the names that there are.
+/// Reads the text column of a parquet file that `pick` chooses from the column names.
 ///
 /// # Errors
 /// When the file is damaged, or the column is absent, is not text or has a null.
@@ -27,7 +27,7 @@ pub(super) fn read_parquet(
     parquet::read(file, path, limit, choose, |frame| texts(frame, path, limit))
 }
 
-/// The texts of the only column.
+/// Extracts the texts of the only column.
 fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>> {
     let broken = |error| broken(path, &error);
     let values = frame.select_at_idx(0).ok_or_else(|| bad("the parquet file has no columns", path))?;
@@ -38,7 +38,8 @@ fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>
             .found(values.dtype()));
     }
     let texts = values.str().map_err(broken)?;
-    let (mut rows, mut held) = (Vec::new(), HeldRows::new(limit, path));
+    let mut rows = Vec::new();
+    let mut held = HeldRows::new(limit, path);
     for (index, text) in texts.iter().enumerate() {
         let Some(text) = text else {
             return Err(bad(format!("column `{name}` is not text"), path)
@@ -71,7 +72,7 @@ mod tests {
     use super::super::read_rows;
     use super::sample::parquet;
 
-    /// The message of a reading that must fail for bad content.
+    /// Returns the error message of a read that must fail.
     fn refused(bytes: &[u8]) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");
@@ -101,7 +102,7 @@ mod tests {
         }
     }
 
-    /// The format has no checksum that is looked at, so an altered file may still be read; it may not stop the program.
+    /// Altered files may still be read, because the format has no checked checksum, but must not panic.
     #[test]
     fn an_altered_footer_is_not_a_panic() {
         let whole = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);

@@ -23,19 +23,19 @@ pub enum Rule {
     Ptb,
     /// Each row is a document, tokenised on its own; a window lies within one document.
     C4,
-    /// The same documents in the order in which they are streamed, as the paper's own loader does it.
+    /// Same documents in streaming order, as the paper's own loader reads them.
     C4Stream,
 }
 
 crate::names!(Rule: Wikitext2 = "wikitext2", Ptb = "ptb", C4 = "c4", C4Stream = "c4-stream");
 
 impl Rule {
-    /// Whether the windows of a perplexity are drawn with replacement: some may be of one document, and overlap.
+    /// Returns whether perplexity windows are drawn with replacement, so that they may overlap.
     pub fn with_replacement(self) -> bool {
         self == Self::C4
     }
 
-    /// How many windows a perplexity is taken over where nothing limits them, of a text of so many tokens.
+    /// Returns the number of perplexity windows for a text of `corpus_tokens` tokens, without a limit.
     pub fn windows(self, corpus_tokens: usize, length: usize) -> usize {
         match self {
             Self::Wikitext2 | Self::Ptb => corpus_tokens / length.max(1),
@@ -55,7 +55,7 @@ impl FromStr for Rule {
     }
 }
 
-/// `sequences` windows of `length` tokens at random places, as the reference code draws them after `random.seed(seed)`.
+/// Draws `sequences` windows of `length` tokens, as the reference code does after `random.seed(seed)`.
 ///
 /// With `n` tokens in the joined text and `T` = `length`, a window starts at
 /// - [`Rule::Wikitext2`]: randint(0, int(0.9·n) − T − 1),
@@ -102,7 +102,7 @@ pub fn calibration(
     Ok(windows)
 }
 
-/// The windows of `length` tokens that a perplexity is taken over; `limit` keeps only the first so many.
+/// Returns the perplexity windows of `length` tokens; `limit` keeps the first ones.
 ///
 /// - [`Rule::Wikitext2`], [`Rule::Ptb`]: all windows side by side from the first token on; a shorter rest is dropped.
 /// - [`Rule::C4`]: 256 windows after `random.seed(0)`: document randint(0, documents − 1), drawn again until it has
@@ -142,8 +142,9 @@ pub fn evaluation(
     Ok(Windows { ids, length, starts, corpus_tokens, bytes })
 }
 
-/// `sequences` windows of `length` tokens of a text in shards, by [`Rule::C4Stream`]: of each next document of the stream of
-/// `seed` that has at least T + 1 tokens a window, from token randint(0, its tokens − T − 1) on, after `random.seed(seed)`.
+/// Draws `sequences` windows of `length` tokens from sharded text by [`Rule::C4Stream`]: one from each next document of the
+/// stream of `seed` with at least T + 1 tokens, starting at token randint(0, its tokens − T − 1), after
+/// `random.seed(seed)`.
 ///
 /// Source: the official repository's loader of C4.
 ///
@@ -161,8 +162,8 @@ pub fn streamed_calibration(
     draw_windows(shards, seed, tokenizer, (sequences, length), &mut PythonRandom::new(seed))
 }
 
-/// The 256 windows of a text in shards that a perplexity is taken over, by [`Rule::C4Stream`]: those of
-/// [`streamed_calibration`] with seed 0. `limit` keeps only the first so many.
+/// Returns the 256 perplexity windows of sharded text by [`Rule::C4Stream`]: those of [`streamed_calibration`] with seed 0.
+/// `limit` keeps the first ones.
 ///
 /// # Errors
 /// As [`evaluation`]; a shard that cannot be read.
@@ -178,13 +179,13 @@ pub fn streamed_evaluation(
     draw_windows(shards, EVALUATION_SEED, tokenizer, (count, length), &mut PythonRandom::new(EVALUATION_SEED))
 }
 
-/// What is made of rows as the only shard of a text.
+/// Calls `make` with the rows as the only shard of a text.
 fn one_shard(rows: &[String], make: impl FnOnce(&Shards<'_>) -> Result<Windows>) -> Result<Windows> {
     let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
     make(&Shards { count: 1, order: ShardOrder::default(), open: &open })
 }
 
-/// Python's `int(0.9 * count)`, in doubles as there.
+/// Computes Python's `int(0.9 * count)` in doubles.
 fn nine_tenths(count: usize) -> usize {
     (0.9 * count as f64) as usize
 }
@@ -227,14 +228,14 @@ mod tests {
     use super::super::tokenizer::sample;
     use super::*;
 
-    /// A row of `count` words, a to z in turn, the first being letter number `first`.
+    /// Returns a row of `count` words, a to z in turn, starting with letter number `first`.
     fn words(first: usize, count: usize) -> String {
         let letters: Vec<String> =
             (first..first + count).map(|i| char::from(b'a' + (i % 26) as u8).to_string()).collect();
         letters.join(" ")
     }
 
-    /// 40 documents; document i has (i·7) mod 23 + 2 tokens: BOS, then its words from letter i on.
+    /// Returns 40 documents; document i has (i·7) mod 23 + 2 tokens: BOS, then its words from letter i on.
     fn documents() -> Vec<String> {
         (0..40).map(|i| words(i, (i * 7) % 23 + 1)).collect()
     }
@@ -247,7 +248,7 @@ mod tests {
         windows.starts.iter().map(|start| start.token).collect()
     }
 
-    /// Rows that join to 101 tokens: BOS and 100 words.
+    /// Returns rows that join to 101 tokens: BOS and 100 words.
     fn hundred() -> Vec<String> {
         vec![words(0, 30), String::new(), words(30, 70)]
     }

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 
 /// Rows that the shuffle holds, as in the paper's loader.
 const BUFFER: usize = 10_000;
-/// Draws of its places at a time: what is left of them is lost when the rows end.
+/// Number of buffer positions drawn at a time. The rest of a block is discarded when the rows end.
 const BLOCK: usize = 1000;
 /// Most groups of shards that are read by turns.
 const GROUPS: usize = 10;
@@ -35,7 +35,7 @@ pub enum ShardOrder {
 }
 
 impl ShardOrder {
-    /// The shards as `seed` shuffles them, in groups that are read by turns.
+    /// Returns the shards in the order shuffled by `seed`, in groups that are read in turn.
     fn groups(self, shards: usize, seed: u64) -> Vec<VecDeque<usize>> {
         let mut shuffled: Vec<usize> = (0..shards).collect();
         NumpyRandom::new(seed).shuffle(&mut shuffled);
@@ -49,8 +49,7 @@ impl ShardOrder {
         (0..groups).map(|group| rest.by_ref().take(size(group)).collect()).collect()
     }
 
-    /// Which of so many shards are read where of each group no more than the first `read` are, in the order in which they
-    /// are opened.
+    /// Returns the shards that are read if each group reads only its first `read` shards, in the order of opening.
     pub fn first(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
         let groups = self.groups(shards, seed);
         (0..read).flat_map(|place| groups.iter().filter_map(move |group| group.get(place).copied())).collect()
@@ -90,7 +89,7 @@ impl<'a> Interleaved<'a> {
         }
     }
 
-    /// Up to `most` rows of the group whose turn it is; none when all have ended.
+    /// Reads up to `most` rows of the current group. Empty when all groups have ended.
     fn next(&mut self, most: usize) -> Result<Vec<StreamRow>> {
         while !self.groups.is_empty() {
             let mut rows = Vec::new();
@@ -179,7 +178,7 @@ impl<'a> Shuffled<'a> {
         Ok(self.out.pop())
     }
 
-    /// A new row takes the place of one that comes out, once the buffer is full.
+    /// Adds a row to the buffer, and releases a random row once the buffer is full.
     fn replace(&mut self, row: StreamRow) {
         if self.buffer.len() < self.size {
             return self.buffer.push(row);
@@ -191,18 +190,18 @@ impl<'a> Shuffled<'a> {
         self.out.push(std::mem::replace(&mut self.buffer[place], row));
     }
 
-    /// The buffer is shuffled, and the first rows of it come out.
+    /// Shuffles the buffer and releases its first rows.
     fn give(&mut self, rows: usize) {
         self.random.shuffle(&mut self.buffer);
         self.out = self.buffer.drain(..rows).rev().collect();
     }
 }
 
-/// One window each of the next `count` documents that have more than `length` tokens, of the stream of seed `stream`; where
-/// in it a window begins is the only draw of `random`.
+/// Draws one window from each of the next `count` documents with more than `length` tokens, of the stream of seed `stream`.
+/// `random` draws only the start of each window.
 ///
 /// # Errors
-/// A shard that cannot be read, or a document that cannot be tokenised; the stream ends before so many were found.
+/// A shard cannot be read, a document cannot be tokenized, or the stream ends before enough documents were found.
 pub(super) fn draw_windows(
     shards: &Shards<'_>,
     stream: u64,
@@ -212,7 +211,8 @@ pub(super) fn draw_windows(
 ) -> Result<Windows> {
     let mut windows = Windows::new(length);
     let mut rows = Shuffled::new(shards, stream, BUFFER);
-    let (mut document, mut longest) = (0, 0);
+    let mut document = 0;
+    let mut longest = 0;
     while windows.starts.len() < count {
         let Some((_, text)) = rows.next()? else {
             return Err(Error::bad_input("the corpus has too few documents that are long enough")
@@ -247,7 +247,7 @@ mod tests {
     use crate::files::sha256;
 
     #[expect(clippy::disallowed_macros, reason = "a test says what it skips")]
-    /// What `datasets` 4.8.5 and 5.2.0 gave; none where the folder beside the checkout is absent.
+    /// Reads the output of `datasets` 4.8.5 and 5.2.0. `None` without the folder of oracles.
     fn oracle(order: ShardOrder) -> Option<Value> {
         let name = match order {
             ShardOrder::OneByOne => "classic.json",
@@ -267,12 +267,12 @@ mod tests {
 
     const ORDERS: [ShardOrder; 2] = [ShardOrder::OneByOne, ShardOrder::ByTurns];
 
-    /// The words of row `row` of shard `shard`, as the oracle's README has them.
+    /// Returns the words of row `row` of shard `shard`, as the oracle's README defines them.
     fn words(shard: usize, row: usize) -> Vec<usize> {
         (0..3 + (row * 7919 + shard * 104_729) % 40).map(|k| (row * 31 + shard * 17 + k * k) % 16).collect()
     }
 
-    /// The whole order, as `shard/row`.
+    /// Returns the complete order as `shard/row`.
     fn order(order: ShardOrder, (count, rows): (usize, usize), seed: u64, buffer: usize) -> Vec<String> {
         let open =
             |shard: usize| -> Result<Rows<'_>> { Ok(Box::new((0..rows).map(move |row| Ok(format!("{shard}/{row}"))))) };
@@ -331,7 +331,10 @@ mod tests {
             for (name, expected) in oracle["windows"].as_object().unwrap() {
                 let numbers: Vec<u64> =
                     name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
-                let (stream, seed, length, count) = (numbers[0], numbers[1], numbers[2] as usize, numbers[3] as usize);
+                let stream = numbers[0];
+                let seed = numbers[1];
+                let length = numbers[2] as usize;
+                let count = numbers[3] as usize;
                 let mut random = PythonRandom::new(seed);
                 let windows = draw_windows(&shards, stream, &tokenizer, (count, length), &mut random).unwrap();
                 assert_eq!(windows.count(), count);

@@ -22,7 +22,7 @@ const FILES: RowFiles = RowFiles {
     hint: Some("a JSON document over several lines is not read: write each row on a line of its own"),
 };
 
-/// The name of the format that a corpus file is read as: its bytes alone do not say it.
+/// Returns the name of the format that a corpus file is read as, which its bytes alone do not determine.
 ///
 /// # Errors
 /// A name whose ending is none of those that [`read_rows`] knows.
@@ -35,7 +35,7 @@ pub fn format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// The rows of a corpus file, each byte for byte: no trimming, and an empty row is a row.
+/// Reads the rows of a corpus file byte for byte: without trimming, and with empty rows.
 ///
 /// - `.txt`: the whole file is one row (it has no columns).
 /// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line; blank lines are skipped.
@@ -53,13 +53,14 @@ pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<Str
     read_rows_within(path, column, TextLimit::current())
 }
 
-/// The same within another limit.
+/// Reads the rows within another size limit.
 ///
 /// # Errors
 /// As [`read_rows`].
 pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: TextLimit) -> Result<Vec<String>> {
     let path = path.as_ref();
-    let (mut all, mut held) = (Vec::new(), HeldRows::new(limit, path));
+    let mut all = Vec::new();
+    let mut held = HeldRows::new(limit, path);
     for row in rows_within(path, column, limit)? {
         let row = row?;
         held.add(row.len())?;
@@ -71,10 +72,10 @@ pub fn read_rows_within(path: impl AsRef<Path>, column: Option<&str>, limit: Tex
 /// Rows of text, one after the other. After an error there are no more.
 pub type Rows<'a> = Box<dyn Iterator<Item = Result<String>> + 'a>;
 
-/// The same rows one by one: those of JSON are read when they are asked for, and no more of them are held.
+/// Iterates over the rows. JSON rows are read lazily, so only one is in memory.
 ///
 /// # Errors
-/// As [`read_rows`]; what is wrong in a line is told when it is its turn.
+/// Those of [`read_rows`]. An invalid line fails when it is read.
 pub fn rows(path: &Path, column: Option<&str>) -> Result<Rows<'static>> {
     rows_within(path, column, TextLimit::current())
 }
@@ -107,7 +108,8 @@ fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<St
 }
 
 fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<&str>) -> Rows<'static> {
-    let (mut lines, mut column) = (JsonLines::new(&FILES, lines, file), column.map(str::to_owned));
+    let mut lines = JsonLines::new(&FILES, lines, file);
+    let mut column = column.map(str::to_owned);
     Box::new(std::iter::from_fn(move || {
         let row = match lines.next_row() {
             Ok(row) => row?,
@@ -131,7 +133,7 @@ fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {
     }
 }
 
-/// The column asked for, or the first of [`COLUMNS`] that there is.
+/// Returns the requested column, or the first of [`COLUMNS`] that exists.
 fn pick<'a>(asked: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -> Result<String> {
     if let Some(asked) = asked {
         return match names.clone().any(|name| name == asked) {
@@ -181,7 +183,7 @@ mod tests {
         read_rows(path, column)
     }
 
-    /// The message of a reading that must fail for bad content.
+    /// Returns the error message of a read that must fail.
     fn refused(name: &str, bytes: impl AsRef<[u8]>, column: Option<&str>) -> String {
         let error = read(name, bytes, column).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");

@@ -11,11 +11,11 @@ use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{caught, parts, regular};
 
-/// Tokens for each byte of a text, and beside those, at the very most: what gives more is no tokenizer.
-const MOST_PER_BYTE: usize = 64;
-const MOST_BESIDE: usize = 4096;
+/// Upper bounds of tokens per byte of text, and of additional tokens. A tokenizer that exceeds them is rejected.
+const MAX_TOKENS_PER_BYTE: usize = 64;
+const MAX_EXTRA_TOKENS: usize = 4096;
 
-/// A backbone's tokenizer, read from its `tokenizer.json` and the files beside it that add tokens, or from the header of its
+/// A backbone's tokenizer, read from its `tokenizer.json` and the files next to it that add tokens, or from the header of its
 /// GGUF file.
 ///
 /// Special tokens are those that the file's post-processor puts (usually one BOS at the start). Truncation and padding
@@ -63,7 +63,7 @@ impl Tokenizer {
             return Err(malformed("a vocabulary without any token".to_owned()));
         };
         let mut tokenizer = Self { inner, path: path.to_owned(), vocab_size: usize::MAX, id_limit: usize::MAX };
-        // What the post-processor puts need not stand in the vocabulary, but has to be looked up in the embedding.
+        // Tokens of the post-processor need not be in the vocabulary, but the embedding must have them.
         let special = tokenizer.encode("")?.into_iter().max();
         tokenizer.vocab_size = special.map_or(highest, |special| special.max(highest)) as usize + 1;
         let added = beside.iter().filter_map(|token| Some(tokenizer.id(token)? as usize + 1)).max();
@@ -77,7 +77,7 @@ impl Tokenizer {
         Self { id_limit: self.id_limit.min(rows), ..self }
     }
 
-    /// The ids of a whole text, special tokens included.
+    /// Encodes a text, with special tokens.
     ///
     /// # Errors
     /// When the tokenizer has no token for a part of the text.
@@ -85,7 +85,7 @@ impl Tokenizer {
         self.encode_with(text, true)
     }
 
-    /// The ids of a text, with or without the special tokens that the post-processor puts.
+    /// Encodes a text, with or without the special tokens of the post-processor.
     ///
     /// # Errors
     /// When the tokenizer has no token for a part of the text.
@@ -94,7 +94,7 @@ impl Tokenizer {
         self.checked(text, || self.inner.encode_fast(text, add_special)).map(|encoding| encoding.get_ids().to_vec())
     }
 
-    /// The ids of a whole text, and the byte of the text at which each of them ends; 0 for one that stands for no text.
+    /// Encodes a text, and returns the end of each token in bytes of the text; 0 for tokens without text.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -114,7 +114,7 @@ impl Tokenizer {
             .map_err(|panic| refused(format!("a panic of the tokenizer: {panic}")))?
             .map_err(|error| refused(error.to_string()))?;
         let ids = encoding.get_ids();
-        if ids.len() > text.len().saturating_mul(MOST_PER_BYTE).saturating_add(MOST_BESIDE) {
+        if ids.len() > text.len().saturating_mul(MAX_TOKENS_PER_BYTE).saturating_add(MAX_EXTRA_TOKENS) {
             return Err(refused(format!("{} tokens for {} bytes", ids.len(), text.len())));
         }
         match ids.iter().find(|id| **id as usize >= self.id_limit) {
@@ -123,12 +123,12 @@ impl Tokenizer {
         }
     }
 
-    /// The id of a token by its text.
+    /// Returns the id of a token.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// One id as text, special tokens shown.
+    /// Decodes one id, including special tokens.
     ///
     /// # Errors
     /// An id that is no token, or when the decoder of the file fails.
@@ -144,7 +144,7 @@ impl Tokenizer {
             .map_err(|error| refused(error.to_string()))
     }
 
-    /// Ids as text, special tokens shown or left out.
+    /// Decodes ids, with or without special tokens.
     ///
     /// # Errors
     /// As [`Self::decode`].
@@ -157,18 +157,18 @@ impl Tokenizer {
 
     /// One more than the highest id of the vocabulary and the added tokens: the least number of rows that the
     /// backbone's embedding must have. (Ids may have gaps, so it can exceed the number of tokens.) Tokens that only the files
-    /// beside a `tokenizer.json` add do not count: many embeddings have no row for them.
+    /// next to a `tokenizer.json` add do not count: many embeddings have no row for them.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// The `tokenizer.json` it was read from.
+    /// Returns the path of the `tokenizer.json`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Returns what a file and those beside it say of a tokenizer, as one `tokenizer.json`. Tokens that files beside it add are left
+/// Returns what a file and those next to it say of a tokenizer, as one `tokenizer.json`. Tokens that files next to it add are left
 /// out where an embedding of `rows` rows has none for them.
 ///
 /// # Errors
@@ -188,7 +188,7 @@ pub fn token_id(path: &Path, token: &str) -> Result<Option<u32>> {
     }
 }
 
-/// As [`description`], and the texts of the tokens that only files beside it name.
+/// As [`description`], and the texts of the tokens that only files next to it name.
 fn description_beside(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if is_gguf(path) {
         return Ok((gguf::of_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(sample::load(&description).unwrap_err().exit_code(), 2);
     }
 
-    /// Each of these made the library panic, or showed only when the embedding was asked for the id.
+    /// Each of these files made the library panic, or failed only when the embedding was indexed.
     #[test]
     fn a_damaged_file_is_an_error_that_names_it_and_not_a_panic() {
         let template = |ids: Value| {

@@ -1,20 +1,20 @@
-//! What a `tokenizer.json` may say before its library acts on it: numbers that would make it take gigabytes, or a text
-//! grow without end, are refused here.
+//! Limits on a `tokenizer.json` before the library acts on it: rejects values that would take gigabytes of memory or
+//! let a text grow without bound.
 
 use serde_json::{Map, Value};
 
 /// No vocabulary is near it.
-const MOST_IDS: u64 = 1 << 24;
+const MAX_IDS: u64 = 1 << 24;
 /// Tokens that a post-processor may put around a text, and pieces of one template.
-const MOST_SPECIAL: usize = 64;
+const MAX_SPECIAL: usize = 64;
 /// How many times longer a normaliser's replacements may make a text, all of them together.
-const MOST_GROWTH: usize = 4096;
+const MAX_GROWTH: usize = 4096;
 /// Entries of a list of settings.
-const MOST_ENTRIES: usize = 1 << 16;
+const MAX_ENTRIES: usize = 1 << 16;
 /// The longest text of a setting.
-const MOST_TEXT: usize = 1 << 16;
+const MAX_TEXT: usize = 1 << 16;
 
-/// What is wrong with a tokenizer's file; nothing where the library may read it.
+/// Returns the reason why the library must not read a tokenizer file, if there is one.
 pub(super) fn complaint(file: &Value) -> Option<String> {
     let Some(file) = file.as_object() else { return Some("no JSON object".to_owned()) };
     let model = file.get("model").and_then(Value::as_object);
@@ -33,7 +33,7 @@ pub(super) fn complaint(file: &Value) -> Option<String> {
 }
 
 fn beyond(id: &Value) -> bool {
-    id.as_u64().is_none_or(|id| id >= MOST_IDS)
+    id.as_u64().is_none_or(|id| id >= MAX_IDS)
 }
 
 /// Looks through the settings of a part, whatever their nesting.
@@ -42,14 +42,14 @@ fn setting(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
         Value::Object(map) => {
             object(part, map, growth).or_else(|| map.iter().find_map(|(key, value)| own(part, key, value, growth)))
         }
-        Value::Array(list) if list.len() > MOST_ENTRIES => Some(format!("a list of {} entries in {part}", list.len())),
+        Value::Array(list) if list.len() > MAX_ENTRIES => Some(format!("a list of {} entries in {part}", list.len())),
         Value::Array(list) => list.iter().find_map(|value| setting(part, value, growth)),
         Value::Number(number)
-            if part == "post_processor" && number.as_f64().is_none_or(|n| n.abs() >= MOST_IDS as f64) =>
+            if part == "post_processor" && number.as_f64().is_none_or(|n| n.abs() >= MAX_IDS as f64) =>
         {
             Some(format!("the number {number} in {part}"))
         }
-        Value::String(text) if text.len() > MOST_TEXT => Some(format!("a text of {} bytes in {part}", text.len())),
+        Value::String(text) if text.len() > MAX_TEXT => Some(format!("a text of {} bytes in {part}", text.len())),
         _ => None,
     }
 }
@@ -66,7 +66,7 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
         Some("Replace" | "Prepend") if part == "normalizer" => {
             let texts = ["content", "prepend"].iter().filter_map(|key| map.get(*key)?.as_str());
             *growth = growth.saturating_mul(texts.map(|text| text.chars().count()).sum::<usize>().max(1));
-            (*growth > MOST_GROWTH).then(|| format!("replacements that make a text {growth} times as long"))
+            (*growth > MAX_GROWTH).then(|| format!("replacements that make a text {growth} times as long"))
         }
         Some("TemplateProcessing") => {
             let pieces = map.get("single").and_then(Value::as_array)?;
@@ -79,7 +79,7 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
                 pieces.iter().filter_map(ids).fold(0, usize::saturating_add),
                 pieces.iter().filter(|piece| piece.get("Sequence").is_some()).count(),
             );
-            (special > MOST_SPECIAL || texts > 1 || pieces.len() > MOST_SPECIAL).then(|| {
+            (special > MAX_SPECIAL || texts > 1 || pieces.len() > MAX_SPECIAL).then(|| {
                 format!(
                     "a template of {} pieces that puts the text {texts} times and {special} special tokens",
                     pieces.len()
@@ -90,7 +90,7 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
     }
 }
 
-/// The map begins with the size of its trie in bytes, for which the library makes room unseen: up to 8 GB.
+/// Checks the size of the trie at the start of the map, for which the library allocates up to 8 GB unchecked.
 fn charsmap(text: &str) -> Option<String> {
     let digit = |c: u8| match c {
         b'A'..=b'Z' => Some(c - b'A'),

@@ -27,13 +27,13 @@ pub struct Windows {
     pub bytes: usize,
 }
 
-/// Bytes of text from the end of a window's first token to the end of its last one.
+/// Returns the bytes of text from the end of a window's first token to the end of its last.
 pub(super) fn predicted_bytes(ends: &[usize]) -> usize {
     ends.last().zip(ends.first()).map_or(0, |(last, first)| last.saturating_sub(*first))
 }
 
 impl Windows {
-    /// None so far, of `length` tokens each.
+    /// Creates an empty set of windows of `length` tokens.
     pub(super) fn new(length: usize) -> Self {
         Self { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 }
     }
@@ -55,25 +55,25 @@ impl Windows {
         Ok(())
     }
 
-    /// Number of windows.
+    /// Returns the number of windows.
     pub fn count(&self) -> usize {
         self.starts.len()
     }
 
-    /// The ids of window `index`, below [`count`](Self::count).
+    /// Returns the ids of window `index`, which must be below [`count`](Self::count).
     pub fn window(&self, index: usize) -> &[u32] {
         &self.ids[index * self.length..(index + 1) * self.length]
     }
 
-    /// The windows in order.
+    /// Iterates over the windows in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.ids.chunks_exact(self.length)
     }
 }
 
-/// The last start that the reference allows in `tokens` tokens, `tokens − length − 1`; none when that is negative.
+/// Returns the last start that the reference allows, `tokens − length − 1`, or `None` if it is negative.
 ///
-/// It is one less than would fit: the reference keeps room for the token after the window.
+/// This is one less than would fit: the reference keeps room for the token after the window.
 pub(super) fn last_start(tokens: usize, length: usize) -> Option<u64> {
     tokens.checked_sub(length)?.checked_sub(1).map(|last| last as u64)
 }
@@ -121,7 +121,7 @@ impl<'a> Documents<'a> {
 
     /// Draws documents until one is long enough, then a window of it, which is appended to `out`.
     ///
-    /// It ends: once every document has been drawn and none was long enough, that is an error. While one is long
+    /// This ends: once every document has been drawn and none was long enough, that is an error. While one is long
     /// enough it will be drawn, and the draws before it cost next to nothing, for no document is tokenised twice.
     fn draw(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<()> {
         while self.waiting > 0 || self.long > 0 {

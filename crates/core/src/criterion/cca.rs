@@ -141,7 +141,7 @@ mod tests {
 
     type Channel = fn(usize) -> f32;
 
-    /// Streams of two channels: the space of A and B; the same, moved and stretched; A and 3B + 4C; A and C; C and B.
+    /// Returns streams of two channels: the space of A and B; the same, moved and scaled; A and 3B + 4C; A and C; C and B.
     fn streams() -> [[Channel; 2]; 5] {
         [
             [|t| A[t] + 9.0, |t| B[t]],
@@ -161,7 +161,8 @@ mod tests {
         let activations = kept.finish(ActivationShape { channels: 2, sequences: 2, length: 2 }).unwrap();
         let cut = PruneSpec { backbone: "b", layers: 4, depth };
         let criterion = ENTRY.build(options.as_object().unwrap()).unwrap();
-        let (similarities, mut none) = (Similarities::default(), |_: &[Vec<usize>]| Ok(Vec::new()));
+        let similarities = Similarities::default();
+        let mut none = |_: &[Vec<usize>]| Ok(Vec::new());
         let mut stats =
             CalibrationStats { similarities: &similarities, activations: Some(&activations), perplexities: &mut none };
         let selection = criterion.select(&cut, &mut stats).unwrap();
@@ -179,7 +180,7 @@ mod tests {
     #[test]
     fn bounds_of_layers_by_hand() {
         let selection = select(&json!({}), 2);
-        // The same space: 0. ρ = 1 and 3/5: 1 − 9/25. ρ = 1 and 4/5: 1 − 16/25. ρ = 1 and 0: 1.
+        // Equal spaces: 0. ρ = 1 and 3/5: 1 − 9/25. ρ = 1 and 4/5: 1 − 16/25. ρ = 1 and 0: 1.
         scores(&selection, &[0.0, 16.0 / 25.0, 9.0 / 25.0, 1.0]);
         assert_eq!(selection.removed, [0, 2]);
     }
@@ -187,7 +188,7 @@ mod tests {
     #[test]
     fn bounds_of_blocks_by_hand() {
         let selection = select(&json!({"cut": "block"}), 2);
-        // A, and 3/5 of B. A alone. 3B + 4C alone, which lies in the plane of C and B.
+        // Shared directions: A and 3/5 of B; A alone; 3B + 4C alone, which is in the plane of C and B.
         scores(&selection, &[16.0 / 25.0, 1.0, 1.0]);
         assert_eq!(selection.removed, [0, 1]);
     }
@@ -195,7 +196,8 @@ mod tests {
     #[test]
     fn without_activations_it_says_what_it_lacks() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 1 };
-        let (similarities, mut none) = (Similarities::default(), |_: &[Vec<usize>]| Ok(Vec::new()));
+        let similarities = Similarities::default();
+        let mut none = |_: &[Vec<usize>]| Ok(Vec::new());
         let mut stats = CalibrationStats { similarities: &similarities, activations: None, perplexities: &mut none };
         let error = ENTRY.build(&Options::new()).unwrap().select(&cut, &mut stats).unwrap_err();
         assert!(error.to_string().contains("activations"), "{error}");

@@ -294,7 +294,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_similarity_that_was_not_measured_or_is_none_is_refused_with_its_layers() {
+    fn missing_similarity_is_refused_with_its_layers() {
         let pair = |from| Pair { axis: crate::calibrate::SimilarityAxis::Token, from, to: 3 };
         let mut similarities = Similarities::new(&[pair(1), pair(2)].into());
         similarities.add_sums(&[f64::NAN, 0.5], 1);
@@ -328,7 +328,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_tells_no_layers_apart_is_said_of_every_rule_that_reads_a_calibration() {
+    fn indistinguishable_layers_are_noted_for_every_criterion() {
         let reasons_of = |rule: &str, ids: &[u32], scores: &[f64]| reasons(rule, &json!({}), ids, scores);
         for rule in ["llm-streamline", "shortgpt", "angular", "cca", "sleb", "shortened-llama"] {
             let compares = !["sleb", "shortened-llama"].contains(&rule);

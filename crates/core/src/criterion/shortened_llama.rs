@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_order_is_found_by_the_backbone_s_name_or_the_option() {
+    fn released_order_is_found_by_backbone_name_or_option() {
         let cut = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3 };
         let order = |options| select(&super::ENTRY, &options, &cut, |_| 0.0, |_| 0.0);
         // The first three of the file's row.

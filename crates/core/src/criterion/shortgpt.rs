@@ -63,7 +63,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_least_influential_layers_go_and_the_last_only_where_allowed() {
+    fn least_influential_layers_go_and_last_only_if_allowed() {
         let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
         let cosines = [0.9, 0.2, 0.95, 0.3, 0.99];
         let removed =

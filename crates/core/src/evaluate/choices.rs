@@ -1,7 +1,7 @@
 //! Multiple choice: the log-likelihood of each continuation of each document, for all variants in one run of their trie.
 //!
-//! The choices of a document mostly share a long context. What they share is run once, as a segment that the rest of
-//! each choice continues; choices with the same input are one. Only rows that score a continuation go through the head.
+//! The choices of a document usually share a long context. The shared part runs once, as a segment that each choice
+//! continues; choices with equal input are merged. Only rows that score a continuation go through the head.
 //! Choices whose lengths have unlike rotary frequencies share nothing ([`Config::length_regime`]): each goes by its own length.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::model::{Batch, Config, Engine, LengthRegime, Load, Prediction, Scored
 /// One choice as the model gets it.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenisedChoice<'a> {
-    /// What the model sees: context and continuation without the last token.
+    /// Input of the model: context and continuation without the last token.
     pub input: &'a [u32],
     /// The tokens that are scored, by the last rows of `input`; not more than it has.
     pub continuation: &'a [u32],
@@ -99,7 +99,7 @@ pub struct MultipleChoiceEval<'a> {
     batches: Vec<Vec<usize>>,
 }
 
-/// A choice's values as a score: log-likelihood, and whether it was greedy (1 or 0).
+/// Converts a choice's values to scores: log-likelihood, and whether it was greedy (1 or 0).
 pub fn scored(values: &[f64]) -> Vec<Scored> {
     values.chunks_exact(2).map(|pair| Scored { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
 }
@@ -127,7 +127,7 @@ impl<'a> MultipleChoiceEval<'a> {
         Ok(Self { documents, trees, batches })
     }
 
-    /// Some documents as a batch, and the values of its predictions.
+    /// Builds a batch of some documents, with the function that reads its values.
     fn part(&self, documents: &[usize]) -> EvalPart<'_> {
         let mut batch = Batch::default();
         // Row → token and the place of its choice among the chunk's, in ascending rows.
@@ -206,8 +206,7 @@ impl EvalSet for MultipleChoiceEval<'_> {
     }
 }
 
-/// Documents that run together, the longest first, so that neighbours are alike and a budget that is too large shows at
-/// once.
+/// Groups documents that run together, the longest first, so that a budget that is too large fails at once.
 fn batches(trees: &[DocumentTrees<'_>], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..trees.len()).collect();
     order.sort_by_key(|&document| std::cmp::Reverse(trees[document].tokens()));
@@ -261,7 +260,8 @@ mod tests {
         // By hand: up to 3 tokens is short. `dynamic` has a regime for each length beyond, `longrope` one for all.
         let inputs: [&[u32]; 5] = [&[1, 2, 3], &[1, 2, 3, 4], &[1, 2], &[1, 2, 3, 4, 5], &[1, 2, 6, 7]];
         let dynamic = Scaling::Dynamic { factor: 2.0, positions: 3 };
-        let (short, long) = (vec![1.0; 9], vec![2.0; 9]);
+        let short = vec![1.0; 9];
+        let long = vec![2.0; 9];
         let longrope = LongRope { short, long, original_max_position_embeddings: 3, attention: 1.0 };
         for (scaling, expected, tokens) in [
             (dynamic, [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1)], 3 + 6 + 5),

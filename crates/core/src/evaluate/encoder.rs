@@ -96,8 +96,7 @@ fn main_id(id: &Value) -> Option<u64> {
     id.as_u64().or_else(|| id[0].as_u64())
 }
 
-/// The tokens that end a text, as a backbone's files write them: those of `config.json`, and the EOS of
-/// `tokenizer_config.json`.
+/// Returns the end-of-text tokens of a backbone's files: those of `config.json`, and the EOS of `tokenizer_config.json`.
 pub fn end_of_text<'a>(tokenizer_config: &'a Value, config: &'a Value) -> [&'a Value; 2] {
     [&config["eos_token_id"], &tokenizer_config["eos_token"]]
 }

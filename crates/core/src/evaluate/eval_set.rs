@@ -1,4 +1,4 @@
-//! What variants are scored on, in chunks: the unit that is stored and resumed.
+//! Data that variants are scored on, in chunks. A chunk is the unit of storing and resuming.
 
 use std::time::Instant;
 
@@ -11,18 +11,18 @@ use crate::model::{Batch, Engine, Load, Prediction, Trie, together};
 pub trait EvalSet: Sync {
     fn chunks(&self) -> usize;
 
-    /// Tokens of one chunk.
+    /// Returns the number of tokens of a chunk.
     fn tokens(&self, chunk: usize) -> usize;
 
-    /// How many tokens a chunk that gave these values of each program really ran for one of them, where that may be fewer.
+    /// Returns the number of tokens that a chunk ran for one program, if it may be less than all.
     fn ran(&self, _chunk: usize, _of_programs: &[&[f64]]) -> Option<usize> {
         None
     }
 
-    /// How much text some chunks are, for the cost model.
+    /// Returns the amount of text in some chunks, for the cost model.
     fn load(&self, chunks: &[usize]) -> Load;
 
-    /// Tokens of chunks that an engine is best given together, if that is more than one chunk.
+    /// Returns the number of tokens that an engine prefers per pass, if it exceeds one chunk.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
         engine.pass_tokens(programs)
     }
@@ -30,15 +30,15 @@ pub trait EvalSet: Sync {
     /// Runs some chunks together. `seconds[node]` grows by the time of each step.
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues>;
 
-    /// How many values a chunk gives for each program; at least, where that is the programs' matter.
+    /// Returns the number of values of a chunk per program, or a lower bound if programs decide it.
     fn count(&self, chunk: usize) -> usize;
 
-    /// Whether these are all values that a chunk gave for a program.
+    /// Returns whether `values` are all values of a chunk for a program.
     fn fits(&self, chunk: usize, values: &[f64]) -> bool {
         values.len() == self.count(chunk)
     }
 
-    /// What was generated, by the values of all prompts; none where values are scores.
+    /// Converts the values of all prompts to generations. `None` if values are scores.
     ///
     /// # Errors
     /// Values that are none of these prompts'.
@@ -46,17 +46,17 @@ pub trait EvalSet: Sync {
         Ok(None)
     }
 
-    /// The values of all chunks, in the order of the windows or requests.
+    /// Concatenates the values of all chunks, in the order of windows or requests.
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64>;
 }
 
-/// Of some chunks the values of each program.
+/// Values indexed by `[chunk][program]`.
 pub type ChunkValues = Vec<Vec<Vec<f64>>>;
 
 /// The values that one program's predictions amount to.
 type Values<'a> = dyn Fn(&[Prediction]) -> Vec<f64> + 'a;
 
-/// A part of a chunk: what is run, and how values come of it.
+/// A part of a chunk: a batch, and the function that extracts its values.
 pub(super) struct EvalPart<'a> {
     pub(super) batch: Batch,
     pub(super) values: Box<Values<'a>>,
@@ -97,7 +97,8 @@ pub(super) fn in_parts<'a, M>(
 /// Members one after the other in parts of `part_tokens` tokens or a little more.
 fn split<M>(part_tokens: usize, members: &[M], tokens: impl Fn(&M) -> usize) -> Vec<&[M]> {
     let mut parts = Vec::new();
-    let (mut first, mut size) = (0, 0);
+    let mut first = 0;
+    let mut size = 0;
     for (index, member) in members.iter().enumerate() {
         size += tokens(member);
         if size >= part_tokens || index + 1 == members.len() {
@@ -108,9 +109,10 @@ fn split<M>(part_tokens: usize, members: &[M], tokens: impl Fn(&M) -> usize) -> 
     parts
 }
 
-/// Scores all programs of a trie on all of an eval set, without storing anything: the values of each program.
+/// Scores all programs of a trie on a complete eval set without storing anything.
 ///
-/// `progress` is told the tokens of each chunk and may stop the run. `seconds[node]` grows by the time of each step.
+/// `progress` receives the tokens of each chunk and may stop the run. `seconds[node]` accumulates the time of each
+/// step.
 pub fn score(
     eval_set: &dyn EvalSet,
     engine: &dyn Engine,
@@ -147,7 +149,7 @@ mod tests {
         assert_eq!(parts, [&[300, 300][..], &[10, 600], &[1]]);
     }
 
-    /// The loss of each member, which is the first of two tokens, under a program: members in two parts.
+    /// Computes the loss of each member, which is the first of two tokens, under a program: members in two parts.
     fn run(program: Program, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
         let part = |ids: &[u32]| {
             let windows: Vec<[u32; 2]> = ids.iter().map(|&id| [id, 0]).collect();
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_values_of_all_parts_stand_in_order_and_the_time_is_what_passed() {
+    fn values_of_parts_are_ordered_and_times_add_up() {
         let mut seconds = vec![1.0; 10];
         let started = Instant::now();
         // Each of four layers adds 11.

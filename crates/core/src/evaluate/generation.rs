@@ -32,19 +32,19 @@ pub struct GenerationEval<'a> {
 }
 
 impl<'a> GenerationEval<'a> {
-    /// What `settings` say of the batch is not looked at: chunks that are computed together run together, as far as the cache has
+    /// Creates an eval set of prompts. The batch in `settings` is ignored: chunks of one pass run together if the cache has
     /// room.
     pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a dyn Detokenizer) -> Self {
         let mut eval = Self { prompts, settings, text, together: usize::MAX.into(), device_tokens: 0 };
         let tokens: usize = prompts.iter().map(|of| eval.size(of)).sum();
-        // Half a chunk more, as chunks are not all alike.
+        // Adds half a chunk, because chunks differ in size.
         let together = tokens * (2 * DEVICE_PROMPTS + CHUNK) / (2 * prompts.len().max(1));
         eval.device_tokens = together.min(DEVICE_TOKENS);
         eval
     }
 
-    /// The continuations of some prompts. Where the device's memory is full half as many run at a time, here and later: what a
-    /// prompt gets does not depend on those beside it.
+    /// Generates continuations. If the device runs out of memory, half as many prompts run at a time from then on. Results
+    /// do not depend on it.
     fn generated(&self, engine: &dyn Engine, trie: &Trie, prompts: &[Prompt]) -> Result<Vec<Vec<Generation>>> {
         loop {
             let batch = prompts.len().clamp(1, self.together.load(Relaxed));
@@ -69,13 +69,13 @@ impl<'a> GenerationEval<'a> {
         chunk * CHUNK..self.prompts.len().min((chunk + 1) * CHUNK)
     }
 
-    /// Tokens of a prompt that the model sees, and those it may get.
+    /// Returns the tokens of a prompt that the model sees, plus the maximum number of new tokens.
     fn size(&self, prompt: &Prompt) -> usize {
         let new = self.settings.max_new_tokens;
         prompt.ids.len().min(self.settings.context.saturating_sub(new)) + new
     }
 
-    /// All continuations, by the values of all prompts.
+    /// Converts the values of all prompts to continuations.
     ///
     /// # Errors
     /// Values that are none of these prompts'; tokens that are none of the vocabulary's.
@@ -96,7 +96,7 @@ impl<'a> GenerationEval<'a> {
 /// Why continuations end, by their numbers.
 const ENDS: [End; 4] = [End::EndOfText, End::Stop, End::Length, End::NotFinite];
 
-/// Of each prompt its end and its tokens; none where values are cut off.
+/// Splits values into each prompt's end and tokens. `None` if they are truncated.
 fn parts(mut values: &[f64]) -> Option<Vec<(f64, &[f64])>> {
     let mut parts = Vec::new();
     while let [end, count, rest @ ..] = values {
@@ -117,12 +117,12 @@ impl EvalSet for GenerationEval<'_> {
         self.prompts.len().div_ceil(CHUNK)
     }
 
-    /// At most: a continuation may end early.
+    /// Returns an upper bound, because a continuation may end early.
     fn tokens(&self, chunk: usize) -> usize {
         self.prompts[self.members(chunk)].iter().map(|of| self.size(of)).sum()
     }
 
-    /// The prompts, each once, and what the programs generated on average.
+    /// Counts each prompt once, plus the average number of generated tokens.
     fn ran(&self, chunk: usize, of_programs: &[&[f64]]) -> Option<usize> {
         let new = |values: &&[f64]| parts(values).map(|parts| parts.iter().map(|(_, ids)| ids.len()).sum::<usize>());
         let new: usize = of_programs.iter().map(new).sum::<Option<usize>>()?;
@@ -133,11 +133,12 @@ impl EvalSet for GenerationEval<'_> {
 
     fn load(&self, chunks: &[usize]) -> Load {
         let members = || chunks.iter().flat_map(|&chunk| self.members(chunk));
-        let (count, tokens) = (members().count(), members().map(|at| self.size(&self.prompts[at])).sum::<usize>());
+        let count = members().count();
+        let tokens = members().map(|at| self.size(&self.prompts[at])).sum::<usize>();
         Load { tokens, scored: count * self.settings.max_new_tokens, length: tokens / count.max(1) }
     }
 
-    /// Of several chunks on a device that is faster the more sequences there are.
+    /// Returns the tokens of several chunks if the device is faster with more sequences.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
         let least = if engine.sums_device().is_some() { self.device_tokens } else { 0 };
         engine.pass_tokens(programs).max(least)
@@ -153,14 +154,14 @@ impl EvalSet for GenerationEval<'_> {
             (0..trie.programs()).map(of_program).collect()
         };
         let of_chunks = chunks.iter().map(of_chunk).collect();
-        // All programs pass the first step: they share the time alike.
+        // All programs share the first step, so they share the time equally.
         if let Some(first) = seconds.first_mut() {
             *first += started.elapsed().as_secs_f64();
         }
         Ok(of_chunks)
     }
 
-    /// Of each prompt two that stand before its tokens.
+    /// Counts the two values that precede each prompt's tokens.
     fn count(&self, chunk: usize) -> usize {
         2 * self.members(chunk).len()
     }
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn values_hold_what_was_generated_and_those_of_other_prompts_do_not_fit() {
+    fn generation_cache_rejects_values_of_other_prompts() {
         let settings = Settings { stops: vec!["c".to_owned()], ..Settings::greedy(4, 64) };
         let prompts: Vec<Prompt> = (0..2).map(|at| Prompt { identity: at.to_string(), ids: vec![1] }).collect();
         let generations = [
@@ -211,7 +212,7 @@ mod tests {
         assert!(eval.read(&all[..5]).is_err());
         // Each counts with all tokens that it may get.
         assert_eq!((eval.chunks(), eval.tokens(0)), (1, 10));
-        // What ran are the two prompts of one token, and three new ones.
+        // Two prompts of one token and three new tokens ran.
         assert_eq!(
             (eval.ran(0, &[&all]), eval.ran(0, &[&all, &all]), eval.ran(0, &[&all[..4]])),
             (Some(5), Some(5), None)
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_chunks_as_run_at_a_time_are_computed_together_on_a_device_and_fewer_of_long_prompts() {
+    fn device_batches_chunks_together_and_fewer_long_prompts() {
         let passes = |length: usize| {
             let prompts: Vec<Prompt> =
                 (0..40 * CHUNK).map(|at| Prompt { identity: at.to_string(), ids: vec![1; length] }).collect();

@@ -1,4 +1,4 @@
-//! Floor 2: scores of variants.
+//! Scores of variants.
 
 pub mod choices;
 mod encoder;

@@ -16,31 +16,32 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// The mean of the window means.
+    /// Returns the mean of the window means.
     pub fn mean(&self) -> f64 {
         self.windows.iter().sum::<f64>() / self.windows.len() as f64
     }
 
-    /// `exp` of the mean of the window means; NaN where a window's loss is not finite.
+    /// Computes `exp` of the mean of the window means. NaN if a window's loss is not finite.
     pub fn perplexity(&self) -> f64 {
         self.mean().exp()
     }
 
-    /// The standard error of the perplexity: that of the mean loss, times the derivative of `exp` there. None of fewer than
-    /// two windows.
+    /// Computes the standard error of the perplexity: that of the mean loss, times the derivative of `exp`. `None` for
+    /// fewer than two windows.
     pub fn standard_error(&self) -> Option<f64> {
-        let (count, mean) = (self.windows.len() as f64, self.mean());
+        let count = self.windows.len() as f64;
+        let mean = self.mean();
         let variance = self.windows.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / (count - 1.0);
         (self.windows.len() > 1).then(|| mean.exp() * (variance / count).sqrt())
     }
 
-    /// Windows whose loss is not finite.
+    /// Counts windows whose loss is not finite.
     pub fn not_finite(&self) -> usize {
         self.windows.iter().filter(|loss| !loss.is_finite()).count()
     }
 }
 
-/// The perplexity of each program on all windows, in one run of their trie.
+/// Computes the perplexity of each program on all windows, in one run of their trie.
 ///
 /// # Errors
 /// A tensor operation that fails.
@@ -52,7 +53,7 @@ pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Resul
     Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
 }
 
-/// Tokens of a batch where nobody says otherwise.
+/// Default number of tokens per batch.
 const BATCH_TOKENS: usize = 2048;
 
 /// Windows as an eval set: the values are the windows' mean losses.
@@ -63,7 +64,7 @@ pub struct PerplexityEval<'a> {
 }
 
 impl<'a> PerplexityEval<'a> {
-    /// A chunk holds up to `batch_tokens` tokens, and one window at least.
+    /// Groups windows into chunks of up to `batch_tokens` tokens, with at least one window each.
     pub fn new(windows: &'a Windows, batch_tokens: usize) -> Self {
         Self { windows, each: (batch_tokens / windows.length).max(1) }
     }
@@ -124,7 +125,7 @@ mod tests {
         let starts = (0..3).map(|window| Start { document: 0, token: 3 * window }).collect();
         let windows = Windows { ids: vec![1, 2, 3, 4, 5, 6, 7, 8, 9], length: 3, starts, corpus_tokens: 9, bytes: 0 };
         let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None)];
-        // By hand: each window is predicted from its first two tokens; a layer adds 11.
+        // Computed by hand: each window is predicted from its first two tokens; a layer adds 11.
         let mean = (1.5 + 4.5 + 7.5) / 3.0;
         for (ours, added) in of(&engine, &programs, &windows).unwrap().into_iter().zip([44.0, 33.0]) {
             assert!((ours.ln() - (mean + added)).abs() < 1e-12, "{ours}");
@@ -134,14 +135,15 @@ mod tests {
 
     #[test]
     fn perplexity_is_the_exponential_of_the_mean_of_window_means() {
-        // By hand: window means ln 2 and ln 8, their mean ln 4. (The mean of the two perplexities would be 5.)
+        // Computed by hand: window means ln 2 and ln 8, their mean ln 4. (The mean of the two perplexities would be 5.)
         let losses = Losses { windows: vec![2f64.ln(), 8f64.ln()] };
         assert!((losses.perplexity() - 4.0).abs() < 1e-12);
     }
 
     #[test]
-    fn a_perplexitys_standard_error_is_that_of_the_mean_loss_made_steeper() {
-        // By hand: means ln 2 and ln 8 deviate by ln 2 from ln 4, so the mean's error is ln 2 · √2 / √2; times exp(ln 4).
+    fn perplexity_error_is_the_loss_error_times_perplexity() {
+        // Computed by hand: means ln 2 and ln 8 deviate by ln 2 from ln 4, so the mean's error is ln 2 · √2 / √2; times
+        // exp(ln 4).
         let losses = Losses { windows: vec![2f64.ln(), 8f64.ln()] };
         assert!((losses.standard_error().unwrap() - 4.0 * 2f64.ln()).abs() < 1e-12);
         assert_eq!(Losses { windows: vec![1.0] }.standard_error(), None);

@@ -11,11 +11,11 @@ use tempfile::{NamedTempFile, TempDir};
 use super::owner::Owner;
 use crate::error::{Error, Result};
 
-/// How long a file may stand still before the process that writes it counts as dead, where the system cannot tell: longer
-/// than shared file systems keep what they know of a file.
+/// Age after which the writer of an unchanged file counts as dead if the system cannot tell. Longer than the cache
+/// timeout of shared file systems.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What the names of temporary files end in, so that nobody else's files are taken for them.
+/// Suffix of temporary files, which distinguishes them from other files.
 const ENDING: &str = ".ghostlab-tmp";
 
 /// Creates `dir` if need be and proves that files can be written there, so that a run does not lose its results at its
@@ -39,7 +39,7 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Whether [`ensure_writable`] may prove it, by rights and names alone: nothing is made or written.
+/// Checks by permissions and names whether [`ensure_writable`] would succeed, without writing anything.
 ///
 /// # Errors
 /// As [`ensure_writable`], in the same words.
@@ -62,7 +62,7 @@ pub fn may_be_written(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a file's name is one of [`temporary`].
+/// Returns whether a file name was made by [`temporary`].
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(ENDING)
 }
@@ -74,7 +74,7 @@ pub fn sweep(dir: &Path) {
     for entry in left {
         let name = entry.file_name().to_string_lossy().into_owned();
         let tag = name.strip_suffix(ENDING).filter(|_| is_temporary(&name)).and_then(|name| name.rsplit('.').nth(1));
-        // Only what is named as `temporary` names it: a file that ends alike may be somebody's own.
+        // Skip files with the suffix that `temporary` did not name.
         let Some(tag) = tag.filter(|tag| Owner::is_tag(tag)) else { continue };
         let dead = match Owner::of_tag_lives(tag) {
             Some(lives) => !lives,
@@ -86,7 +86,7 @@ pub fn sweep(dir: &Path) {
     }
 }
 
-/// The time by the clock of a folder's file system, which stamps its files: another machine's may go otherwise.
+/// Returns the time by the clock of a folder's file system, which may differ from this machine's.
 pub fn clock(dir: &Path) -> SystemTime {
     let now = temporary(dir, "clock").and_then(|mut file| {
         file.write_all(b"x")?;
@@ -97,13 +97,13 @@ pub fn clock(dir: &Path) -> SystemTime {
     now.unwrap_or_else(|_| SystemTime::now())
 }
 
-/// How long before `now` a file or folder was last changed; none where that cannot be known.
+/// Returns how long before `now` a file or folder was last changed, if known.
 pub fn age(path: &Path, now: SystemTime) -> Option<Duration> {
     let changed = fs::metadata(path).and_then(|data| data.modified()).ok()?;
     now.duration_since(changed).ok()
 }
 
-/// Writes a file through a temporary one beside it, so that a reader, or a crash, never meets half of it.
+/// Writes a file through a temporary one next to it, so that no reader or crash ever sees a partial file.
 ///
 /// # Errors
 /// What `fill` reports, or exit code 3 naming the file.
@@ -121,7 +121,7 @@ pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>)
     Ok(())
 }
 
-/// As [`write_atomically`], these bytes.
+/// Writes bytes with [`write_atomically`].
 ///
 /// # Errors
 /// Exit code 3 naming the file.
@@ -137,7 +137,7 @@ pub struct WholeFile {
 }
 
 impl WholeFile {
-    /// Writes bytes beside `path`, whose folder is made if need be.
+    /// Writes bytes next to `path`, whose folder is made if need be.
     ///
     /// # Errors
     /// Exit code 3 naming the file.
@@ -161,8 +161,8 @@ impl WholeFile {
     }
 }
 
-/// A file in `dir` that is removed when it is dropped, unless it is given a name for good ([`NamedTempFile::persist`]).
-/// What a killed process leaves is swept: see [`sweep`].
+/// Creates a file in `dir` that is removed on drop, unless it is persisted ([`NamedTempFile::persist`]). [`sweep`] removes
+/// leftovers of killed processes.
 ///
 /// # Errors
 /// It cannot be made.
@@ -170,7 +170,7 @@ pub fn temporary(dir: &Path, name: &str) -> std::io::Result<NamedTempFile> {
     named(name, 0o666, |builder| builder.tempfile_in(dir))
 }
 
-/// A folder as [`temporary`] makes files; it stays once it is renamed and kept ([`TempDir::keep`]).
+/// Creates a folder like [`temporary`]. It stays once it is renamed and kept ([`TempDir::keep`]).
 ///
 /// # Errors
 /// It cannot be made.
@@ -200,7 +200,7 @@ fn named<T>(
     let prefix = format!(".{name}.{}.", Owner::this().tag());
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(ENDING);
-    // What is temporary is private by default; a result is as readable as anything else the user makes.
+    // Temporary files are private by default; results get the user's usual permissions.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
     #[cfg(not(unix))]
@@ -264,8 +264,10 @@ mod tests {
         let this = Owner::this();
         let of = |owner: &Owner, name: &str| root.path().join(format!(".{name}.{}.abcdef{ENDING}", owner.tag()));
         let far = Owner { system: Some("another machine".into()), ..this.clone() };
-        let (killed, own) = (of(&Owner { pid: 99_999_999, ..this.clone() }, "results.csv"), of(&this, "run.json"));
-        let (far_dead, far_living) = (of(&far, "old"), of(&far, "new"));
+        let killed = of(&Owner { pid: 99_999_999, ..this.clone() }, "results.csv");
+        let own = of(&this, "run.json");
+        let far_dead = of(&far, "old");
+        let far_living = of(&far, "new");
         let others = root.path().join(".results.csv.swp");
         let theirs = ["mine.5.ghostlab-tmp", ".notes.ghostlab-tmp", ".notes.of.mine.ghostlab-tmp"];
         let theirs = theirs.map(|name| root.path().join(name));

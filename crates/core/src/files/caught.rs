@@ -1,4 +1,4 @@
-//! Other people's readers, some of which panic on a damaged file: here that is an error, and nothing is printed.
+//! Converts panics in third-party parsers into errors, and prints nothing.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -9,12 +9,12 @@ thread_local! {
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `read` gives, or the message of its panic. Nothing that a panic could leave half changed may outlive `read`.
+/// Runs `read` and converts a panic to its message. State that a panic could leave inconsistent must not outlive `read`.
 ///
 /// # Errors
 /// It panicked.
 pub fn catch<T>(read: impl FnOnce() -> T) -> Result<T, String> {
-    // The program's own hook prints "thread panicked" to whoever has to mend the file.
+    // The default hook would print "thread panicked" to a user who only has a damaged file.
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = take_hook();
@@ -40,7 +40,8 @@ mod tests {
     #[test]
     fn a_panic_is_its_message_and_a_value_is_itself() {
         assert_eq!(catch(|| 3), Ok(3));
-        let (found, most) = (7, 3);
+        let found = 7;
+        let most = 3;
         assert_eq!(catch(|| assert!(found < most, "{found} of {most}")), Err("7 of 3".to_owned()));
         assert_eq!(catch(|| Vec::<u8>::new()[most]).unwrap_err().split(':').next(), Some("index out of bounds"));
     }

@@ -5,8 +5,8 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
 
-/// The rows of a table that the program carries, each with its line, counted from 1; `file` is what messages call it. The
-/// columns have to be `head`.
+/// Parses the rows of an embedded table, with line numbers from 1. `file` is its name in messages. The columns must be
+/// `head`.
 ///
 /// # Errors
 /// Another head; a line with too few or too many fields, or with one that does not hold what the row has there: with file,
@@ -25,7 +25,7 @@ pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Resul
         let line = record.position().map_or(0, |position| position.line() as usize);
         let row = record.deserialize(Some(&found)).map_err(|error| {
             let ErrorKind::Deserialize { err, .. } = error.kind() else { return broken(file, &error) };
-            // What a row's own reader refuses has no column.
+            // Errors from a row's own deserializer have no column.
             let Some(field) = err.field().map(|field| field as usize) else {
                 let found = record.iter().collect::<Vec<_>>().join(",");
                 let error = Error::damaged("the line is wrong").expected(reason(err.kind())).found(found);
@@ -59,7 +59,7 @@ fn broken(file: &str, error: &csv::Error) -> Error {
     .at(format!("{file}:{line}"))
 }
 
-/// The error for a field that does not hold what it should.
+/// Creates the error for a field with an invalid value.
 pub fn wrong(column: &str, expected: &str, found: &str) -> Error {
     Error::damaged(format!("the column `{column}` is wrong")).expected(expected).found(format!("`{found}`"))
 }

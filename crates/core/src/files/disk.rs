@@ -3,14 +3,14 @@
 use std::fs::File;
 use std::path::Path;
 
-/// The folder itself, or the nearest above it that is there: where it would lie.
+/// Returns the folder, or its nearest existing parent.
 #[cfg(unix)]
 pub(super) fn there(folder: &Path) -> &Path {
     let found = folder.ancestors().find(|folder| folder.exists());
     found.unwrap_or(Path::new(if folder.is_absolute() { "/" } else { "." }))
 }
 
-/// Bytes that can still be written to the disk of a folder, which need not be there yet; none where the system does not tell.
+/// Returns the free bytes on the disk of a folder, which need not exist. `None` if the system does not report it.
 pub fn free(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
@@ -21,25 +21,25 @@ pub fn free(folder: &Path) -> Option<u64> {
     None
 }
 
-/// Files and folders that can still be made on the disk of a folder; none where it has no such bound, or does not tell.
+/// Returns the free inodes on the disk of a folder. `None` if there is no limit, or the system does not report it.
 pub fn free_inodes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
         let disk = rustix::fs::statvfs(there(folder)).ok()?;
-        // Some make them as they are wanted, and tell of none.
+        // Some file systems create inodes on demand and report none.
         (disk.f_files > 0).then_some(disk.f_favail)
     }
     #[cfg(not(unix))]
     None
 }
 
-/// What a folder lies on.
+/// The file system of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSystem {
     pub name: &'static str,
     /// Other machines write to it, too.
     pub shared: bool,
-    /// It is lost when the machine ends.
+    /// Whether its content is lost at shutdown.
     pub memory: bool,
 }
 
@@ -76,13 +76,13 @@ impl FileSystem {
     }
 }
 
-/// What a folder lies on; none where the system does not tell, or tells of one that is not known here.
+/// Returns the file system of a folder. `None` if it is unknown.
 #[cfg(target_os = "linux")]
 pub fn file_system(folder: &Path) -> Option<FileSystem> {
     known(&rustix::fs::statfs(folder).ok()?)
 }
 
-/// The same of a file that is open.
+/// Returns the file system of an open file.
 #[cfg(target_os = "linux")]
 pub(super) fn of_open(file: &File) -> Option<FileSystem> {
     known(&rustix::fs::fstatfs(file).ok()?)
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_is_not_there_yet_has_the_room_of_the_one_it_would_lie_in() {
+    fn missing_folder_has_the_free_space_of_its_parent() {
         let root = tempfile::tempdir().unwrap();
         assert!(cfg!(not(unix)) || free(root.path()).is_some_and(|bytes| bytes > 0));
         let later = root.path().join("none/below");

@@ -13,11 +13,11 @@ use crate::error::{Error, Result, shortened};
 
 /// Bytes of a header. The largest of real ones, with half a million merges, has 20 MB; each of its values takes up to 32 times
 /// its bytes in memory.
-const MOST_HEADER: u64 = 1 << 25;
+const MAX_HEADER: u64 = 1 << 25;
 /// Types of numbers that are read.
 pub const TYPES: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K or Q6_K";
 
-/// Whether a path is that of a GGUF file, by its name.
+/// Returns whether a path names a GGUF file, by its extension.
 pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|of| of.eq_ignore_ascii_case("gguf")) && !path.is_dir()
 }
@@ -59,7 +59,7 @@ impl Gguf {
         let length = file.metadata().map_err(io)?.len();
         let mut head = Vec::new();
         file.seek(SeekFrom::Start(0)).map_err(io)?;
-        file.take(MOST_HEADER).read_to_end(&mut head).map_err(io)?;
+        file.take(MAX_HEADER).read_to_end(&mut head).map_err(io)?;
         let damaged = |found: String| {
             Error::bad_input("the GGUF file cannot be read")
                 .at(path.display())
@@ -67,7 +67,7 @@ impl Gguf {
                 .found(found)
                 .hint("fetch the file again; other types can be converted by llama.cpp's llama-quantize")
         };
-        // The number of tensors, as the file says: a name that stands there twice would be one of them here.
+        // Number of tensors according to the header. Duplicate names would be merged by the map.
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))
@@ -79,13 +79,15 @@ impl Gguf {
         }
         let mut tensors = BTreeMap::new();
         for (name, info) in content.tensor_infos {
-            let (dtype, shape) = (info.ggml_dtype, info.shape.dims().to_vec());
+            let dtype = info.ggml_dtype;
+            let shape = info.shape.dims().to_vec();
             if matches!(dtype, GgmlDType::Q8_1 | GgmlDType::Q8K) {
                 return Err(damaged(format!("tensor {name} of type {dtype:?}")));
             }
             let wrong = || damaged(format!("tensor {name} of shape {shape:?}, type {dtype:?}"));
             let numbers = shape.iter().try_fold(1_usize, |all, &side| all.checked_mul(side)).ok_or_else(wrong)?;
-            let (block, row) = (dtype.block_size(), shape.last().copied().unwrap_or(1));
+            let block = dtype.block_size();
+            let row = shape.last().copied().unwrap_or(1);
             if numbers == 0 || row % block != 0 {
                 return Err(wrong());
             }
@@ -110,19 +112,19 @@ impl Gguf {
         }
     }
 
-    /// An entry of the header, for messages.
+    /// Describes an entry of the header, for messages.
     pub fn place(&self, key: &str) -> String {
         format!("{}, {key}", self.path.display())
     }
 
-    /// All names of entries, in their order.
+    /// Returns all entry names in order.
     pub fn keys(&self) -> Vec<&str> {
         let mut keys: Vec<&str> = self.metadata.keys().map(String::as_str).collect();
         keys.sort_unstable();
         keys
     }
 
-    /// An entry as a message shows it.
+    /// Formats an entry for a message.
     pub fn shown(&self, key: &str) -> String {
         match self.metadata.get(key) {
             None => "nothing".to_owned(),
@@ -142,7 +144,7 @@ impl Gguf {
         self.metadata.get(key).map(|value| of(value).ok_or_else(|| self.wrong(key, expected))).transpose()
     }
 
-    /// A whole number of any width; where the file has one for each layer, the one that all have.
+    /// Reads an integer of any width. If the file has one per layer, they must be equal.
     ///
     /// # Errors
     /// Another type, or layers that differ.
@@ -156,7 +158,7 @@ impl Gguf {
         })
     }
 
-    /// A number.
+    /// Reads a number.
     ///
     /// # Errors
     /// Another type.
@@ -164,7 +166,7 @@ impl Gguf {
         self.typed(key, "a number", real)
     }
 
-    /// A text.
+    /// Reads a string.
     ///
     /// # Errors
     /// Another type.
@@ -172,7 +174,7 @@ impl Gguf {
         self.typed(key, "a text", |value| if let Value::String(text) = value { Some(text.as_str()) } else { None })
     }
 
-    /// A switch.
+    /// Reads a boolean.
     ///
     /// # Errors
     /// Another type.
@@ -180,7 +182,7 @@ impl Gguf {
         self.typed(key, "true or false", |value| if let Value::Bool(on) = value { Some(*on) } else { None })
     }
 
-    /// A list of texts.
+    /// Reads a list of strings.
     ///
     /// # Errors
     /// Another type.
@@ -194,7 +196,7 @@ impl Gguf {
         })
     }
 
-    /// A list of numbers.
+    /// Reads a list of numbers.
     ///
     /// # Errors
     /// Another type.
@@ -205,7 +207,7 @@ impl Gguf {
         })
     }
 
-    /// All numbers of a small tensor; none where there is none of that name.
+    /// Reads all numbers of a small tensor, if it exists.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -234,24 +236,25 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// For so many numbers, a multiple of the block.
+    /// Allocates space for `numbers` values, a multiple of the block size.
     pub fn new(dtype: GgmlDType, numbers: usize) -> Self {
         let bytes = numbers.div_ceil(dtype.block_size()) * dtype.type_size();
         Self { dtype, numbers, room: vec![0; bytes.div_ceil(size_of::<u64>())] }
     }
 
-    /// The bytes, to be filled.
+    /// Returns the bytes to fill.
     pub fn bytes(&mut self) -> &mut [u8] {
         let bytes = self.numbers.div_ceil(self.dtype.block_size()) * self.dtype.type_size();
         &mut bytemuck::cast_slice_mut(&mut self.room)[..bytes]
     }
 
-    /// The numbers that they stand for.
+    /// Dequantises the bytes.
     ///
     /// # Errors
     /// A type that candle does not read.
     pub fn values(&mut self) -> Result<Vec<f32>> {
-        let (dtype, numbers) = (self.dtype, self.numbers);
+        let dtype = self.dtype;
+        let numbers = self.numbers;
         let tensor = ggml_file::qtensor_from_ggml(dtype, self.bytes(), vec![numbers], &candle_core::Device::Cpu);
         let values = tensor.and_then(|of| of.dequantize(&candle_core::Device::Cpu)?.to_vec1());
         values.map_err(|error| Error::bad_input("a tensor has a type that is not read").found(error))

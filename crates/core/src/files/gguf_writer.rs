@@ -1,4 +1,4 @@
-//! What a GGUF file begins with, version 3: entries, names and places of tensors.
+//! The header of a GGUF file, version 3: entries, names and positions of tensors.
 
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
@@ -16,13 +16,13 @@ pub struct GgufInfo {
 }
 
 impl GgufInfo {
-    /// Of its numbers, as they are stored.
+    /// Returns the stored size of the numbers in bytes.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() / self.dtype.block_size() * self.dtype.type_size()
     }
 }
 
-/// The bytes before the first tensor. Tensors follow in their order, each with [`padding`] behind it.
+/// Encodes the bytes before the first tensor. Tensors follow in order, each followed by [`padding`].
 ///
 /// # Errors
 /// A list of unlike values, which the format has no place for.
@@ -51,7 +51,7 @@ pub fn header(entries: &[(String, Value)], tensors: &[GgufInfo]) -> Result<Vec<u
     Ok(out)
 }
 
-/// Bytes of nothing behind so many.
+/// Returns the padding after `bytes` bytes.
 pub fn padding(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT) - bytes
 }
@@ -60,7 +60,7 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// A type of entries, as the format numbers it, and the bytes of one; none of a list of unlike types.
+/// Encodes an entry: the format's type number and the bytes. `None` for a list of mixed types.
 fn written(value: &Value) -> Option<(u32, Vec<u8>)> {
     Some(match value {
         Value::U8(n) => (0, vec![*n]),
@@ -88,7 +88,7 @@ fn written(value: &Value) -> Option<(u32, Vec<u8>)> {
     })
 }
 
-/// A type of tensors, as the format numbers it (ggml.h).
+/// Returns the format's number of a tensor type (ggml.h).
 fn number(dtype: GgmlDType) -> u32 {
     match dtype {
         GgmlDType::F32 => 0,

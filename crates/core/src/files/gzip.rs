@@ -9,12 +9,12 @@ use flate2::read::MultiGzDecoder;
 use super::limit::{self, Bounded, TextLimit};
 use crate::error::Error;
 
-/// The text of a file. Several gzip members in one file are one text: C4's shards are written so.
+/// Returns a reader of the text. Several gzip members are one text, as in C4's shards.
 pub fn reader(file: File, limit: TextLimit) -> BufReader<Bounded<MultiGzDecoder<BufReader<File>>>> {
     BufReader::new(limit.reader(MultiGzDecoder::new(BufReader::new(file))))
 }
 
-/// The error for a failed reading through a decoder; none where it is not the file's content that is to blame.
+/// Converts a failed read through a decoder to an error, if the file's content is to blame.
 pub fn damage(path: &Path, limit: TextLimit, error: &std::io::Error) -> Option<Error> {
     if limit::is_exceeded(error) {
         return Some(limit.exceeded(path));

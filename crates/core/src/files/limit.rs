@@ -1,5 +1,5 @@
-//! How much text a file may unpack to. A file of a megabyte can hold a gigabyte of zeros; whoever reads it would take all
-//! memory, and be killed without a word.
+//! Limit on decompressed text. A file of a megabyte can hold a gigabyte of zeros, which would exhaust the memory of any
+//! reader.
 
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
@@ -12,27 +12,27 @@ static MOST: AtomicU64 = AtomicU64::new(TextLimit::DEFAULT);
 /// A row of JSON becomes a tree of values, in which a byte of text may take twenty.
 const ROW_SHARE: u64 = 10;
 /// Rows of task data are trees, all in memory at once.
-pub const MOST_ROWS: usize = 1_000_000;
+pub const MAX_ROWS: usize = 1_000_000;
 
 /// The most bytes of text that a file may hold or unpack to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextLimit(u64);
 
 impl TextLimit {
-    /// Bytes, where nobody says otherwise. A shard of C4 has 0.8 GB.
+    /// Default limit in bytes. A shard of C4 has 0.8 GB.
     pub const DEFAULT: u64 = 2_000_000_000;
 
-    /// The limit in force.
+    /// Returns the current limit.
     pub fn current() -> Self {
         Self(MOST.load(Relaxed))
     }
 
-    /// Another limit for this process.
+    /// Sets the limit of this process.
     pub fn set(bytes: u64) {
         MOST.store(bytes, Relaxed);
     }
 
-    /// What of it a tree of JSON may take: one row of a text, or all rows of a task.
+    /// Returns the share of the limit for one JSON tree: a row of a text, or all rows of a task.
     #[must_use]
     pub fn of_json(self) -> Self {
         Self(self.0 / ROW_SHARE)
@@ -48,13 +48,13 @@ impl TextLimit {
         if bytes <= self.0 { Ok(()) } else { Err(self.exceeded(path).found(format!("{:.2} GB", bytes as f64 / 1e9))) }
     }
 
-    /// No more than memory holds, of which so many bytes may be taken.
+    /// Returns the limit reduced to the memory that may be used.
     #[must_use]
     pub fn within(self, memory: u64) -> Self {
         Self(self.0.min(memory))
     }
 
-    /// The error for a file that holds more.
+    /// Creates the error for a file above the limit.
     pub fn exceeded(self, path: &Path) -> Error {
         Error::bad_input("the file holds or unpacks to more text than is read")
             .at(path.display())
@@ -85,7 +85,7 @@ impl<'a> HeldRows<'a> {
         Self { limit, path, bytes: 0 }
     }
 
-    /// Counts one more, of so many bytes.
+    /// Counts another item of `bytes` bytes.
     ///
     /// # Errors
     /// All together take more than the limit.
@@ -102,7 +102,7 @@ pub struct Bounded<R> {
     left: u64,
 }
 
-/// Whether reading failed because of a limit.
+/// Returns whether a read failed because of a limit.
 pub fn is_exceeded(error: &io::Error) -> bool {
     error.kind() == ErrorKind::FileTooLarge
 }

@@ -1,5 +1,4 @@
-//! Floor 0: files: written whole or not at all, opened where they are files at all, hashed, and what the readers of other
-//! people's formats do on damage.
+//! File access: atomic writes, checks for ordinary files, hashes, and handling of damage in third-party formats.
 
 pub mod atomic;
 pub mod caught;

@@ -5,8 +5,8 @@ use super::sha256;
 /// Most bytes of the readable part. File systems allow 255 for a name, and a temporary file's is longer than its own.
 const READABLE: usize = 120;
 
-/// A file name for any text: readable, at most 137 bytes, of ASCII letters, digits and `-.=_` only, and another one for
-/// every other text (also where the file system does not tell `A` from `a`), by sixteen digits of the text's SHA-256.
+/// Returns a unique, readable file name for any text: at most 137 bytes of ASCII letters, digits and `-.=_`, with sixteen
+/// digits of the text's SHA-256. It is unique on case-insensitive file systems too.
 pub fn of(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '=') { c } else { '_' };
     let readable: String = text.chars().map(plain).take(READABLE).collect();

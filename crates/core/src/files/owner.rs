@@ -28,35 +28,36 @@ impl Owner {
         Self { pid, system: system(), started }
     }
 
-    /// Whether it lives, where the system can tell: not of a process of another boot, container or machine, nor of another
-    /// user's that is hidden.
+    /// Returns whether the process is alive, if the system can tell. It cannot for processes of another boot, container or
+    /// machine, or hidden processes of another user.
     pub fn lives(&self) -> Option<bool> {
         let here = self.system.is_some() && self.system == system();
         if here { lives(Path::new(PROC), self.pid, self.started) } else { None }
     }
 
-    /// A part of a file's name, `PID-START-SYSTEM`, without a dot.
+    /// Returns a part of a file name, `PID-START-SYSTEM`, without a dot.
     pub fn tag(&self) -> String {
         format!("{}-{}-{}", self.pid, self.started.unwrap_or(0), short(self.system.as_deref()))
     }
 
-    /// Whether a text is what [`Self::tag`] gives.
+    /// Returns whether a text is an output of [`Self::tag`].
     pub fn is_tag(text: &str) -> bool {
         let parts: Vec<&str> = text.split('-').collect();
         let number = |text: &str| text.parse::<u64>().is_ok();
         parts.len() == 3 && number(parts[0]) && number(parts[1]) && parts[2].len() == 12
     }
 
-    /// Whether the process that a tag names lives, where the system can tell.
+    /// Returns whether the process of a tag is alive, if the system can tell.
     pub fn of_tag_lives(tag: &str) -> Option<bool> {
         let mut parts = tag.split('-');
-        let (pid, started) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let pid = parts.next()?.parse().ok()?;
+        let started = parts.next()?.parse().ok()?;
         system().filter(|system| parts.next() == Some(&short(Some(system))))?;
         lives(Path::new(PROC), pid, Some(started).filter(|&started| started > 0))
     }
 }
 
-/// The machine's name; empty where it has none.
+/// Returns the machine's name, or an empty string.
 pub fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
     name.map(|name| name.trim().to_owned()).unwrap_or_default()
@@ -66,7 +67,7 @@ fn short(system: Option<&str>) -> String {
     sha256::of_bytes(system.unwrap_or_default())[..12].to_string()
 }
 
-/// The boot and the process namespace: in another one, the same number is another process.
+/// Returns the boot and process namespace. The same number in another one is another process.
 fn system() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
@@ -76,12 +77,12 @@ fn system() -> Option<String> {
 /// Where the system shows its processes.
 const PROC: &str = "/proc";
 
-/// What the system shows of a process.
+/// Visibility of a process.
 enum Seen {
     /// Its beginning, in the system's ticks.
     Since(u64),
     Gone,
-    /// It is there, or may be, and is not shown: `hidepid` hides other users' processes as if they were not.
+    /// The process may exist without being shown: `hidepid` hides other users' processes.
     Unknown,
 }
 
@@ -89,7 +90,7 @@ fn lives(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
     match (seen(proc, pid), started) {
         (Seen::Gone, _) => Some(false),
         (Seen::Since(now), Some(then)) => Some(now == then),
-        // Of the one or the other it is not known when it began.
+        // The start time of one of the two is unknown.
         (Seen::Since(_), None) | (Seen::Unknown, _) => None,
     }
 }
@@ -110,17 +111,18 @@ fn seen(proc: &Path, pid: u32) -> Seen {
     }
 }
 
-/// Whether there is a process of that number, as far as one can tell: in doubt there is.
+/// Returns whether a process of that number exists. True if in doubt.
 #[cfg(target_os = "linux")]
 fn exists(pid: u32) -> bool {
     unsafe extern "C" {
         fn kill(pid: i32, signal: i32) -> i32;
     }
-    /// "No such process", of <asm-generic/errno-base.h>. Of another user's process it is said that no signal may be sent.
+    /// "No such process", from <asm-generic/errno-base.h>. For another user's process the error is a missing
+    /// permission.
     const ESRCH: i32 = 3;
-    // Of a number that is none, and of 0 and below, which mean groups, nothing is asked.
+    // Invalid numbers, 0 and negative numbers (process groups) are not queried.
     let Some(pid) = i32::try_from(pid).ok().filter(|&pid| pid > 0) else { return false };
-    // SAFETY: plain numbers go in and out; signal 0 is sent to nobody, it only asks.
+    // SAFETY: passes plain integers; signal 0 only checks existence.
     let asked = unsafe { kill(pid, 0) };
     asked == 0 || std::io::Error::last_os_error().raw_os_error() != Some(ESRCH)
 }
@@ -150,15 +152,16 @@ mod tests {
 
     #[test]
     fn a_process_that_is_not_shown_is_unknown_and_never_dead() {
-        // As `hidepid=2` shows others' processes: not at all. This one is there all the same.
+        // `hidepid=2` hides other users' processes completely. This process still exists.
         let proc = tempfile::tempdir().unwrap();
-        let (own, of) = (std::process::id(), |pid: u32| proc.path().join(pid.to_string()));
+        let own = std::process::id();
+        let of = |pid: u32| proc.path().join(pid.to_string());
         assert_eq!(lives(proc.path(), own, Some(1)), None, "its number is in use, by whom is hidden");
         assert_eq!(lives(proc.path(), 99_999_999, Some(1)), Some(false), "nobody has the number");
-        // As `hidepid=1`: its folder is there, and what is in it cannot be read.
+        // `hidepid=1` shows a process's folder with unreadable content.
         fs::create_dir_all(of(own).join("stat")).unwrap();
         assert_eq!(lives(proc.path(), own, Some(1)), None);
-        // What makes no sense tells nothing.
+        // Malformed content gives no information.
         for text in ["", "5", "5 (a b) S", "5 (a) b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 x"] {
             fs::remove_dir_all(of(own)).unwrap();
             fs::create_dir(of(own)).unwrap();

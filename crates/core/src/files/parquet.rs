@@ -30,7 +30,7 @@ pub fn read<T>(
         let schema = reader.schema().map_err(broken)?;
         let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
         let wanted = choose(&names)?;
-        // What the footer says that the wanted columns unpack to.
+        // Decompressed size of the wanted columns according to the footer.
         let metadata = reader.get_metadata().map_err(broken)?;
         let parts = metadata
             .row_groups
@@ -43,7 +43,7 @@ pub fn read<T>(
     caught::catch(columns).unwrap_or_else(|_| Err(unreadable(path, "a table that the reader cannot make sense of")))
 }
 
-/// The error for a part of a table that polars refuses.
+/// Creates the error for a part of a table that polars rejects.
 pub fn broken(path: &Path, error: &PolarsError) -> Error {
     unreadable(path, &error.to_string())
 }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use super::gguf::is_gguf;
 use crate::error::{Error, Result};
 
-/// The file that says what it is.
+/// Returns the path of the backbone's config.
 pub fn config(backbone: &Path) -> PathBuf {
     if is_gguf(backbone) { backbone.to_owned() } else { backbone.join("config.json") }
 }
 
-/// The file with its tokenizer. Beside a GGUF file a `tokenizer.json` comes before what is in the file, which does not hold all
-/// that a tokenizer does.
+/// Returns the path of the backbone's tokenizer. A `tokenizer.json` next to a GGUF file takes precedence, because the file
+/// does not hold a complete tokenizer.
 pub fn tokenizer(backbone: &Path) -> PathBuf {
     match beside(backbone, "tokenizer.json") {
         file if is_gguf(backbone) && !file.is_file() => backbone.to_owned(),
@@ -32,12 +32,12 @@ pub fn check_tokenizer(backbone: &Path) -> Result<()> {
 pub fn no_tokenizer(file: &Path) -> Error {
     Error::missing("the model has no tokenizer.json")
         .at(file.display())
-        .expected("a tokenizer in the Hugging Face format beside config.json")
+        .expected("a tokenizer in the Hugging Face format next to config.json")
         .found("no such file")
         .hint("save it with `tokenizer.save_pretrained(folder)`, or download it from the model's repository")
 }
 
-/// A file of a backbone's folder, or of the one that a GGUF file lies in.
+/// Returns the path of a file of a backbone's folder, or of the folder of its GGUF file.
 pub fn beside(backbone: &Path, name: &str) -> PathBuf {
     match backbone.parent() {
         Some(folder) if is_gguf(backbone) => folder.join(name),
@@ -45,7 +45,7 @@ pub fn beside(backbone: &Path, name: &str) -> PathBuf {
     }
 }
 
-/// Whether a path may be a backbone's.
+/// Returns whether a path may be a backbone.
 pub fn is_backbone(path: &Path) -> bool {
     path.is_dir() || is_gguf(path) && path.is_file()
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// Exit code 2: it is a folder, a pipe, a socket or a device. Exit code 3: it cannot be opened, or Git LFS has not fetched it.
 pub fn open(path: &Path) -> Result<File> {
     let failed = |error: std::io::Error| Error::io("open", path, &error);
-    // Before the file is opened: opening a pipe waits until somebody writes.
+    // Checked before opening, because opening a pipe waits for a writer.
     let about = fs::metadata(path).map_err(failed)?;
     let kind = about.file_type();
     if !kind.is_file() {
@@ -47,8 +47,8 @@ fn is_lfs_pointer(file: &mut File) -> io::Result<bool> {
     Ok(beginning == LFS_POINTER.as_bytes())
 }
 
-/// Opens an ordinary file, whatever stands under its name: a pipe is refused and not waited for. One question less than
-/// [`open`] asks, for what is asked of file servers.
+/// Opens an ordinary file and rejects pipes without waiting. Takes one system call less than [`open`], for files on
+/// servers.
 ///
 /// # Errors
 /// It cannot be opened; of kind `InvalidData`, with a word for it, where it is a folder, a pipe, a socket or a device.
@@ -68,12 +68,12 @@ fn ordinary(kind: FileType) -> io::Result<()> {
     if kind.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidData, name_of(kind))) }
 }
 
-/// What stands under a name that should be an ordinary file's; none where one does, or nothing.
+/// Describes what is at a path instead of an ordinary file. `None` for an ordinary file or nothing.
 pub fn oddity(path: &Path) -> Option<&'static str> {
     fs::metadata(path).ok().map(|data| data.file_type()).filter(|kind| !kind.is_file()).map(name_of)
 }
 
-/// The whole content of a file of settings.
+/// Reads a settings file completely.
 ///
 /// # Errors
 /// As [`open`], a file larger than such a file may be, and where the reading fails.
@@ -81,14 +81,15 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     let failed = |error: std::io::Error| Error::io("read", path, &error);
     let mut file = open(path)?;
     let about = file.metadata().map_err(failed)?;
-    // What is read whole is a setting or a tree of JSON: an empty file of a terabyte takes no room on the disk, but here.
+    // Files that are read completely are settings or JSON trees. A sparse file of a terabyte takes no disk space but
+    // would take memory.
     TextLimit::current().of_json().check(path, about.len())?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 
-/// What a message calls it.
+/// Returns the name of a file type for messages.
 #[cfg(unix)]
 pub(super) fn name_of(kind: FileType) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
@@ -139,7 +140,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn pipes_devices_and_folders_are_refused_by_name_and_nothing_hangs() {
+    fn pipes_devices_and_folders_are_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -12,7 +12,7 @@ use super::limit::TextLimit;
 use super::{gzip, regular};
 use crate::error::{Error, Result};
 
-/// What a file of rows is read as.
+/// Format of a file of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowForm {
     /// All of it is one row.
@@ -39,13 +39,13 @@ pub struct RowFiles {
     pub noun: &'static str,
     /// Whether a `.txt` is one of them.
     pub text: bool,
-    /// What JSON has to be, and what is to be done where it is not.
+    /// Expected JSON type, and the hint if it differs.
     pub expected: &'static str,
     pub hint: Option<&'static str>,
 }
 
 impl RowFiles {
-    /// What a file is read as: its bytes alone do not say it.
+    /// Returns the format of a file, which its bytes alone do not determine.
     ///
     /// # Errors
     /// A name whose ending says nothing.
@@ -60,7 +60,7 @@ impl RowFiles {
         })
     }
 
-    /// A file with something in it, and what it is read as.
+    /// Opens a nonempty file and determines its format.
     ///
     /// # Errors
     /// An absent file, or none at all; an unknown ending; an empty file, or one of more bytes than `limit`.
@@ -75,12 +75,12 @@ impl RowFiles {
         Ok((file, form))
     }
 
-    /// The error for a file without rows.
+    /// Creates the error for a file without rows.
     pub fn empty(&self, path: &Path) -> Error {
         bad(format!("the {} file is empty", self.noun), path).expected("at least one row")
     }
 
-    /// The JSON of a `part` of a file; `at` says where in it an error is.
+    /// Parses the JSON in `part` of a file; `at` is its location for messages.
     ///
     /// # Errors
     /// Bytes that are not UTF-8, text that is not JSON.
@@ -105,7 +105,7 @@ impl RowFiles {
         })
     }
 
-    /// A row's fields.
+    /// Returns a row's fields.
     ///
     /// # Errors
     /// Any other value than an object.
@@ -125,17 +125,17 @@ pub struct JsonLines<'a, R> {
     path: PathBuf,
     zipped: bool,
     line: Vec<u8>,
-    /// Of the line that was read last, from one on.
+    /// Line number of the last line read, from one.
     number: usize,
 }
 
 impl<'a, R: BufRead> JsonLines<'a, R> {
-    /// `zipped`: what reads `lines` unpacks them.
+    /// Creates a reader. `zipped` says whether `lines` decompresses.
     pub fn new(files: &'a RowFiles, lines: R, (path, zipped): (&Path, bool)) -> Self {
         Self { files, lines, path: path.to_owned(), zipped, line: Vec::new(), number: 0 }
     }
 
-    /// The next object; none after the last.
+    /// Reads the next object. `None` at the end.
     ///
     /// # Errors
     /// As of [`JsonLines::next_value`]; any other value.
@@ -144,12 +144,13 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
         value.transpose().map_err(|error| error.at(self.place()))
     }
 
-    /// The next value; none after the last.
+    /// Reads the next value. `None` at the end.
     ///
     /// # Errors
     /// A line that is too long, cannot be read, is not UTF-8 or no JSON: with its number.
     pub fn next_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
-        let (path, most) = (&self.path, TextLimit::current().of_json());
+        let path = &self.path;
+        let most = TextLimit::current().of_json();
         loop {
             self.number += 1;
             self.line.clear();
@@ -173,18 +174,18 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
         }
     }
 
-    /// File and line of what was read last.
+    /// Returns file and line of the last value.
     pub fn place(&self) -> String {
         format!("{}:{}", self.path.display(), self.number)
     }
 }
 
-/// An error about a file.
+/// Creates an error about a file.
 pub fn bad(what: impl std::fmt::Display, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
 
-/// The error for bytes that are no text, from an offset in a `part` of a file on.
+/// Creates the error for invalid UTF-8 at an offset in `part` of a file.
 pub fn not_utf8(offset: usize, part: &str) -> Error {
     Error::bad_input("the text is not UTF-8")
         .expected("UTF-8")
@@ -192,7 +193,7 @@ pub fn not_utf8(offset: usize, part: &str) -> Error {
         .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
 }
 
-/// What a value is, with its beginning.
+/// Describes the type of a value, with its beginning.
 pub fn describe(value: &Value) -> String {
     let kind = match value {
         Value::Null => return "null".to_owned(),

@@ -6,17 +6,17 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-/// A digest in hexadecimal.
+/// Formats a digest in hexadecimal.
 pub fn hex(digest: impl AsRef<[u8]>) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Of some bytes.
+/// Hashes bytes.
 pub fn of_bytes(bytes: impl AsRef<[u8]>) -> String {
     hex(Sha256::digest(bytes))
 }
 
-/// Of a file as it lies on the disk, and its size in bytes.
+/// Hashes a file, and returns its size in bytes.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -24,12 +24,14 @@ pub fn of_file(path: &Path) -> io::Result<(String, u64)> {
     of_reader(&mut File::open(path)?)
 }
 
-/// Of everything that is left to read, and how many bytes that was.
+/// Hashes the rest of a reader, and returns the number of bytes.
 ///
 /// # Errors
 /// The reading fails.
 pub fn of_reader(reader: &mut impl Read) -> io::Result<(String, u64)> {
-    let (mut hash, mut buffer, mut bytes) = (Sha256::new(), vec![0; 1 << 20], 0);
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut bytes = 0;
     loop {
         let read = reader.read(&mut buffer)?;
         if read == 0 {

@@ -1,4 +1,4 @@
-//! What the system says of a file: size, times, identity. It changes with the content, if not always at once.
+//! File metadata: size, times, identity. It changes with the content, though not always at once.
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;
@@ -20,18 +20,18 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The file that lies at a path now; none where the system has no time that nobody can set back.
+    /// Stamps the file at a path. `None` if the system has no change time that programs cannot set.
     pub fn at(path: &Path) -> std::io::Result<Option<Self>> {
         fs::metadata(path).map(|data| Self::of(&data))
     }
 
-    /// The same as other machines see it: each gives a mounted file system a device number of its own.
+    /// Returns the stamp without the device number, which differs between machines that mount the same file system.
     #[must_use]
     pub fn anywhere(&self) -> Self {
         Self { file: (0, self.file.1), ..self.clone() }
     }
 
-    /// The file that this is known of; none as in [`Self::at`].
+    /// Stamps file metadata. `None` as in [`Self::at`].
     #[cfg(unix)]
     pub fn of(data: &Metadata) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
@@ -49,7 +49,7 @@ impl Stamp {
         None
     }
 
-    /// Whether the file has been left alone for so long that another change would give it another time.
+    /// Returns whether the file is old enough that another change would get another time.
     pub fn settled(&self, grain: Duration) -> bool {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let [now, grain] = [now, grain].map(|time| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX));
@@ -57,14 +57,14 @@ impl Stamp {
     }
 }
 
-/// How near each other two changes of a file may be without a trace in its times; none where changes may leave no trace at
-/// all: file systems in memory give no time to what is written through a shared mapping.
+/// Returns the resolution of change times. `None` if changes may leave no trace, as writes through shared mappings in
+/// memory file systems.
 pub fn grain(file: &File) -> Option<Duration> {
     match disk::of_open(file) {
         Some(system) if system.memory => None,
         // FAT counts every other second.
         Some(system) if !system.shared => Some(Duration::from_secs(2)),
-        // A server's clock may go otherwise, and what is known of its files may be old.
+        // The clock of a server may differ, and its metadata may be cached.
         _ => Some(atomic::PATIENCE),
     }
 }

@@ -23,17 +23,19 @@ impl Choice {
         Self { sampling, generator: Mt::new_with_key(words) }
     }
 
-    /// The next token; none where a logit is no number or infinite.
+    /// Chooses the next token. `None` if a logit is NaN or infinite.
     pub(super) fn next(&mut self, logits: &[f32]) -> Option<u32> {
         likeliest(logits)?;
         // 53 bits, as CPython's `random.random()`.
-        let (high, low) = (self.generator.next_u32() >> 5, self.generator.next_u32() >> 6);
+        let high = self.generator.next_u32() >> 5;
+        let low = self.generator.next_u32() >> 6;
         let draw = (f64::from(high) * 67_108_864.0 + f64::from(low)) / 9_007_199_254_740_992.0;
         Some(drawn(logits, &self.sampling, draw))
     }
 }
 
-/// The token at which the sum of probabilities, likeliest first and equal ones by their number, exceeds `draw` of what stays.
+/// Returns the token at which the cumulative probability, likeliest first and ties by number, exceeds `draw` of the kept
+/// total.
 fn drawn(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -70,8 +72,8 @@ mod tests {
     const PLAIN: Sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: None, seed: 0 };
 
     #[test]
-    fn tokens_are_drawn_by_their_probabilities_within_top_k_and_top_p() {
-        // By hand: probabilities 0.2, 0.5, 0.3.
+    fn tokens_are_sampled_within_top_k_and_top_p() {
+        // Computed by hand: probabilities 0.2, 0.5, 0.3.
         let logits = [0.2f32.ln(), 0.5f32.ln(), 0.3f32.ln()];
         let at = |of: Sampling, draw| drawn(&logits, &of, draw);
         assert_eq!([0.0, 0.49, 0.51, 0.79, 0.81, 0.999].map(|draw| at(PLAIN, draw)), [1, 1, 2, 2, 0, 0]);

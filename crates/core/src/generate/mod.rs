@@ -1,8 +1,8 @@
 //! Text from programs (design §20): prompts are continued token by token, with a cache of keys and values.
 //!
-//! What a prompt is continued with depends on the prompt, the program and the settings, and on nothing that runs beside it:
-//! not on how many sequences run together, nor on their order, nor on whether a prefix was shared. On the CPU engine
-//! every sum of a row is meant to run in one order; the tests hold the tokens alike, not the bits of the logits.
+//! The continuation of a prompt depends only on prompt, program and settings, not on the number or order of concurrent
+//! sequences, nor on shared prefixes. On the CPU engine every sum of a row has a fixed order; tests compare tokens, not
+//! the bits of logits.
 
 mod choice;
 mod generation_config;

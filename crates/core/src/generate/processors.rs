@@ -22,7 +22,7 @@ pub struct LogitsProcessors {
     /// Tokens of prompt and answer before which none ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_length: Option<usize>,
-    /// The same of the answer alone; counts in the place of `min_length`.
+    /// Same of the answer alone; counts in the place of `min_length`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_new_tokens: Option<usize>,
     /// The token behind a prompt of one.
@@ -60,7 +60,7 @@ impl Generated<'_> {
 }
 
 impl LogitsProcessors {
-    /// Whether logits stay what they are.
+    /// Whether logits stay unchanged.
     pub fn is_empty(&self) -> bool {
         Self { end_of_text: Vec::new(), ..self.clone() } == Self::default()
     }

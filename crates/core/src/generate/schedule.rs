@@ -1,8 +1,8 @@
 //! Which sequences run together: as many prompts as the batch and the cache have room for, each under all programs; when one
 //! ends the next one begins.
 //!
-//! Prompts run in the order of their ids, so that those which begin alike follow each other: each runs only what is new to
-//! it, and sees the rest in the blocks of the one before.
+//! Prompts run in the order of their ids, so that prompts with a common beginning follow each other. Each runs only its
+//! new tokens and reuses the blocks of the preceding prompt.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -15,34 +15,34 @@ use super::text::{Detokenizer, End, Generation, end};
 use crate::error::{Error, Result};
 use crate::model::{BlockId, Config, Decoding, Engine, Run, Trie, likeliest};
 
-/// What is continued.
+/// A prompt to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// What its draws depend on, beside the seed.
+    /// Identity that seeds its draws, combined with the seed.
     pub identity: String,
     /// One at least.
     pub ids: Vec<u32>,
 }
 
-/// Is told how generation goes on, and may end it by an error.
+/// Receives the progress of generation, and may stop it with an error.
 pub trait Watch {
-    /// A prompt is done: its continuation under each program.
+    /// Receives the continuations of a finished prompt, by program.
     fn finished(&mut self, prompt: usize, of_programs: &[Generation]) -> Result<()>;
 
-    /// Each running sequence is about to get its next token.
+    /// Is called before each running sequence gets its next token.
     fn round(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// Nobody is watching.
+/// A watch that does nothing.
 impl Watch for () {
     fn finished(&mut self, _: usize, _: &[Generation]) -> Result<()> {
         Ok(())
     }
 }
 
-/// The continuations of all prompts, of each under each program of a trie.
+/// Generates the continuations of all prompts under each program of a trie.
 ///
 /// # Errors
 /// Settings that contradict themselves; a prompt without ids; a cache without room for one prompt; what the watch returns.
@@ -76,10 +76,10 @@ struct Sequence {
     /// Blocks of the prompt, held until all programs are done with it.
     chain: Chain,
     block: BlockId,
-    /// Whether `block` holds the prompt too: the sequence ran anew in another rotary regime.
+    /// Whether `block` holds the prompt too: the sequence ran again in another rotary regime.
     is_whole: bool,
     ids: Vec<u32>,
-    /// None where the likeliest token is taken.
+    /// `None` for greedy decoding.
     choice: Option<Choice>,
 }
 
@@ -104,14 +104,14 @@ struct Schedule<'a> {
     prompt_tokens: usize,
     settings: &'a Settings,
     prompts: &'a [Prompt],
-    /// Of each prompt what runs.
+    /// Tokens to run of each prompt.
     ids: Vec<&'a [u32]>,
     programs: Vec<usize>,
     waiting: VecDeque<usize>,
     live: Vec<Sequence>,
-    /// Of each prompt, of each program.
+    /// Generations by `[prompt][program]`.
     done: Vec<Vec<Option<Generation>>>,
-    /// Who uses each block of a prompt, and its bytes.
+    /// Number of users and bytes of each block.
     blocks: HashMap<BlockId, (usize, u64)>,
     /// The prompt that began last, whose blocks are kept for the next one.
     last: Option<(usize, Chain)>,
@@ -165,12 +165,12 @@ impl<'a> Schedule<'a> {
         !self.programs.is_empty() && (!self.waiting.is_empty() || !self.live.is_empty())
     }
 
-    /// Of so many tokens that all programs run.
+    /// Returns the cache size of `tokens` tokens that all programs run.
     fn prompt_bytes(&self, tokens: usize) -> u64 {
         self.decoding.token_bytes(&self.programs) * tokens as u64
     }
 
-    /// Whether the sequences of a prompt may run anew: see [`Config::recomputes_in_new_regime`].
+    /// Whether the sequences of a prompt may run again: see [`Config::recomputes_in_new_regime`].
     fn may_run_anew(&self, prompt: usize) -> bool {
         let length = self.ids[prompt].len();
         let longest = length + self.settings.max_new_tokens - 1;
@@ -184,7 +184,7 @@ impl<'a> Schedule<'a> {
         self.settings.max_new_tokens + anew
     }
 
-    /// Bytes of the sequence of one program beside its prompt's.
+    /// Bytes of the sequence of one program next to its prompt's.
     fn own_bytes(&self, prompt: usize, program: usize) -> u64 {
         self.decoding.token_bytes(&[program]) * self.own_tokens(prompt) as u64
     }
@@ -214,7 +214,8 @@ impl<'a> Schedule<'a> {
     /// Keys of another rotary regime are of no use.
     fn shared(&self, prompt: usize) -> Chain {
         let Some((last, chain)) = &self.last else { return Vec::new() };
-        let (own, other) = (self.ids[prompt], self.ids[*last]);
+        let own = self.ids[prompt];
+        let other = self.ids[*last];
         if self.config.length_regime(own.len()) != self.config.length_regime(other.len()) {
             return Vec::new();
         }
@@ -246,7 +247,7 @@ impl<'a> Schedule<'a> {
                 if !self.live.is_empty() {
                     break;
                 }
-                // Nothing runs: what is kept of the last prompt makes room.
+                // No sequence runs, so the cache of the last prompt is released.
                 if let Some((_, last)) = self.last.take() {
                     self.release(&last);
                 }
@@ -257,7 +258,8 @@ impl<'a> Schedule<'a> {
             }
             prefill += tokens;
             self.waiting.pop_front();
-            let (block, bytes) = (self.block(), self.prompt_bytes(tokens));
+            let block = self.block();
+            let bytes = self.prompt_bytes(tokens);
             let before = chain.clone();
             self.blocks.insert(block, (0, bytes));
             self.used += bytes + self.new_bytes(prompt);
@@ -290,7 +292,7 @@ impl<'a> Schedule<'a> {
         runs
     }
 
-    /// One token more for each sequence; prompts that have room begin.
+    /// Adds one token to each sequence, and starts prompts that have room.
     fn round(&mut self, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
         let going = self.live.len();
         let mut live = std::mem::take(&mut self.live);
@@ -317,7 +319,7 @@ impl<'a> Schedule<'a> {
         finished.into_iter().try_for_each(|(sequence, end)| self.finish(sequence, end, text, watch))
     }
 
-    /// The next token of each sequence: those of the prompts that began stand in the order of the sequences, program by program.
+    /// Chooses the next token of each sequence. New prompts are in the order of the sequences, program by program.
     fn nexts(&mut self, runs: &[Run], live: Vec<Sequence>) -> Result<Vec<(Sequence, Option<u32>)>> {
         let settings = self.settings;
         if settings.sampling.is_none() && settings.processors.is_empty() {

@@ -17,12 +17,12 @@ pub struct Sampling {
     pub temperature: f64,
     /// The likeliest tokens whose probabilities reach this sum stay; 1 leaves none out.
     pub top_p: f64,
-    /// So many of the likeliest tokens stay; none leaves none out.
+    /// Keeps only this many of the likeliest tokens. `None` keeps all.
     pub top_k: Option<usize>,
     pub seed: u64,
 }
 
-/// What generation depends on beside programs and prompts, and how much runs together.
+/// Settings that determine generated text, and the number of concurrent prompts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Tokens of a continuation at most.
@@ -36,7 +36,7 @@ pub struct Settings {
     pub end_of_text: Vec<u32>,
     /// Changes of logits before a token is chosen.
     pub processors: LogitsProcessors,
-    /// None: the likeliest token each time, of equal ones the lowest.
+    /// `None` takes the likeliest token, the lowest of equal ones.
     pub sampling: Option<Sampling>,
     /// Prompts that run together at most, each under all programs. Results do not depend on it.
     pub batch: usize,
@@ -45,7 +45,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Greedy, without stops, 16 prompts together.
+    /// Returns greedy settings without stops, with 16 prompts at a time.
     pub fn greedy(max_new_tokens: usize, context: usize) -> Self {
         Self {
             max_new_tokens,

@@ -1,4 +1,4 @@
-//! What was generated, as text, and what ends it.
+//! Generated text, and its end conditions.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub enum End {
     EndOfText,
     /// A text that stops.
     Stop,
-    /// As many new tokens as may be.
+    /// The maximum number of new tokens was reached.
     Length,
     /// The next token's logits were no numbers.
     NotFinite,
@@ -43,7 +43,7 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Tokens with their text.
+    /// Decodes tokens to a continuation.
     ///
     /// # Errors
     /// Ids that are no tokens.
@@ -53,8 +53,8 @@ impl Generation {
     }
 }
 
-/// Why a continuation ends here, if it does: stops are looked for in its whole text, special tokens among it, as a stop may
-/// begin in one token and end in another.
+/// Returns why a continuation ends here, if it does. Stops are searched in its complete text with special tokens, because a
+/// stop may span tokens.
 pub(super) fn end(ids: &[u32], of: &super::Settings, text: &dyn Detokenizer) -> Result<Option<End>> {
     if ids.last().is_some_and(|last| of.end_of_text.contains(last)) {
         return Ok(Some(End::EndOfText));
@@ -68,7 +68,7 @@ pub(super) fn end(ids: &[u32], of: &super::Settings, text: &dyn Detokenizer) -> 
     Ok((ids.len() >= of.max_new_tokens).then_some(End::Length))
 }
 
-/// What stands before the stops: for each in its turn what is before its first place, as lm-evaluation-harness cuts.
+/// Cuts a text at each stop in turn, as lm-evaluation-harness does.
 pub(super) fn trimmed(mut text: String, stops: &[String]) -> String {
     for stop in stops {
         if let Some(at) = text.find(stop.as_str()) {

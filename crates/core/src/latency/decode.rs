@@ -9,14 +9,14 @@ use super::spread::{Speedup, TimeSpread};
 use crate::error::Result;
 use crate::model::{Config, Engine, Load, Program, Run, Trie};
 
-/// What a variant took to decode behind one prompt.
+/// Decoding times of a variant after one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DecodeResult {
     /// New tokens of a round, of all sequences together.
     pub tokens: usize,
     /// Milliseconds of each round's new tokens, every operator of the stream a full product; none where memory did not suffice.
     pub times: Option<Vec<f64>>,
-    /// The same with a diagonal operator as one multiplication a channel; none where it has none.
+    /// Times with a diagonal operator as one multiplication per channel. `None` without one.
     pub by_channel: Option<Vec<f64>>,
     /// The dense backbone's times in the same rounds, where it was among them.
     pub dense: Option<Vec<f64>>,
@@ -32,12 +32,12 @@ impl DecodeResult {
         TimeSpread::of(counted(self.first, self.times.as_deref()?))
     }
 
-    /// The spread of its diagonal operator as one multiplication a channel.
+    /// Returns the spread of the diagonal operator timed as one multiplication per channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
         TimeSpread::of(counted(self.first, self.by_channel.as_deref()?))
     }
 
-    /// Tokens a second of all sequences together, by the mean time; its deviation is the same part of it.
+    /// Returns tokens per second of all sequences, from the mean time. Its relative deviation is that of the time.
     pub fn rate(&self) -> Option<TimeSpread> {
         let spread = self.spread()?;
         let mean = 1e3 * self.tokens as f64 / spread.mean;
@@ -53,7 +53,7 @@ impl DecodeResult {
         Speedup::of(counted(self.first, self.dense.as_deref()?), counted(self.first, self.times.as_deref()?))
     }
 
-    /// The speedup by the cost model.
+    /// Returns the speedup by the cost model.
     pub fn predicted(&self) -> f64 {
         self.dense_work / self.work
     }
@@ -78,7 +78,7 @@ pub fn decoded(
     in_rounds(tries.len(), rounds, patience, &mut pass, after)
 }
 
-/// Milliseconds of the new tokens, and these, step by step.
+/// Times the new tokens in milliseconds, and returns them step by step.
 fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Result<(f64, Vec<u32>)> {
     let mut decoding = engine.decoding(trie)?;
     let ids = prompt.as_batch(engine.config().vocab).ids;
@@ -101,12 +101,13 @@ fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Res
     Ok((started.elapsed().as_secs_f64() * 1e3, new))
 }
 
-/// The next token of each sequence, of one program; any where its logits are no numbers, as each takes the same time.
+/// Returns the next token of each sequence of one program. Sequences with NaN logits take any token, because time does not
+/// depend on it.
 fn next_of(likeliest: Vec<Vec<Option<u32>>>) -> Vec<u32> {
     likeliest.into_iter().map(|of_programs| of_programs.first().copied().flatten().unwrap_or(0)).collect()
 }
 
-/// Operations of the new tokens by the cost model: of prompts that are so much longer, without those of the prompts.
+/// Estimates the operations of the new tokens: those of the longer prompts minus those of the prompts.
 pub fn decode_work(config: &Config, program: &Program, prompt: Prompt, tokens: usize) -> f64 {
     let trie = Trie::new(std::slice::from_ref(program));
     let of = |length: usize| trie.flops(config, &Load::windows(prompt.batch * length, length)).separate;
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_round_decodes_with_every_variant_and_an_engine_that_cannot_says_so() {
+    fn every_round_decodes_all_variants_or_says_it_cannot() {
         let engine = Decoder::load(&folder()).unwrap();
         let layers = engine.config().layers;
         let programs = [Program::dense(layers), Program::pruned(layers, &[1], |_| None)];
@@ -183,9 +184,10 @@ mod tests {
     #[test]
     fn new_tokens_see_the_prompt_and_each_other() {
         let config = Config::read(&folder()).unwrap();
-        let (c, q) = (config.hidden, config.heads * config.head_dim);
+        let c = config.hidden;
+        let q = config.heads * config.head_dim;
         let kv = config.kv_heads * config.head_dim;
-        // By hand: five tokens of three sequences; on average each sees the prompt and half of the five.
+        // Computed by hand: five tokens of three sequences; each sees the prompt and on average half of the five.
         let layer = c * (2 * q + 2 * kv) + 3 * c * config.intermediate;
         let weights = 15 * (config.layers * layer + c * config.vocab);
         let seen = 15.0 * (6.0 + 2.5) * (2 * q * config.layers) as f64;

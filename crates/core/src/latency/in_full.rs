@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::model::{Operator, Program, Step};
 
-/// The program with every operator of the stream as a full matrix product, as the paper's code applies diagonal ones too.
+/// Replaces every stream operator by a full matrix product, as the paper's code applies diagonal operators.
 ///
 /// # Errors
 /// None that a caller could mend.
@@ -17,7 +17,7 @@ pub fn in_full(program: &Program) -> Result<Program> {
     program.0.iter().map(full).collect::<Result<_>>().map(Program)
 }
 
-/// Whether a diagonal stands on the stream: then the program is another one in full.
+/// Returns whether a diagonal is on the stream, so that the program differs from its full form.
 pub fn has_diagonal(program: &Program) -> bool {
     program.0.iter().any(|step| matches!(step, Step::Apply(operator) if operator.is_diagonal()))
 }

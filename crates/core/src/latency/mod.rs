@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `idle` | noise of the machine, measured before times are recorded |
 //! | `in_full` | diagonal operators as full products |
-//! | `rounds` | the prompt, so many sequences of so many tokens, and passes over it, the variants' one after the other, round by round, until they are quiet |
+//! | `rounds` | the prompt, a number of sequences of equal length, and passes over it, the variants' one after the other, round by round, until they are quiet |
 //! | `decode` | new tokens behind the prompt, one after the other, in such rounds |
 //! | `result` | what came of the rounds of one variant |
 //! | `spread` | means, deviations, speedups with their intervals, and what of it is noise |

@@ -1,4 +1,4 @@
-//! What came of the rounds of one variant.
+//! Timing results of one variant.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ use super::decode::DecodeResult;
 use super::rounds::{counted, rests_on_noise};
 use super::spread::{Speedup, TimeSpread};
 
-/// What a variant took over one prompt.
+/// Times of a variant over one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LatencyResult {
     /// Milliseconds of each round, every operator of the stream a full product; none where memory did not suffice.
     pub times: Option<Vec<f64>>,
-    /// The same with a diagonal operator as one multiplication a channel; none where it has none.
+    /// Times with a diagonal operator as one multiplication per channel. `None` without one.
     pub by_channel: Option<Vec<f64>>,
     /// The dense backbone's times in the same rounds, where it was among them.
     pub dense: Option<Vec<f64>>,
@@ -23,13 +23,13 @@ pub struct LatencyResult {
     pub intermediate_bytes: Option<u64>,
     /// The dense backbone's weights and intermediates.
     pub dense_bytes: Option<u64>,
-    /// What it took to decode behind the prompt, where that is asked for and the engine can.
+    /// Decoding times after the prompt, if requested and supported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<DecodeResult>,
 }
 
 impl LatencyResult {
-    /// The rounds that count, of all.
+    /// Returns the rounds that count.
     pub fn counted<'t>(&self, times: &'t [f64]) -> &'t [f64] {
         counted(self.first, times)
     }
@@ -38,7 +38,7 @@ impl LatencyResult {
         TimeSpread::of(self.counted(self.times.as_deref()?))
     }
 
-    /// The spread of its diagonal operator as one multiplication a channel.
+    /// Returns the spread of the diagonal operator timed as one multiplication per channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
         TimeSpread::of(self.counted(self.by_channel.as_deref()?))
     }
@@ -52,12 +52,12 @@ impl LatencyResult {
         Speedup::of(self.counted(self.dense.as_deref()?), self.counted(self.times.as_deref()?))
     }
 
-    /// The high-water mark: weights and intermediates.
+    /// Returns the peak memory: weights and intermediates.
     pub fn bytes(&self) -> Option<u64> {
         Some(self.weight_bytes + self.intermediate_bytes?)
     }
 
-    /// The high-water mark in percent of the dense backbone's.
+    /// Returns the peak memory in percent of the dense backbone's.
     pub fn memory_percent(&self) -> Option<f64> {
         Some(100.0 * self.bytes()? as f64 / self.dense_bytes? as f64)
     }

@@ -20,12 +20,12 @@ impl Rounds {
     pub const PAPER: Self = Self { warmups: 3, timed: 10 };
 }
 
-/// How long rounds go on where the first ones are noise.
+/// Limit on additional rounds while times are unstable.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Patience {
     /// Rounds more than were asked for.
     pub rounds: usize,
-    /// Seconds for them; those that were asked for may take as long once more, if that is longer.
+    /// Seconds for additional rounds, or the duration of the requested rounds if that is longer.
     pub seconds: f64,
 }
 
@@ -33,16 +33,16 @@ impl Patience {
     pub const USUAL: Self = Self { rounds: 30, seconds: 30.0 };
 }
 
-/// What came of one variant.
+/// Outcome of one variant.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Timed {
-    /// Of each timed round.
+    /// Milliseconds of each timed round.
     Milliseconds(Vec<f64>),
     /// The device had not enough memory for a pass.
     OutOfMemory,
 }
 
-/// What came of all.
+/// Outcome of all variants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
     /// A variant each.
@@ -51,7 +51,7 @@ pub struct Session {
     pub first: usize,
 }
 
-/// The rounds that count, of all: from `first` on as many as the protocol has.
+/// Returns the rounds that count: as many as the protocol has, from `first` on.
 pub(super) fn counted(first: usize, times: &[f64]) -> &[f64] {
     times.get(first..times.len().min(first + Rounds::PAPER.timed)).unwrap_or(times)
 }
@@ -62,7 +62,7 @@ pub(super) fn rests_on_noise(first: usize, times: [Option<&[f64]>; 2]) -> bool {
     known.any(|spread| spread.is_noise())
 }
 
-/// How many passes [`interleaved`] makes where the first rounds are quiet.
+/// Returns the number of passes of [`interleaved`] if the first rounds are stable.
 pub fn passes(programs: usize, rounds: Rounds) -> usize {
     programs * (rounds.warmups + rounds.timed)
 }
@@ -85,13 +85,13 @@ pub fn interleaved(
     in_rounds(tries.len(), rounds, patience, &mut |at| pass(engine, &tries[at], &batch), after)
 }
 
-/// A trie of each program.
+/// Builds a trie for each program.
 pub(super) fn alone(programs: &[Program]) -> Vec<Trie> {
     programs.iter().map(|program| Trie::new(std::slice::from_ref(program))).collect()
 }
 
-/// Rounds of `programs` passes, whose milliseconds `pass` gives. Every round begins with another program, so that none
-/// always comes after the same one. `after` is called after each pass, and told whether it is one of those that were asked for.
+/// Runs rounds of `programs` passes; `pass` returns milliseconds. Every round starts with another program, so that the
+/// order varies. `after` runs after each pass and learns whether the pass was requested.
 ///
 /// While some program's last rounds are noise ([`TimeSpread::is_noise`]) more are made, as long as there is `patience`. What
 /// counts are the last ones, or, where the machine was never quiet, those in a row of which the fewest programs' are noise;
@@ -106,7 +106,8 @@ pub(super) fn in_rounds(
 ) -> Result<Session> {
     let mut timed = vec![Timed::Milliseconds(Vec::with_capacity(rounds.timed)); programs];
     let asked = rounds.warmups + rounds.timed;
-    let (mut counted, mut needed) = (Instant::now(), Duration::ZERO);
+    let mut counted = Instant::now();
+    let mut needed = Duration::ZERO;
     for round in 0..asked + patience.rounds {
         if round == rounds.warmups {
             counted = Instant::now();
@@ -137,7 +138,7 @@ pub(super) fn in_rounds(
     Ok(Session { timed, first })
 }
 
-/// Of so many rounds from `first` on: how many programs' are noise, and the sum of all deviations as parts of their means.
+/// Returns, for `count` rounds from `first` on, the number of unstable programs and the sum of the relative deviations.
 fn unrest(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
     let spread = |of: &Timed| match of {
         Timed::Milliseconds(all) => TimeSpread::of(all.get(first..first + count)?),
@@ -147,14 +148,14 @@ fn unrest(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
     (spreads.iter().filter(|of| of.is_noise()).count(), spreads.iter().map(TimeSpread::relative).sum())
 }
 
-/// Where the rounds begin that count: the first of the quietest ones in a row.
+/// Returns the start of the most stable consecutive rounds.
 fn quietest(timed: &[Timed], count: usize) -> usize {
     let made = timed.iter().map(|of| if let Timed::Milliseconds(all) = of { all.len() } else { 0 }).max().unwrap_or(0);
     let all = (0..=made.saturating_sub(count)).map(|first| (first, unrest(timed, first, count)));
     all.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
 }
 
-/// Milliseconds of one pass.
+/// Times one pass in milliseconds.
 fn pass(engine: &dyn Engine, trie: &Trie, batch: &Batch) -> Result<f64> {
     let started = Instant::now();
     let predictions = engine.run(trie, batch, &mut ())?;
@@ -177,8 +178,8 @@ impl Prompt {
         self.length * self.batch
     }
 
-    /// The prompt as a batch whose head works at every position, as the paper's code has it. The ids are always the same
-    /// and visit the whole vocabulary: a pass takes as long whatever it reads.
+    /// Builds the prompt as a batch whose head runs at every position, as in the paper's code. Ids are fixed and cover the
+    /// vocabulary; time does not depend on them.
     pub fn as_batch(&self, vocab: usize) -> Batch {
         let id = |at: usize| (at.wrapping_mul(STRIDE) % vocab.max(1)) as u32;
         let mut batch = Batch::default();
@@ -252,7 +253,8 @@ mod tests {
     fn measured(most: usize) -> (Vec<Timed>, Vec<usize>, usize) {
         let engine = Noting { inner: Adding::new(), ran: Mutex::default(), most };
         let programs = [Program::dense(4), Program::pruned(4, &[1], |_| None), Program::pruned(4, &[1, 2], |_| None)];
-        let (mut passes, rounds) = (0, Rounds { warmups: 1, timed: 3 });
+        let mut passes = 0;
+        let rounds = Rounds { warmups: 1, timed: 3 };
         let mut after = |_| {
             passes += 1;
             Ok(())
@@ -319,12 +321,13 @@ mod tests {
         }
     }
 
-    /// The rounds that were made of one program whose passes take so long, three asked for after a warm-up; the first that
-    /// counts; and how many passes were beyond those asked for.
+    /// Returns the number of rounds of one program with the given pass times (three requested after a warm-up), the first
+    /// that counts, and the number of extra passes.
     fn adapted(milliseconds: &[u64], patience: Patience) -> (usize, usize, usize) {
         let inner = Noting { inner: Adding::new(), ran: Mutex::default(), most: usize::MAX };
         let engine = Slow { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
-        let (rounds, mut beyond) = (Rounds { warmups: 1, timed: 3 }, 0);
+        let rounds = Rounds { warmups: 1, timed: 3 };
+        let mut beyond = 0;
         let mut after = |asked: bool| {
             beyond += usize::from(!asked);
             Ok(())

@@ -1,4 +1,4 @@
-//! What timed rounds come to, and when that can be used.
+//! Statistics of timed rounds, and the stability criterion.
 
 /// A deviation above this part of the mean is another load's: nothing can be said by such a time. The paper's own are below
 /// 0.02, but for one of 0.13. Of ten rounds it is half a 95 % interval of 3.6 % of the mean.
@@ -13,7 +13,7 @@ pub struct TimeSpread {
 }
 
 impl TimeSpread {
-    /// None of no times.
+    /// Computes mean and deviation. `None` for no times.
     pub fn of(times: &[f64]) -> Option<Self> {
         let count = times.len() as f64;
         let mean = times.iter().sum::<f64>() / count;
@@ -22,12 +22,12 @@ impl TimeSpread {
         (!times.is_empty()).then_some(Self { mean, deviation })
     }
 
-    /// The deviation as a part of the mean: where it is large, something else ran on the machine.
+    /// Returns the deviation relative to the mean.
     pub fn relative(&self) -> f64 {
         self.deviation / self.mean
     }
 
-    /// Whether it is noise: no claim rests on it, and a table marks it.
+    /// Returns whether the timing is unstable. Tables mark it, and no claim uses it.
     pub fn is_noise(&self) -> bool {
         self.relative() > NOISE
     }
@@ -43,7 +43,7 @@ pub struct Speedup {
 }
 
 impl Speedup {
-    /// Of `times` over `base`, round by round. None where they have not the same rounds.
+    /// Computes the ratios of `times` to `base`, round by round. `None` if the rounds differ.
     pub fn of(base: &[f64], times: &[f64]) -> Option<Self> {
         if base.len() != times.len() {
             return None;
@@ -57,7 +57,7 @@ impl Speedup {
     }
 }
 
-/// The 97.5 % point of Student's t by degrees of freedom; beyond the table that of the normal distribution.
+/// Returns the 97.5 % quantile of Student's t, or of the normal distribution beyond the table.
 fn student(degrees: usize) -> f64 {
     const TABLE: [f64; 15] =
         [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131];
@@ -72,7 +72,7 @@ mod tests {
     fn a_spread_is_that_of_a_sample() {
         let spread = TimeSpread::of(&[1.0, 2.0, 3.0, 4.0]).unwrap();
         assert_eq!(spread.mean, 2.5);
-        // By hand: 5 / 3 under the root.
+        // Computed by hand: √(5/3).
         assert!((spread.deviation - (5.0f64 / 3.0).sqrt()).abs() < 1e-12);
         assert_eq!(TimeSpread::of(&[7.0]).unwrap().deviation, 0.0);
         assert_eq!(TimeSpread::of(&[]), None);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_speedup_is_paired_by_rounds_so_that_a_drift_of_both_leaves_no_interval() {
+    fn speedup_is_paired_by_round_so_drift_cancels() {
         let drifting = [100.0, 110.0, 130.0, 90.0];
         let half: Vec<f64> = drifting.iter().map(|time| time / 2.0).collect();
         let speedup = Speedup::of(&drifting, &half).unwrap();

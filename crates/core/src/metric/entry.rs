@@ -1,4 +1,4 @@
-//! What is said of a metric.
+//! The registry entry of a metric.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum Direction {
     Neither,
 }
 
-/// What one of it is.
+/// Unit of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Percent,
@@ -38,18 +38,18 @@ pub enum Unit {
 /// How it is measured whether two values are near each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nearness {
-    /// By their difference.
+    /// Compares by difference.
     Difference,
-    /// By their difference as a part of the reference.
+    /// Compares by difference relative to the reference.
     Relative,
 }
 
-/// How two variants are told apart on the same items.
+/// Paired test of two variants on the same items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PairedTest {
     /// The documents that one answers rightly and the other does not.
     Mcnemar,
-    /// The same of several tasks, each with the same weight.
+    /// Sign-flip test over several tasks with equal weight.
     Permutation,
     /// Windows drawn again, by their losses.
     Bootstrap,
@@ -60,13 +60,13 @@ pub enum PairedTest {
 pub enum Shown {
     /// In a column of each table of a run.
     Always,
-    /// The same where backbones with unlike vocabularies stand beside each other, or where the grid names it.
+    /// In each table of a run if vocabularies differ or the grid names it.
     OfUnlikeVocabularies,
-    /// The same where the grid names it.
+    /// In each table of a run if the grid names it.
     IfNamed,
     /// Where an artifact asks for it; it has no value where the cell failed.
     Besides,
-    /// The same, and it is not there where there is nothing to tell.
+    /// If an artifact asks for it and it has a value.
     IfKnown,
 }
 
@@ -76,7 +76,7 @@ pub struct TextSample<'a> {
     pub losses: &'a Losses,
     /// Tokens of a window.
     pub length: usize,
-    /// Of the text that the predicted tokens stand for, where that is known.
+    /// Bytes of text behind the predicted tokens, if known.
     pub bytes: Option<usize>,
 }
 
@@ -87,16 +87,16 @@ pub struct TaskSample<'a> {
     pub answers: &'a Answered,
 }
 
-/// What is known of a repair, boundary by boundary.
+/// Repair metrics by boundary.
 #[derive(Debug)]
 pub struct RepairSample<'a> {
     /// One or more.
     pub boundaries: Vec<&'a RepairMetrics>,
-    /// Those of the same cut without a repair, where the grid has it.
+    /// Metrics of the same cut without a repair, if the grid has it.
     pub unrepaired: Option<Vec<&'a RepairMetrics>>,
 }
 
-/// What it is a number of, and how that is worked out: a value, and its error where it has one. None of what cannot be told.
+/// The kind of measured object, and the function that computes value and error from it. `None` if undefined.
 #[derive(Debug, Clone, Copy)]
 pub enum Of {
     Text(fn(&TextSample<'_>) -> Option<Measure>),
@@ -105,7 +105,7 @@ pub enum Of {
     Task(fn(&TaskSample<'_>) -> Option<Measure>),
     Tasks(fn(&[TaskSample<'_>]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),
-    /// Of what is decoded behind a prompt.
+    /// Tokens decoded after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
     /// A task or group by a definition of lm-evaluation-harness, which says itself how that is.
@@ -141,15 +141,15 @@ impl Spread {
 
 /// All that is known of a metric.
 pub struct MetricEntry {
-    /// The word in its ids: `ppl` of `ppl_c4`. Empty where an id is the name of what it is measured on.
+    /// Word of its ids: `ppl` of `ppl_c4`. Empty if an id is the name of the measured object.
     pub id: &'static str,
-    /// What a grid and a run's record call it.
+    /// Name in grids and records.
     pub name: &'static str,
-    /// A column's head in an artifact's table; of what is measured on texts or tasks, what stands behind their names.
+    /// Column header in an artifact's table; for metrics of texts or tasks, the suffix after their name.
     pub label: &'static str,
-    /// What stands before the text, the task or the prompt in the head of a run's column; may be empty.
+    /// Prefix before text, task or prompt in the header of a run's column; may be empty.
     pub head: &'static str,
-    /// What a reader has to know of such a column, in a sentence without its subject.
+    /// Explanation of the column, as a sentence without a subject.
     pub note: &'static str,
     pub unit: Unit,
     pub direction: Direction,
@@ -160,20 +160,20 @@ pub struct MetricEntry {
     pub spread: Option<Spread>,
     pub test: Option<PairedTest>,
     pub shown: Shown,
-    /// How figures draw it beside other metrics.
+    /// Style in figures that compare metrics.
     pub style: Option<Style>,
     pub of: Of,
 }
 
 impl MetricEntry {
-    /// The same under one word everywhere, but for an artifact's table.
+    /// Sets one name for id, grid, head and label.
     pub(super) const fn called(mut self, id: &'static str, label: &'static str) -> Self {
         (self.id, self.name, self.head, self.label) = (id, id, id, label);
         self
     }
 
-    /// Whether a run has a column for it. `unlike` tells that backbones with unlike vocabularies stand beside each other,
-    /// `named` are the metrics that the grid names.
+    /// Returns whether a run has a column for the metric. `unlike` says that vocabularies differ; `named` are the metrics
+    /// that the grid names.
     pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
         match self.shown {
             Shown::Always => true,
@@ -198,7 +198,7 @@ impl fmt::Debug for MetricEntry {
     }
 }
 
-/// A metric with no more than a look; its entry says what it is.
+/// Defaults of an entry.
 pub(super) const BARE: MetricEntry = MetricEntry {
     id: "",
     name: "",
@@ -215,7 +215,7 @@ pub(super) const BARE: MetricEntry = MetricEntry {
     style: None,
     of: Of::Repair(|_| None),
 };
-/// Of a text, of which less is better.
+/// Defaults of a metric of a text, where less is better.
 pub(super) const OF_TEXT: MetricEntry = MetricEntry { spread: Some(Spread::StandardError), ..BARE };
 /// In percent of the documents.
 pub(super) const OF_TASK: MetricEntry = MetricEntry {
@@ -225,9 +225,9 @@ pub(super) const OF_TASK: MetricEntry = MetricEntry {
     spread: Some(Spread::StandardError),
     ..BARE
 };
-/// Of a pass over a prompt.
+/// Defaults of a metric of a pass over a prompt.
 pub(super) const OF_PROMPT: MetricEntry = MetricEntry { decimals: 1, shown: Shown::Always, ..BARE };
-/// Of what is left wrong behind a cut.
+/// Defaults of an error after a repair.
 pub(super) const OF_REPAIR: MetricEntry = MetricEntry { decimals: 4, ..BARE };
 /// A share of something of a repair.
 pub(super) const SHARE: MetricEntry = MetricEntry {
@@ -238,7 +238,7 @@ pub(super) const SHARE: MetricEntry = MetricEntry {
     ..OF_REPAIR
 };
 
-/// The mean over some boundaries; none without one.
+/// Averages over boundaries. `None` without one.
 pub(super) fn mean(boundaries: &[&RepairMetrics], of: fn(&RepairMetrics) -> f64) -> Option<f64> {
     let count = boundaries.len() as f64;
     (!boundaries.is_empty()).then(|| boundaries.iter().map(|boundary| of(boundary)).sum::<f64>() / count)

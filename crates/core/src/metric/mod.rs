@@ -1,9 +1,9 @@
-//! The registry of metrics: one metric, one entry beside those of the same samples, one line in [`ENTRIES`]. An entry
-//! says what it is a number of, how that is worked out with its error, what it is called, which way is better, how it is
-//! printed, tested and shown. Nothing else of the program knows a metric by its name.
+//! The registry of metrics: one metric is one entry and one line in [`ENTRIES`]. An entry has the measured object, the
+//! computation with its error, names, direction, format, paired test and visibility. No other code knows a metric by
+//! name.
 //!
-//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word with what it is measured on (`ppl_c4`,
-//! `prefill_ms:seq=512:batch=1`). A task that a grid calls by a name of its own is an accuracy too ([`Metric::task`]).
+//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word and the measured object (`ppl_c4`,
+//! `prefill_ms:seq=512:batch=1`). A task that a grid names itself is an accuracy too ([`Metric::task`]).
 
 mod entry;
 mod latency;
@@ -57,7 +57,7 @@ pub static ENTRIES: &[&MetricEntry] = &[
 /// The texts of the paper's tables with their heads, in the order of its columns.
 const TEXTS: [(&str, &str); 3] = [("wikitext2", "WIKI"), ("c4", "C4"), ("ptb", "PTB")];
 
-/// A metric, and what it is measured on where its id says so.
+/// A metric, and the object that its id names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metric {
     pub id: String,
@@ -68,7 +68,7 @@ pub struct Metric {
     member: Option<String>,
 }
 
-/// A prompt that is timed: so many sequences of so many tokens, and how many are decoded behind it.
+/// A timed prompt: number and length of sequences, and the number of decoded tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptName {
     pub length: usize,
@@ -78,7 +78,7 @@ pub struct PromptName {
 }
 
 impl PromptName {
-    /// Of a sequence: `512`, `512+64`.
+    /// Formats the tokens of a sequence: `512`, `512+64`.
     pub fn tokens(self) -> String {
         let new = self.decode.map_or_else(String::new, |tokens| format!("+{tokens}"));
         format!("{}{new}", self.length)
@@ -93,7 +93,7 @@ impl fmt::Display for PromptName {
     }
 }
 
-/// All that is known of it, whatever it is measured on.
+/// Derefs to its registry entry.
 impl Deref for Metric {
     type Target = MetricEntry;
 
@@ -103,12 +103,12 @@ impl Deref for Metric {
 }
 
 impl MetricEntry {
-    /// The metric whatever it is measured on.
+    /// Returns the metric without a measured object.
     pub fn metric(&'static self) -> Metric {
         Metric { id: self.id.to_owned(), label: self.label.to_owned(), entry: self, member: None }
     }
 
-    /// The metric on a text or a task that a grid calls `name`.
+    /// Returns the metric on a text or task that a grid calls `name`.
     pub fn on(&'static self, name: &str) -> Metric {
         let known = match self.of {
             Of::Task(_) => TASKS.iter().find(|task| task.name == name).map(|task| task.label),
@@ -119,24 +119,24 @@ impl MetricEntry {
         Metric { id, label, entry: self, member: Some(name.to_owned()) }
     }
 
-    /// Whether it tells of a prompt: what such a number is depends on the machine.
+    /// Returns whether the metric is measured on a prompt, so that it depends on the machine.
     pub fn is_latency(&self) -> bool {
         matches!(self.of, Of::Prompt(_) | Of::Decode(_))
     }
 
-    /// Whether its ids say what it is measured on.
+    /// Returns whether ids of the metric name the measured object.
     fn has_members(&self) -> bool {
         matches!(self.of, Of::Text(_) | Of::Task(_))
     }
 
-    /// What is behind the word of one of its ids.
+    /// Returns the part of an id after the metric's word.
     fn member<'i>(&self, id: &'i str) -> Option<&'i str> {
         id.strip_prefix(self.id)?.strip_prefix('_').filter(|member| !self.id.is_empty() && !member.is_empty())
     }
 }
 
 impl Metric {
-    /// The metric of an id.
+    /// Finds the metric of an id.
     ///
     /// # Errors
     /// An unknown id, with the known ones and the nearest.
@@ -161,45 +161,45 @@ impl Metric {
         })
     }
 
-    /// `prefill_ms:seq=512:batch=1` and its like, headed `512×1`.
+    /// Parses ids such as `prefill_ms:seq=512:batch=1`, labelled `512×1`.
     fn of_prompt(id: &str) -> Option<Self> {
         let (family, member) = id.split_once(':')?;
         let entry = ENTRIES.iter().find(|entry| entry.id == family && entry.is_latency())?;
         Some(Self { id: id.to_owned(), ..entry.metric().at_prompt(prompt(member)?) })
     }
 
-    /// `mmlu(shots=5)/acc,none`
+    /// Parses ids such as `mmlu(shots=5)/acc,none`.
     fn of_definition(id: &str) -> Option<Self> {
         let (of, what) = id.rsplit_once('/')?;
         let (metric, filter) = what.split_once(',')?;
         task::DEFINED.iter().any(|entry| entry.id == metric).then(|| Self::defined(of, metric, filter))
     }
 
-    /// A metric of a task or group by a definition of lm-evaluation-harness, under its names. One that is none of its is
-    /// taken for an accuracy.
+    /// Returns a metric of a task or group defined as in lm-evaluation-harness. An unknown metric is taken for an accuracy.
     pub fn defined(of: &str, metric: &str, filter: &str) -> Self {
         let entry = task::DEFINED.iter().find(|entry| entry.id == metric).unwrap_or(&task::DEFINED[0]);
         let behind = if filter == "none" { String::new() } else { format!(",{filter}") };
-        let (id, label) = (format!("{of}/{metric},{filter}"), format!("{of} {metric}{behind}"));
+        let id = format!("{of}/{metric},{filter}");
+        let label = format!("{of} {metric}{behind}");
         Self { id, label, entry, member: Some(of.to_owned()) }
     }
 
-    /// Whether it is one of these.
+    /// Returns whether it is a metric of a definition.
     pub fn is_defined(&self) -> bool {
         matches!(self.of, Of::Defined)
     }
 
-    /// The prompt that it is measured on, where the id names it.
+    /// Returns the prompt that the id names, if any.
     pub fn prompt(&self) -> Option<PromptName> {
         prompt(self.member.as_deref().filter(|_| self.is_latency())?)
     }
 
-    /// The metric of an id whatever the prompt; of one that names none it is the metric itself.
+    /// Returns the metric without its prompt.
     pub fn whatever_prompt(&self) -> Self {
         if self.is_latency() { self.entry.metric() } else { self.clone() }
     }
 
-    /// The same metric of one of several prompts.
+    /// Returns the metric for one of several prompts.
     pub fn at_prompt(&self, prompt: PromptName) -> Self {
         let PromptName { length, batch, decode } = prompt;
         let new = decode.map_or_else(String::new, |tokens| format!(":new={tokens}"));
@@ -208,32 +208,32 @@ impl Metric {
         Self { id, label: prompt.to_string(), entry: self.entry, member: Some(member) }
     }
 
-    /// Whether it tells of texts: what their windows are depends on the tokenizer.
+    /// Returns whether the metric is measured on texts, whose windows depend on the tokenizer.
     pub fn is_of_texts(&self) -> bool {
         matches!(self.of, Of::Text(_) | Of::Texts(_))
     }
 
-    /// The id without its prompt.
+    /// Returns the id without its prompt.
     pub fn family(&self) -> &str {
         if self.is_latency() { self.entry.id } else { &self.id }
     }
 
-    /// What is known of it whatever it is measured on.
+    /// Returns the registry entry.
     pub fn entry(&self) -> &'static MetricEntry {
         self.entry
     }
 
-    /// The text that it is measured on, where it is measured on one.
+    /// Returns the text that the metric is measured on, if any.
     pub fn text(&self) -> Option<&str> {
         self.member.as_deref().filter(|_| matches!(self.of, Of::Text(_)))
     }
 
-    /// The task that it is measured on, where it is measured on one.
+    /// Returns the task that the metric is measured on, if any.
     pub fn task_name(&self) -> Option<&str> {
         self.member.as_deref().filter(|_| matches!(self.of, Of::Task(_)))
     }
 
-    /// The other metrics of the same text or task, in the registry's order.
+    /// Returns the other metrics of the same text or task, in the registry's order.
     pub fn others(&self) -> Vec<Self> {
         let Some(member) = self.member.as_deref().filter(|_| self.has_members()) else { return Vec::new() };
         let same = |of: &Of| std::mem::discriminant(of) == std::mem::discriminant(&self.of);
@@ -241,35 +241,35 @@ impl Metric {
         others.map(|entry| entry.on(member)).collect()
     }
 
-    /// The ids that are one word, and those of the paper's texts.
+    /// Returns the ids that are one word, and those of the paper's texts.
     pub fn words() -> Vec<String> {
         let words = ENTRIES.iter().filter(|entry| !entry.has_members()).map(|entry| entry.id);
         let tasks = TASKS.iter().map(|task| task.name);
         tasks.map(str::to_owned).chain(texts()).chain(words.map(str::to_owned)).collect()
     }
 
-    /// The accuracy on a task that a grid calls `name`, be it a known one or the grid's own name for one.
+    /// Returns the accuracy on a task that a grid calls `name`, known or not.
     pub fn task(name: &str) -> Self {
         TASK.on(name)
     }
 
-    /// The perplexity on a text that a grid calls `name`.
+    /// Returns the perplexity on a text that a grid calls `name`.
     pub fn perplexity(name: &str) -> Self {
         TEXT.on(name)
     }
 
-    /// A value as a table prints it, with so many digits after the point.
+    /// Formats a value with `decimals` digits after the point.
     pub fn print(value: f64, decimals: usize) -> String {
-        // A variant that collapsed may have a perplexity of twenty digits, which nobody counts.
+        // A collapsed variant may have a perplexity of twenty digits.
         if value.is_finite() && value.abs() >= 1e7 { format!("{value:.2e}") } else { format!("{value:.decimals$}") }
     }
 
-    /// What a reader sees of a value: two that print alike are alike.
+    /// Rounds a value as it is printed, so that values that print equally are equal.
     pub fn printed(value: f64, decimals: usize) -> f64 {
         Self::print(value, decimals).parse().unwrap_or(value)
     }
 
-    /// Whether `one` is better than `other`, as far as both are better or worse at all.
+    /// Returns whether `one` is better than `other`, if the metric has a direction.
     pub fn better(&self, one: f64, other: f64) -> bool {
         match self.direction {
             Direction::Higher => one > other,
@@ -278,7 +278,7 @@ impl Metric {
         }
     }
 
-    /// The value signed so that less is better; none where neither direction is.
+    /// Returns the value signed so that less is better. `None` without a direction.
     pub fn cost(&self, value: f64) -> Option<f64> {
         match self.direction {
             Direction::Higher => Some(-value),
@@ -288,28 +288,28 @@ impl Metric {
     }
 }
 
-/// The names of the metrics that a run shows where its grid names them.
+/// Returns the metrics that a run shows only if its grid names them.
 pub fn named() -> impl Iterator<Item = &'static str> {
     let named = |entry: &&&MetricEntry| matches!(entry.shown, Shown::OfUnlikeVocabularies | Shown::IfNamed);
     ENTRIES.iter().filter(named).map(|entry| entry.name)
 }
 
-/// How a metric looks that figures draw beside others.
+/// Returns the style of a metric in figures that compare metrics.
 pub fn style(id: &str) -> Option<Style> {
     ENTRIES.iter().find(|entry| entry.id == id)?.style
 }
 
-/// The tasks behind the paper's average, in the order of its columns.
+/// Returns the tasks of the paper's average, in the order of its columns.
 pub fn tasks() -> Vec<&'static str> {
     TASKS.iter().filter(|task| task.in_paper).map(|task| task.name).collect()
 }
 
-/// The metrics of the texts behind the paper's average, in the order of its columns.
+/// Returns the metrics of the texts of the paper's average, in the order of its columns.
 pub fn texts() -> Vec<String> {
     TEXTS.iter().map(|(text, _)| TEXT.on(text).id).collect()
 }
 
-/// `seq=512:batch=1`, `seq=512:batch=1:new=64`
+/// Parses `seq=512:batch=1` and `seq=512:batch=1:new=64`.
 fn prompt(member: &str) -> Option<PromptName> {
     let (length, batch) = member.strip_prefix("seq=")?.split_once(":batch=")?;
     let (batch, new) = match batch.split_once(":new=") {

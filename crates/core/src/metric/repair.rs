@@ -47,18 +47,19 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// None where nothing is added.
+/// Returns the relative norm of a part of `M`. `None` if no operator is added.
 fn part(of: &RepairSample<'_>, part: fn(&RepairMetrics) -> f64) -> Option<f64> {
     mean(&of.boundaries, |of| of.m_norm).filter(|norm| *norm > 0.0)?;
     mean(&of.boundaries, part)
 }
 
-/// None where the two are not of the same channels.
+/// Returns the share of channels with a smaller error. `None` if the channels differ.
 fn channels_reduced(of: &RepairSample<'_>) -> Option<f64> {
     let channels = |of: &[&RepairMetrics]| -> Vec<f64> {
         of.iter().flat_map(|boundary| boundary.boundary_mae_by_channel.clone()).collect()
     };
-    let (own, base) = (channels(&of.boundaries), channels(of.unrepaired.as_ref()?));
+    let own = channels(&of.boundaries);
+    let base = channels(of.unrepaired.as_ref()?);
     let reduced = own.iter().zip(&base).filter(|(own, base)| own < base).count();
     (own.len() == base.len()).then(|| reduced as f64 / own.len() as f64)
 }

@@ -74,7 +74,7 @@ fn average(of: &[TextSample<'_>]) -> Option<Measure> {
     let parts: Vec<Measure> = of.iter().map(perplexity).collect::<Option<_>>()?;
     let count = parts.len() as f64;
     let value = parts.iter().map(|part| part.value).sum::<f64>() / count;
-    // Of texts that have nothing in common.
+    // Errors of independent texts add in quadrature.
     let squares: Option<f64> = parts.iter().map(|part| part.stderr.map(|error| error * error)).sum();
     Some(Measure { value, stderr: squares.map(|squares| squares.sqrt() / count) })
 }
@@ -88,7 +88,8 @@ mod tests {
     fn bytes_as_many_as_tokens_have_the_perplexity_of_tokens() {
         let losses = Losses { windows: vec![1.0, 1.5] };
         let sample = |bytes| TextSample { losses: &losses, length: 11, bytes: Some(bytes) };
-        let (tokens, halves) = (byte_perplexity(&sample(20)).unwrap(), byte_perplexity(&sample(40)).unwrap());
+        let tokens = byte_perplexity(&sample(20)).unwrap();
+        let halves = byte_perplexity(&sample(40)).unwrap();
         assert!((tokens.value - losses.perplexity()).abs() < 1e-12);
         assert!((tokens.stderr.unwrap() - losses.standard_error().unwrap()).abs() < 1e-12);
         assert!((halves.value - losses.perplexity().sqrt()).abs() < 1e-12, "twice the bytes, half the bits");

@@ -6,10 +6,10 @@ use serde_json::Value;
 use super::entries::Entries;
 use crate::error::{Error, Result};
 
-/// What the class of a folder with operators beside its weights begins with ([`Attachment`](super::Attachment)); behind it
-/// stands the architecture's own.
+/// Prefix of the class of a folder with operators next to its weights ([`Attachment`](super::Attachment)); the
+/// architecture's own name follows.
 pub(crate) const CLASS: &str = "Ghosted";
-/// What its model type began with once.
+/// Former prefix of its model type.
 const MODEL_TYPE: &str = "ghostlab_";
 
 /// Where a decoder layer has its norms, how queries and keys are normed, what its projections add, how far its attention
@@ -20,8 +20,7 @@ pub struct Architecture {
     pub class: &'static str,
     /// Its name in every config.
     pub model_type: &'static str,
-    /// What transformers' classes beside that of the whole model begin with, and the folder that they stand in, where these are
-    /// not the beginning of `class` and `model_type`.
+    /// Prefix of transformers' other classes and their folder, if they differ from `class` and `model_type`.
     pub python: Option<(&'static str, &'static str)>,
     /// Names of a layer's norm weights: before and after attention, before and after the MLP.
     pub norms: [Option<&'static str>; 4],
@@ -53,20 +52,20 @@ pub struct Architecture {
 /// Which of attention's projections have a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttentionBias {
-    /// None; a config that asks for one is refused.
+    /// No bias; a config that asks for one is rejected.
     Never,
     /// Queries, keys and values (Qwen2).
     Inputs,
-    /// Those and the output, where `attention_bias` says so (Llama).
+    /// Biases of queries, keys, values and output if `attention_bias` says so (Llama).
     Asked,
 }
 
-/// What a config says of the rotary embedding, and where.
+/// Location of the rotary embedding's settings in a config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeEntries {
     /// One for all layers, over whole heads.
     One,
-    /// The same but for the layers that `no_rope_layers` has a 0 for: those have none (SmolLM3).
+    /// All layers except those with a 0 in `no_rope_layers` (SmolLM3).
     SomeLayers,
     /// Over the part of a head that `partial_rotary_factor` says, plain or `longrope` (Phi-3).
     Partial,
@@ -74,7 +73,7 @@ pub enum RopeEntries {
     ByWindow,
 }
 
-/// What configs call an activation; transformers' own name first.
+/// Returns the config names of an activation, transformers' own first.
 pub(crate) fn activation_names(of: Activation) -> &'static [&'static str] {
     match of {
         Activation::Silu => &["silu"],
@@ -82,11 +81,11 @@ pub(crate) fn activation_names(of: Activation) -> &'static [&'static str] {
     }
 }
 
-/// What the parts of an MLP of experts are called in weight files.
+/// Names of the parts of a mixture of experts in weight files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertNames {
     pub router: &'static str,
-    /// What stands before an expert's number.
+    /// Prefix before an expert's number.
     pub experts: &'static str,
     /// Gate, up and down of an expert.
     pub matrices: [&'static str; 3],
@@ -105,14 +104,14 @@ pub struct GgufForm {
     /// Whether the rows of queries and keys stand as llama.cpp's rotary embedding of neighbours wants them: the first and
     /// the second half of a head by turns.
     pub turns: bool,
-    /// What llama.cpp knows of layers by their places alone.
+    /// Properties that llama.cpp derives from layer indices.
     pub places: GgufPlaces,
 }
 
 /// Which layers llama.cpp computes otherwise than others, whatever a file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufPlaces {
-    /// None: it has no windows there.
+    /// No windows in llama.cpp.
     Alike,
     /// All but every n-th have a window (Gemma).
     Windows(usize),
@@ -121,7 +120,7 @@ pub enum GgufPlaces {
 }
 
 impl GgufForm {
-    /// A form whose layers are all alike.
+    /// Returns a form whose layers are all equal.
     const fn alike(name: &'static str, turns: bool) -> Self {
         Self { name, turns, places: GgufPlaces::Alike }
     }
@@ -130,12 +129,12 @@ impl GgufForm {
 /// Attention to the last tokens only: which layers have it, as transformers reads a config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlidingWindow {
-    /// None; a config that asks for one is refused.
+    /// No windows; a config that asks for one is rejected.
     Never,
     /// Every layer, unless the config says null (Mistral).
     Always,
-    /// Off unless `use_sliding_window` says otherwise; then the layers from `max_window_layers` on, or those that
-    /// `layer_types` names (Qwen2, Qwen3). Configs have its width all the same.
+    /// Off unless `use_sliding_window` is set; then the layers from `max_window_layers` on, or those in `layer_types`
+    /// (Qwen2, Qwen3). Configs have a width in any case.
     Switched,
     /// Off unless `use_sliding_window` says otherwise; then every layer (Qwen3-MoE).
     SwitchedWhole,
@@ -329,7 +328,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
 ];
 
 impl Architecture {
-    /// The architecture that a config names, and whether it does so as an export of ours with operators beside its weights.
+    /// Returns the architecture that a config names, and whether the config is an export with operators next to its
+    /// weights.
     ///
     /// # Errors
     /// An unknown one, or two.
@@ -363,7 +363,7 @@ impl Architecture {
         }
     }
 
-    /// Whether a config that does not say so ties the output projection to the embedding.
+    /// Returns whether the output projection is tied to the embedding by default.
     pub(crate) fn is_tied(&self) -> bool {
         self.defaults.contains(r#""tie_word_embeddings": true"#)
     }

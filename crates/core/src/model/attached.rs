@@ -1,5 +1,5 @@
-//! Operators that a backbone's folder holds beside its weights: what an export of ours has where no weight takes a
-//! repair in (`checkpoint` writes such folders).
+//! Operators stored next to a backbone's weights, as exports have them if no weight can absorb a repair (`checkpoint`
+//! writes such folders).
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub enum BranchPlace {
 }
 
 impl BranchPlace {
-    /// What the config calls it.
+    /// Returns the config's name of the place.
     pub fn name(self) -> &'static str {
         match self {
             Self::Before => "before",
@@ -38,7 +38,7 @@ impl BranchPlace {
         }
     }
 
-    /// The module that holds the operator, below the layer's.
+    /// Returns the module that holds the operator, below the layer's module.
     pub(crate) fn module(self) -> String {
         match self {
             Self::Before => "boundary".to_owned(),
@@ -47,19 +47,19 @@ impl BranchPlace {
         }
     }
 
-    /// All places that a layer has.
+    /// Returns all places of a layer.
     fn all(architecture: &Architecture) -> impl Iterator<Item = Self> {
         let behind = [architecture.norms[1], architecture.norms[3]];
         [Self::Before, Self::After].into_iter().chain(behind.into_iter().flatten().map(Self::Norm))
     }
 }
 
-/// The tensor that holds what an operator adds, where it adds something.
+/// Returns the name of an operator's bias tensor.
 pub(crate) fn bias_name(layer: usize, module: &str) -> String {
     format!("model.layers.{layer}.{module}.bias")
 }
 
-/// What a norm is called that has an operator behind it: it is a part of both together.
+/// Returns the name of a norm that is followed by an operator, inside a module of both.
 pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
     name(layer, &format!("{norm}.norm"))
 }
@@ -78,7 +78,8 @@ impl Attachment {
         vec![hidden; if self.diagonal { 1 } else { 2 }]
     }
 
-    /// Its tensors are there, on streams of `hidden` channels, and no others: see [`check_weights`](super::check_weights).
+    /// Checks that exactly the operator's tensors exist, on streams of `hidden` channels: see
+    /// [`check_weights`](super::check_weights).
     pub(super) fn check(self, hidden: usize, weights: &mut Weights) -> Result<()> {
         let module = self.place.module();
         weights.check(&name(self.layer, &module), &self.channels(hidden))?;
@@ -89,7 +90,8 @@ impl Attachment {
     }
 
     pub(super) fn operator(self, hidden: usize, weights: &Weights) -> Result<Arc<Operator>> {
-        let (c, module) = (hidden, self.place.module());
+        let c = hidden;
+        let module = self.place.module();
         let name = name(self.layer, &module);
         if self.diagonal {
             return Operator::diagonal(weights.take(&name, &[c])?);
@@ -103,7 +105,7 @@ impl Attachment {
     }
 }
 
-/// The operators that a config names, of a folder of that many layers.
+/// Parses the operators that a config names, for a folder with `layers` layers.
 pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
     let own = entries.map_at(ENTRY)?.ok_or_else(|| entries.wrong(ENTRY, "a map with operators"))?;
     let expected = "a list of operators: a layer, `at` a place of the architecture, `form` diagonal or dense, `bias`";

@@ -14,15 +14,15 @@ pub struct Batch {
     pub ids: Vec<u32>,
     /// Rows of each segment, in order and without gaps; attention stays within, apart from [`Self::parents`].
     pub segments: Vec<Range<usize>>,
-    /// For a segment that continues another one, that one's index: it sees all of the other one's rows, and its
-    /// positions go on from there. Segments with one parent follow it directly; a parent has no parent itself.
+    /// Parent of a segment that continues another one: it sees all rows of the parent, and its positions follow the
+    /// parent's. Segments with one parent follow it directly; parents have no parent.
     pub parents: Vec<Option<usize>>,
-    /// What the head scores, in ascending rows.
+    /// Rows that the head scores, in ascending order.
     pub targets: Vec<ScoredRow>,
 }
 
 impl Batch {
-    /// Whole windows, each token but the first predicted from those before it.
+    /// Builds a batch of windows; each token but the first is predicted from those before it.
     pub fn windows<'a>(windows: impl IntoIterator<Item = &'a [u32]>) -> Self {
         let mut batch = Self::default();
         for window in windows {
@@ -42,19 +42,20 @@ impl Batch {
         start
     }
 
-    /// The number of tokens.
+    /// Returns the number of tokens.
     pub fn tokens(&self) -> usize {
         self.ids.len()
     }
 
-    /// The rows that targets are predicted from, where the others are worth leaving out.
+    /// Returns the rows that targets are predicted from, if skipping the others pays off.
     pub(super) fn scored_rows(&self) -> Option<Vec<usize>> {
         let mut rows: Vec<usize> = self.targets.iter().map(|target| target.row).collect();
         rows.dedup();
         is_narrower(rows.len(), self.tokens()).then_some(rows)
     }
 
-    /// The targets on a stream of so many rows: of all, or of [`Self::scored_rows`] alone, by their place among these.
+    /// Returns the targets of a stream of `rows` rows: of all rows, or of [`Self::scored_rows`] alone, by their index among
+    /// these.
     pub(super) fn targets_among(&self, rows: usize) -> Cow<'_, [ScoredRow]> {
         if rows == self.tokens() {
             return Cow::Borrowed(&self.targets);
@@ -63,7 +64,7 @@ impl Batch {
         of_rows.flat_map(|(row, of)| of.iter().map(move |target| ScoredRow { row, ..*target })).collect()
     }
 
-    /// Refuses token ids that an embedding of so many rows has not.
+    /// Rejects token ids beyond an embedding of `vocab` rows.
     pub(super) fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.ids.iter().find(|&&id| id as usize >= vocab) {
             None => Ok(()),
@@ -74,29 +75,29 @@ impl Batch {
         }
     }
 
-    /// How its rows see each other.
+    /// Returns which rows each row attends to.
     pub(super) fn seen(&self) -> Segments<'_> {
         Segments { rows: &self.segments, parents: &self.parents }
     }
 
-    /// The rows that a segment sees before its own.
+    /// Returns the rows before a segment that it attends to.
     pub(super) fn prefix(&self, segment: usize) -> Range<usize> {
         self.seen().prefix(segment)
     }
 
-    /// The longest way from a first token to a last one.
+    /// Returns the longest path from a first to a last token.
     pub fn longest(&self) -> usize {
         (0..self.segments.len()).map(|s| self.prefix(s).len() + self.segments[s].len()).max().unwrap_or(0)
     }
 
-    /// The position of each row.
+    /// Returns the position of each row.
     pub(super) fn positions(&self) -> Vec<usize> {
         let of_segment = |s: usize| self.prefix(s).len()..self.prefix(s).len() + self.segments[s].len();
         (0..self.segments.len()).flat_map(of_segment).collect()
     }
 }
 
-/// Whether so many scored rows are so few of all that gathering them pays.
+/// Returns whether gathering the scored rows pays off.
 pub(super) fn is_narrower(scored: usize, tokens: usize) -> bool {
     4 * scored < 3 * tokens
 }

@@ -1,5 +1,5 @@
-//! Values that are made when they are first asked for, and kept within a number of bytes. They are asked for in their order,
-//! again and again: the one goes first that will be asked for last, and none that somebody works with.
+//! A cache of values that are computed on demand within a number of bytes. Accesses are cyclic, so the value needed
+//! last is evicted, unless it is in use.
 //!
 //! Makers are threads of their own. Who waits for a value is often a worker of the shared pool, and holds it up: if
 //! making needed a free worker there, all could wait for each other.
@@ -20,7 +20,7 @@ pub(super) struct Cache<T> {
 
 struct Shared<T> {
     make: Box<dyn Fn(usize) -> Result<T> + Send + Sync>,
-    /// Of each value.
+    /// Size of each value.
     bytes: Vec<u64>,
     budget: u64,
     state: Mutex<State<T>>,
@@ -32,7 +32,7 @@ struct State<T> {
     slots: Vec<Slot<T>>,
     /// Bytes of what is kept and of what is being made.
     held: u64,
-    /// What was asked for last, and how often that was another one than before.
+    /// The last requested value, and how often the request changed.
     last: usize,
     clock: u64,
 }
@@ -40,7 +40,7 @@ struct State<T> {
 enum Slot<T> {
     Absent,
     Making,
-    /// Until somebody asks.
+    /// Stays until the value is requested.
     Failed(Error),
     Kept {
         value: Arc<T>,
@@ -49,8 +49,7 @@ enum Slot<T> {
 }
 
 impl<T: Send + Sync + 'static> Cache<T> {
-    /// One value for each of `bytes`, which says how large it is. What is in use at a time is kept, even if it is more
-    /// than the budget.
+    /// Creates a cache of one value per entry of `bytes`, the sizes. Values in use are kept beyond the budget.
     ///
     /// # Errors
     /// No threads can be started.
@@ -63,12 +62,13 @@ impl<T: Send + Sync + 'static> Cache<T> {
         let makers = makers.map_err(|error| Error::job("cannot start threads").found(error))?;
         let slots = bytes.iter().map(|_| Slot::Absent).collect();
         let state = Mutex::new(State { slots, held: 0, last: usize::MAX, clock: 0 });
-        let (changed, nanoseconds_making) = (Condvar::new(), AtomicU64::new(0));
+        let changed = Condvar::new();
+        let nanoseconds_making = AtomicU64::new(0);
         let shared = Shared { make: Box::new(make), bytes, budget, state, changed, nanoseconds_making };
         Ok(Self { shared: Arc::new(shared), makers })
     }
 
-    /// A value, made if it is not there.
+    /// Returns a value, computing it if it is not cached.
     ///
     /// # Errors
     /// What making it gave.
@@ -100,10 +100,10 @@ impl<T: Send + Sync + 'static> Cache<T> {
         }
     }
 
-    /// Begins to make what is asked for next, if there is room beside what is asked for `now`.
+    /// Starts computing the next value, if there is room besides `now`.
     pub(super) fn ahead(&self, now: Option<usize>, next: usize) {
         let mut state = self.shared.lock();
-        // Whoever asks for it comes in a moment: it shall not wait for the next one.
+        // The caller of `now` is about to arrive and must not wait for the next value.
         if let Some(now) = now.filter(|&now| matches!(state.slots[now], Slot::Absent)) {
             self.shared.make_room(&mut state, now, None);
             self.begin(&mut state, now);
@@ -116,7 +116,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         }
     }
 
-    /// Seconds that making took, all values together.
+    /// Returns the total seconds of computing values.
     pub(super) fn seconds_making(&self) -> f64 {
         self.shared.nanoseconds_making.load(Relaxed) as f64 * 1e-9
     }
@@ -150,10 +150,10 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When a value was last used, if nobody works with it.
+    /// Returns when a value was last used, if it is not in use.
     fn idle(&self, slot: &Slot<T>) -> Option<u64> {
         match slot {
-            // Others get theirs under the lock: nobody can begin to use it meanwhile.
+            // Values are handed out under the lock, so nobody can start using it meanwhile.
             Slot::Kept { value, used } if Arc::strong_count(value) == 1 => Some(*used),
             _ => None,
         }
@@ -171,7 +171,8 @@ impl<T> Shared<T> {
             let slots = state.slots.iter().enumerate().filter(|&(at, _)| Some(at) != spared);
             let last = slots.filter_map(|(at, slot)| {
                 let unused = state.clock - self.idle(slot)?;
-                // All the others were asked for since: the order ends before it now, and nobody may want it any more.
+                // All other values were requested since, so the cycle is shorter now and this value may not be needed
+                // again.
                 let left_out = unused.saturating_sub(count as u64);
                 Some((left_out, (at + count - index) % count, at))
             });
@@ -191,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// Values of 10 bytes that are their own index, and how often each was made.
+    /// Creates a cache of 10-byte values equal to their index, with a count of how often each was computed.
     fn counting(count: usize, budget: u64) -> (Cache<usize>, Arc<Vec<AtomicUsize>>) {
         let made: Arc<Vec<AtomicUsize>> = Arc::new((0..count).map(|_| AtomicUsize::new(0)).collect());
         let counts = Arc::clone(&made);
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_just_below_the_whole_makes_few_values_again_in_each_round() {
+    fn budget_just_below_total_recomputes_few_values_per_round() {
         let rounds = 10;
         // Two places are for the value in use and the next one: what the others hold stays from round to round.
         for (room, most) in [(10, 10), (9, 10 + 3 * (rounds - 1)), (5, 10 + 7 * (rounds - 1))] {
@@ -252,9 +253,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_stays_even_beyond_the_budget_and_goes_after_that() {
+    fn objects_in_use_stay_beyond_budget_and_go_afterwards() {
         let (cache, made) = counting(3, 10);
-        let (first, second) = (cache.get(0).unwrap(), cache.get(1).unwrap());
+        let first = cache.get(0).unwrap();
+        let second = cache.get(1).unwrap();
         assert_eq!((*first, *second, cache.shared.lock().held), (0, 1, 20));
         drop((first, second));
         assert_eq!((*cache.get(2).unwrap(), cache.shared.lock().held), (2, 10));
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_ahead_is_there_and_takes_no_room_from_what_is_used_now() {
+    fn prefetched_values_are_ready_and_displace_nothing() {
         let (cache, made) = counting(3, 20);
         cache.ahead(Some(0), 1);
         settle(&cache);
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_or_a_panic_of_making_is_the_askers_and_the_next_one_tries_again() {
+    fn error_or_panic_in_compute_reaches_caller_and_is_retried() {
         let tried = AtomicUsize::new(0);
         let make = move |_| match tried.fetch_add(1, SeqCst) {
             0 => Err(Error::bad_input("not finite")),

@@ -1,4 +1,4 @@
-//! Which engine runs a backbone: what was asked for, and what that comes to on this machine.
+//! Selection of the engine for a backbone: the request, and its resolution on this machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub enum EngineName {
 
 named!(EngineName: Cpu = "cpu", Candle = "candle");
 
-/// What was asked for; none is what suits the machine and the backbone best.
+/// The requested engine. `None` selects the best for machine and backbone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineRequest {
     pub engine: Option<EngineName>,
@@ -34,7 +34,7 @@ pub struct EngineRequest {
     pub kernels: Option<KernelFamily>,
 }
 
-/// What runs a backbone.
+/// The engine that runs a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineChoice {
     /// The own kernels, with the products of the layers and of the output projection in that type.
@@ -43,8 +43,8 @@ pub enum EngineChoice {
 }
 
 impl EngineRequest {
-    /// What that is for the backbone in a folder: the best device; f32 on the CPU, else the type that the weights are
-    /// stored in; the own kernels wherever they can.
+    /// Resolves the choice for a backbone: the best device; f32 on the CPU, else the stored type; our own kernels if
+    /// supported.
     ///
     /// # Errors
     /// The own kernels on another device or in another type, or a family of them that has no such products; weight files that
@@ -97,7 +97,7 @@ impl EngineRequest {
             .hint("add --dtype bf16, or leave --kernels out"))
     }
 
-    /// Why a build that computes on a GPU does not here, where nobody asked for the CPU.
+    /// Returns why a GPU build does not compute on a GPU, unless the CPU was requested.
     pub fn without_gpu(self) -> Option<Error> {
         if self.device.is_some() || self.engine == Some(EngineName::Cpu) {
             return None;
@@ -115,7 +115,7 @@ impl EngineChoice {
         }
     }
 
-    /// Where it computes.
+    /// Returns the device.
     pub fn device(self) -> DeviceName {
         match self {
             Self::Cpu(_) => DeviceName::Cpu,
@@ -123,10 +123,10 @@ impl EngineChoice {
         }
     }
 
-    /// Tokens that are scored together and stored at once, unless it is said otherwise. A device is given more: what it takes to
-    /// launch a layer's operations does not grow with them, and its products become faster.
+    /// Returns the default number of tokens that are scored and stored together. A device gets more, because launch costs
+    /// do not grow with them.
     pub fn batch_tokens(self) -> usize {
-        if self.device() == DeviceName::Cpu { 2048 } else { candle::MOST_PIECE }
+        if self.device() == DeviceName::Cpu { 2048 } else { candle::MAX_PIECE }
     }
 
     /// Refuses what this machine's processor cannot run.
@@ -156,7 +156,7 @@ impl EngineChoice {
         })
     }
 
-    /// Bytes of all weights, where they are.
+    /// Returns the size of all weights on their device.
     pub fn weight_bytes(self, config: &Config) -> u64 {
         match self {
             Self::Cpu(products) => config.weight_bytes(products),
@@ -164,7 +164,7 @@ impl EngineChoice {
         }
     }
 
-    /// Bytes of the weights that a program needs, where they are.
+    /// Returns the size of the weights that a program needs, on their device.
     pub fn needed_bytes(self, config: &Config, program: &Program) -> u64 {
         let (of_layer, of_embedding, one_table) = match self {
             // The own kernels have the output projection in another layout than the embedding.
@@ -174,8 +174,8 @@ impl EngineChoice {
         config.needed_bytes(program, of_layer, of_embedding, one_table)
     }
 
-    /// Bytes of weights in this machine's memory within a budget. The largest part has to be there whatever the budget, if
-    /// only on its way to another device.
+    /// Returns the bytes of weights in host memory within a budget. The largest part is always needed, at least during
+    /// transfer.
     pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
         let products = if let Self::Cpu(products) = self { products } else { Products::F32 };
         let largest = match self {
@@ -195,12 +195,14 @@ mod tests {
     use crate::model::Operator;
 
     fn asked(engine: &str, device: &str, dtype: &str) -> EngineRequest {
-        let (engine, device, dtype) = (engine.parse().ok(), device.parse().ok(), dtype.parse().ok());
+        let engine = engine.parse().ok();
+        let device = device.parse().ok();
+        let dtype = dtype.parse().ok();
         EngineRequest { engine, device, dtype, kernels: None }
     }
 
     #[test]
-    fn the_own_kernels_run_in_f32_and_bf16_on_the_cpu_unless_candle_is_asked_for() {
+    fn own_kernels_run_f32_and_bf16_unless_candle_is_asked() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
         let candle = |dtype| EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype });
         for ((engine, device, dtype), expected) in [
@@ -220,7 +222,7 @@ mod tests {
             let error = asked(engine, device, dtype).choose(&folder).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("--engine candle"), "{error}");
         }
-        // Of a device that is asked for by name the float type is the stored one.
+        // For a device requested by name, the float type is the stored one.
         let at = Placement { device: DeviceName::Cuda(1), dtype: FloatType::F32 };
         assert_eq!(asked("", "cuda:1", "").choose(&folder).unwrap(), EngineChoice::Candle(at));
     }
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_for_a_gpu_says_why_it_computes_on_the_cpu_unless_that_was_asked_for() {
+    fn gpu_build_explains_why_it_runs_on_the_cpu() {
         for request in [asked("", "cpu", ""), asked("cpu", "", "")] {
             assert!(request.without_gpu().is_none(), "{request:?}");
         }
@@ -271,11 +273,12 @@ mod tests {
     }
 
     #[test]
-    fn a_tied_table_counts_once_where_it_is_one_and_operators_are_f32_everywhere() {
+    fn tied_table_counts_once_and_operators_are_f32() {
         let config = Config::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa"));
         let config = Config { tied_embeddings: true, ..config.unwrap() };
         let untied = Config { tied_embeddings: false, ..config.clone() };
-        let (dense, table) = (Program::dense(config.layers), (config.vocab * config.hidden) as u64);
+        let dense = Program::dense(config.layers);
+        let table = (config.vocab * config.hidden) as u64;
         let operator = Operator::dense(config.hidden, vec![1.0; config.hidden * config.hidden]).unwrap();
         let repaired = Program::pruned(config.layers, &[1], |_| Some(operator.clone()));
         let pruned = Program::pruned(config.layers, &[1], |_| None);

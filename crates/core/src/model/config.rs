@@ -18,24 +18,24 @@ pub use super::rope_config::{Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::rounding::WeightType;
 use super::tensor_name::{EMBEDDING, HEAD};
 use super::weights::Weights;
-use super::window::{self, MOST_TOKENS};
+use super::window::{self, MAX_TOKENS};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{parts, regular};
 
 /// No backbone is near these; they keep products of a config's numbers far below what overflows or cannot be planned.
 /// What it really holds is compared with the weight files before anything else is done (`check_weights`).
-const MOST_LAYERS: usize = 10_000;
-const MOST_CHANNELS: usize = 1 << 20;
-const MOST_HEADS: usize = 1 << 16;
-const MOST_IDS: usize = 1 << 24;
+const MAX_LAYERS: usize = 10_000;
+const MAX_CHANNELS: usize = 1 << 20;
+const MAX_HEADS: usize = 1 << 16;
+const MAX_IDS: usize = 1 << 24;
 
 /// Which projections add a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Biases {
     /// Queries, keys and values.
     pub inputs: bool,
-    /// What attention ends in.
+    /// Bias of the attention output.
     pub output: bool,
     /// Gate, up and down.
     pub mlp: bool,
@@ -58,14 +58,14 @@ pub struct Config {
     pub norm_eps: f32,
     pub biases: Biases,
     pub rope: Rope,
-    /// That of the layers with a window, where these have one of their own (Gemma 3).
+    /// Rotary embedding of layers with a window, if they have their own (Gemma 3).
     pub window_rope: Option<Rope>,
     /// Channels of a head that the rotary embedding turns, from the first on.
     pub rotary_width: usize,
     /// Whether each layer has a rotary embedding.
     pub rotated: Vec<bool>,
     pub activation: Activation,
-    /// What the scores of attention are multiplied by.
+    /// Factor of attention scores.
     pub scale: f32,
     /// Scores and logits are `cap·tanh(x/cap)`, where there is a cap.
     pub score_cap: Option<f32>,
@@ -80,22 +80,21 @@ pub struct Config {
     pub windows: Vec<Option<usize>>,
     /// The longest context of its training, in tokens, where the config tells.
     pub max_positions: Option<usize>,
-    /// The operators that the folder holds beside its weights: of exports of ours only, and none in what
-    /// [`Self::read`] gives.
+    /// Operators stored next to the weights. Only exports have them, and [`Self::read`] returns none.
     pub attachments: Vec<Attachment>,
-    /// What the matrices are rounded to as they are read, whatever the files hold; no config says so.
+    /// Type that the matrices are quantised to when they are read. Never set by a config.
     pub rounded: Option<WeightType>,
-    /// What was assumed because the config does not say it.
+    /// Defaults assumed for missing entries.
     pub notes: Vec<String>,
 }
 
 impl Config {
-    /// Whether a norm stands between the last weights of a half of a layer and the residual stream (OLMo-2).
+    /// Returns whether a norm follows the last weights of a sublayer (OLMo-2).
     pub fn ends_in_norm(&self, half: Sublayer) -> bool {
         self.norm_after(half).is_some()
     }
 
-    /// That norm's name.
+    /// Returns the name of the norm that follows a sublayer, if any.
     pub fn norm_after(&self, half: Sublayer) -> Option<&'static str> {
         self.architecture.norms[half.norms()[1]]
     }
@@ -103,13 +102,14 @@ impl Config {
     /// Reads `<folder>/config.json`, or the header of a GGUF file.
     ///
     /// # Errors
-    /// A missing or malformed file; a missing, mistyped or unsupported entry, named with what was expected and found; an
-    /// export with operators beside its weights, which is another model without them.
+    /// A missing or malformed file; a missing, mistyped or unsupported entry, with expected and found values; or an
+    /// export with operators next to its weights, which would be another model without them.
     pub fn read(folder: &Path) -> Result<Self> {
         Self::read_with_attachments(folder)?.plain(&parts::config(folder))
     }
 
-    /// As [`Self::read`], of exports with operators too. Whoever runs such a backbone runs [`whole`](super::whole).
+    /// Reads a config with [`Self::read`], including exports with operators. Such a backbone must run
+    /// [`whole`](super::whole).
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -149,11 +149,13 @@ impl Config {
     fn plain(self, path: &Path) -> Result<Self> {
         match self.attachments.len() {
             0 => Ok(self),
-            count => Err(Error::bad_input("the backbone has operators beside its weights")
+            count => Err(Error::bad_input("the backbone has operators next to its weights")
                 .at(path.display())
                 .expected("a backbone without any")
                 .found(format!("an export with {count}"))
-                .hint("`ghostlab score` and the dense cells of grids take it; prune what it was exported from")),
+                .hint(
+                    "`ghostlab score` and the dense cells of grids take it; prune the model that it was exported from",
+                )),
         }
     }
 
@@ -176,18 +178,18 @@ impl Config {
             map.insert(architecture.activation.0.to_owned(), activation);
         }
         let entries = &Entries { map: &map, prefix: entries.prefix };
-        let layers = entries.count("num_hidden_layers", MOST_LAYERS)?;
+        let layers = entries.count("num_hidden_layers", MAX_LAYERS)?;
         refuse_unsupported(entries, architecture)?;
-        let hidden = entries.count("hidden_size", MOST_CHANNELS)?;
-        let heads = entries.count("num_attention_heads", MOST_HEADS)?;
-        let kv_heads = entries.optional_count("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads);
+        let hidden = entries.count("hidden_size", MAX_CHANNELS)?;
+        let heads = entries.count("num_attention_heads", MAX_HEADS)?;
+        let kv_heads = entries.optional_count("num_key_value_heads", MAX_HEADS)?.unwrap_or(heads);
         if heads % kv_heads != 0 {
             return Err(Error::bad_input("query heads do not divide among the key/value heads")
                 .at("num_key_value_heads")
                 .expected(format!("a divisor of num_attention_heads = {heads}"))
                 .found(kv_heads));
         }
-        let head_dim = match entries.optional_count("head_dim", MOST_CHANNELS)? {
+        let head_dim = match entries.optional_count("head_dim", MAX_CHANNELS)? {
             Some(head_dim) => head_dim,
             None if hidden % heads == 0 => hidden / heads,
             None => {
@@ -224,8 +226,8 @@ impl Config {
             heads,
             kv_heads,
             head_dim,
-            intermediate: entries.count("intermediate_size", MOST_CHANNELS)?,
-            vocab: entries.count("vocab_size", MOST_IDS)?,
+            intermediate: entries.count("intermediate_size", MAX_CHANNELS)?,
+            vocab: entries.count("vocab_size", MAX_IDS)?,
             norm_eps: entries.number("rms_norm_eps", 1e-30..=1.0)? as f32,
             biases,
             rope: ropes.rope,
@@ -244,14 +246,14 @@ impl Config {
             }),
             windows,
             rounded: None,
-            max_positions: entries.optional_count("max_position_embeddings", MOST_TOKENS)?,
+            max_positions: entries.optional_count("max_position_embeddings", MAX_TOKENS)?,
             attachments: if ours { attached::listed(entries, architecture, layers)? } else { Vec::new() },
             notes,
         })
     }
 }
 
-/// A config's entries, and what transformers' class takes for those that it leaves out, which is noted.
+/// Returns a config's entries completed by the defaults of transformers' class, which are noted.
 fn with_defaults(
     own: &Map<String, Value>,
     architecture: &Architecture,
@@ -269,8 +271,8 @@ fn with_defaults(
     Ok(map)
 }
 
-/// Whether a folder's weights hold an embedding and an output projection beside it. Files that cannot be read hold nothing:
-/// whoever loads them says why.
+/// Returns whether the weights hold an embedding and a separate output projection. Unreadable files count as no; loading
+/// reports them.
 fn has_both_tables(folder: &Path) -> bool {
     Weights::open(folder).is_ok_and(|weights| weights.holds(EMBEDDING) && weights.holds(HEAD))
 }
@@ -305,13 +307,14 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
     Ok(())
 }
 
-/// The error for a folder without a config: what lies in it, and which folder in it may be meant.
+/// Creates the error for a folder without a config, with its content and the subfolder that may be meant.
 fn no_backbone(folder: &Path) -> Error {
     let inside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
     let mut inside: Vec<PathBuf> = inside.collect();
     inside.sort();
     let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let (some, more) = (inside.iter().take(5).map(name).collect::<Vec<_>>().join(", "), inside.len().saturating_sub(5));
+    let some = inside.iter().take(5).map(name).collect::<Vec<_>>().join(", ");
+    let more = inside.len().saturating_sub(5);
     let found = match more {
         0 if some.is_empty() => "an empty folder".to_owned(),
         0 => some,

@@ -1,5 +1,5 @@
-//! What a backbone is: what its forward pass reads, however it is stored. Entries of the config that nothing is computed
-//! from, how tensors are dealt out to files, and what lies beside them are no part of it.
+//! Identity of a backbone: everything that its forward pass reads, independent of storage. Unused config entries, the
+//! division into files, and adjacent files do not count.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -65,8 +65,8 @@ impl Read for Bytes<'_> {
     }
 }
 
-/// SHA-256 over what the forward pass of a backbone in a folder reads. `hashes` gives those of a weight file's tensors
-/// ([`tensor_hashes`]).
+/// Computes SHA-256 over everything that the forward pass of a backbone reads. `hashes` returns those of a weight file's
+/// tensors ([`tensor_hashes`]).
 ///
 /// # Errors
 /// As [`super::check_weights`]; what `hashes` refuses.
@@ -84,7 +84,7 @@ pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<
     Ok(sha256::of_bytes(json!({"config": canonical(config), "tensors": tensors}).to_string()))
 }
 
-/// What is computed from a config, each thing once. Taken apart whole, so that no new entry is forgotten.
+/// Converts a config to canonical JSON of the computed values. Destructures the config, so that no new field is forgotten.
 fn canonical(config: &Config) -> Value {
     let Config {
         architecture,
@@ -112,7 +112,7 @@ fn canonical(config: &Config) -> Value {
         // How far it was trained: nothing is computed from it.
         max_positions: _,
         attachments,
-        // What is made of the backbone, as keys say beside it.
+        // Quantisation is a separate part of keys.
         rounded: _,
         notes: _,
     } = config;
@@ -149,8 +149,7 @@ fn canonical(config: &Config) -> Value {
         "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling.as_ref().map(scaled), "tied": tied_embeddings,
         "windows": windows, "attachments": attachments.iter().map(attached).collect::<Vec<_>>(),
     });
-    // What a backbone has beyond those of the first five architectures: absent where it has it not, so that keys of theirs
-    // stay what they are.
+    // Properties beyond the first five architectures are omitted if absent, so that existing keys stay unchanged.
     let experts = experts.map(|Experts { count, used, width, normalised }| {
         json!({"count": count, "used": used, "width": width, "normalised": normalised, "layers": sparse})
     });
@@ -180,7 +179,7 @@ fn canonical(config: &Config) -> Value {
     value
 }
 
-/// A rope type by the numbers that it is computed from.
+/// Converts a rope type to the numbers that it is computed from.
 fn scaled(of: &Scaling) -> Value {
     match of {
         Scaling::Linear { factor } => json!({"linear": factor}),
@@ -226,7 +225,7 @@ mod tests {
         fs::write(folder.join("model.safetensors"), &bytes).unwrap();
         let first = of(folder);
         assert_eq!(first, of(&fixture()), "the order of a config's entries is none of its");
-        // What nothing is computed from.
+        // Entries without effect on the computation.
         let mut other = config.clone();
         for (name, value) in
             [("transformers_version", json!("9")), ("use_cache", json!(false)), ("max_position_embeddings", json!(512))]
@@ -235,7 +234,7 @@ mod tests {
         }
         write(&other);
         assert_eq!(of(folder), first);
-        // What something is.
+        // Entries with an effect on the computation.
         for (name, value) in
             [("rms_norm_eps", json!(1e-6)), ("rope_parameters", json!({"rope_type": "default", "rope_theta": 10000.0}))]
         {
@@ -245,7 +244,7 @@ mod tests {
             assert_ne!(of(folder), first, "{name}");
         }
         write(&config);
-        // The same tensors in two files.
+        // Equal tensors in two files.
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let mut all: Vec<_> = tensors.iter().collect();
         all.sort_by_key(|(name, _)| name.to_string());

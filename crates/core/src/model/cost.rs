@@ -22,7 +22,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Windows of `length` tokens, all predicted.
+    /// Creates the load of windows of `length` tokens, all predicted.
     pub fn windows(tokens: usize, length: usize) -> Self {
         Self { tokens, scored: tokens, length }
     }
@@ -41,8 +41,10 @@ impl Config {
     /// Multiplications and additions of one step on some text: the unit of the cost model.
     fn flops(&self, step: &Step, load: &Load) -> f64 {
         let Load { tokens, scored, length } = *load;
-        let (c, t) = (self.hidden as f64, tokens as f64);
-        let (q, kv) = ((self.heads * self.head_dim) as f64, (self.kv_heads * self.head_dim) as f64);
+        let c = self.hidden as f64;
+        let t = tokens as f64;
+        let q = (self.heads * self.head_dim) as f64;
+        let kv = (self.kv_heads * self.head_dim) as f64;
         match step {
             Step::Embed => 0.0,
             // Projections; scores and their product with the values.
@@ -55,14 +57,14 @@ impl Config {
         }
     }
 
-    /// Tokens that a query of a layer sees on average: of half a segment, as far as its window reaches.
+    /// Returns the average number of tokens that a query sees: half a segment, limited by the layer's window.
     fn seen(&self, layer: usize, length: usize) -> f64 {
         let length = length as f64;
         let window = self.windows.get(layer).copied().flatten().map_or(length, |width| (width as f64).min(length));
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
-    /// Weights of a layer's MLP, with its router and as many of its experts as `experts` says.
+    /// Returns the weights of a layer's MLP, with its router and the number of experts that `experts` returns.
     fn mlp_numbers(&self, layer: usize, experts: fn(Experts) -> usize) -> usize {
         let c = self.hidden;
         match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
@@ -72,17 +74,18 @@ impl Config {
     }
 
     fn attention_numbers(&self) -> usize {
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let q = self.heads * self.head_dim;
+        let kv = self.kv_heads * self.head_dim;
         self.hidden * (2 * q + 2 * kv)
     }
 
-    /// Bytes of the keys and values that a program keeps of a token while it decodes, at most: those of f32.
+    /// Returns the maximum bytes of the KV cache per token of a program, in f32.
     pub fn cache_bytes(&self, program: &Program) -> u64 {
         self.layer_cache_bytes() * program.0.iter().filter(|step| step.is_attention()).count() as u64
     }
 
-    /// The same of a prompt of so many tokens which each program of a trie continues by so many: what programs begin with
-    /// alike is kept once of the prompt.
+    /// Returns the bytes of the KV cache for a prompt that each program continues. Shared steps are counted once for the
+    /// prompt.
     pub fn prompt_cache_bytes(&self, trie: &Trie, prompt: usize, new: usize) -> u64 {
         let Cost { shared, separate } = trie.cost(|step, _| f64::from(u8::from(step.is_attention())));
         self.layer_cache_bytes() * (shared as u64 * prompt as u64 + separate as u64 * new as u64)
@@ -92,23 +95,23 @@ impl Config {
         8 * (self.kv_heads * self.head_dim) as u64
     }
 
-    /// Weights of a layer, without its norms and biases.
+    /// Returns the weights of a layer without norms and biases.
     pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
         (self.attention_numbers() + self.mlp_numbers(layer, |of| of.count)) as u64
     }
 
-    /// Bytes of the weights in the CPU engine's memory; a tied output projection has its own copy in another layout.
+    /// Returns the bytes of weights in the CPU engine. A tied output projection has its own copy in another layout.
     pub fn weight_bytes(&self, products: Products) -> u64 {
         let layers: u64 = (0..self.layers).map(|layer| self.layer_numbers(layer)).sum();
         products.bytes() * layers + self.head_bytes(Products::F32) + self.head_bytes(products)
     }
 
-    /// Bytes of one layer's weights, without its norms: of the largest one.
+    /// Returns the bytes of the largest layer's weights, without norms.
     pub fn layer_bytes(&self, products: Products) -> u64 {
         products.bytes() * (0..self.layers).map(|layer| self.layer_numbers(layer)).max().unwrap_or(0)
     }
 
-    /// Bytes of what is made at a time where weights are made by need: an expert is by itself.
+    /// Returns the bytes loaded at a time if weights are loaded on demand. An expert is a part of its own.
     pub(super) fn part_bytes(&self, products: Products, part: usize) -> u64 {
         let expert = self.experts.map_or(0, |of| 3 * self.hidden * of.width) as u64;
         match self.part(part) {
@@ -123,25 +126,24 @@ impl Config {
         }
     }
 
-    /// Bytes of the largest of them.
+    /// Returns the bytes of the largest part.
     pub(super) fn largest_part_bytes(&self, products: Products) -> u64 {
         (0..=self.head_part()).map(|part| self.part_bytes(products, part)).max().unwrap_or(0)
     }
 
-    /// Bytes of the output projection. The embedding has as many as that in f32.
+    /// Returns the bytes of the output projection. The embedding has as many in f32.
     pub fn head_bytes(&self, products: Products) -> u64 {
         products.bytes() * (self.vocab * self.hidden) as u64
     }
 
-    /// A budget as bytes for weights, and for streams where the weights are made by need.
+    /// Divides a budget into bytes for weights, and for streams if weights are loaded on demand.
     pub(super) fn divided(&self, products: Products, budget: u64) -> (u64, u64) {
         let streams = if self.weight_bytes(products) <= budget { 0 } else { budget / 8 };
         (budget - streams, streams)
     }
 
-    /// Bytes of the weights that a program needs, its operators among them, which are f32 everywhere. A number of a layer or the
-    /// output projection has `of_layer`, one of the embedding `of_embedding`; where these two are tied, `one_table` says
-    /// whether they are one in memory too.
+    /// Returns the bytes of the weights that a program needs, with its f32 operators. A number of a layer or the head takes
+    /// `of_layer` bytes, one of the embedding `of_embedding`; `one_table` says whether tied tables are one in memory.
     pub(super) fn needed_bytes(&self, program: &Program, of_layer: u64, of_embedding: u64, one_table: bool) -> u64 {
         let embedding = if one_table && self.tied_embeddings { 0 } else { of_embedding };
         program.0.iter().map(|step| self.step_bytes(step, of_layer, embedding)).sum()
@@ -162,16 +164,14 @@ impl Config {
         }
     }
 
-    /// About how many bytes the training of an operator takes on sequences of so many tokens: the layers after it, taken to
-    /// be a quarter of all, with the output projection; the matrix with its gradient and moments; the logits with what
-    /// differentiating them keeps.
+    /// Estimates the bytes for training an operator on sequences of `length` tokens: a quarter of the layers, the output
+    /// projection, the matrix with gradient and moments, and the logits with their graph.
     pub fn training_bytes(&self, length: usize) -> u64 {
         let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes(Products::F32) + self.head_bytes(Products::F32);
         weights + 16 * (self.hidden * self.hidden) as u64 + 16 * (length * self.vocab) as u64
     }
 
-    /// About how many bytes a batch of so many tokens takes while `streams` streams of it are held: those, what attention
-    /// makes of it, and the blocks of rows that threads work on.
+    /// Estimates the bytes of a batch of `tokens` tokens with `streams` streams, attention and the threads' row blocks.
     pub fn batch_bytes(&self, tokens: usize, streams: usize) -> u64 {
         let attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim;
         let width = self.intermediate.max(self.experts.map_or(0, |of| of.width));
@@ -194,7 +194,7 @@ mod tests {
         Config::read_file(file.path()).unwrap()
     }
 
-    /// By hand, from the shape of Mixtral-8x7B: 46.7 billion weights, 12.9 billion of which a token is multiplied with
+    /// Computed by hand for the shape of Mixtral-8x7B: 46.7 billion weights, of which 12.9 billion multiply each token
     /// (its model card says 47 and 13).
     #[test]
     fn experts_are_all_in_memory_and_few_in_the_work() {
@@ -207,15 +207,15 @@ mod tests {
         let load = Load { tokens: 1, scored: 1, length: 1 };
         let of = |step: &Step| mixtral.flops(step, &load) / 2.0;
         let work = 32.0 * (of(&Step::Attention(0)) + of(&Step::Mlp(0))) + of(&Step::Head);
-        // Attention's products of queries and keys beside the weights, and the embedding that nothing is multiplied with.
+        // Includes attention's products of queries and keys, and excludes the embedding, which multiplies nothing.
         assert!((work - 12_748e6).abs() < 20e6, "{work}");
-        // By need an expert is in memory by itself, not a layer of eight.
+        // With loading on demand a single expert is in memory, not a layer of eight.
         assert_eq!(mixtral.largest_part_bytes(Products::F32), 4 * 3 * 4096 * 14336);
         assert_eq!(mixtral.part_bytes(Products::Bf16, 1), 2 * 3 * 4096 * 14336);
     }
 
     #[test]
-    fn keys_and_values_of_a_prompt_are_kept_once_for_what_programs_share() {
+    fn prompt_kv_cache_is_shared_by_programs() {
         let config = config(&json!({
             "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "head_dim": 16,
             "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 100,
@@ -223,7 +223,8 @@ mod tests {
         }));
         let programs = [Program::dense(4), Program::pruned(4, &[2], |_| None)];
         // Two layers before the cut, two behind it and one: of the prompt five, of what is new four and three.
-        let (layer, trie) = (8 * 2 * 16, Trie::new(&programs));
+        let layer = 8 * 2 * 16;
+        let trie = Trie::new(&programs);
         assert_eq!(config.prompt_cache_bytes(&trie, 10, 3), layer * (10 * 5 + 3 * 7));
         let one = Trie::new(&programs[..1]);
         assert_eq!(config.prompt_cache_bytes(&one, 1, 0), config.cache_bytes(&programs[0]));
@@ -238,7 +239,9 @@ mod tests {
             "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4, "vocab_size": 100, "num_experts": 6, "num_experts_per_tok": 2,
             "moe_intermediate_size": 32, "decoder_sparse_step": 2,
         }));
-        let (attention, dense, sparse) = (64 * (2 * 64 + 2 * 32), 3 * 64 * 96, 6 * (64 + 3 * 64 * 32));
+        let attention = 64 * (2 * 64 + 2 * 32);
+        let dense = 3 * 64 * 96;
+        let sparse = 6 * (64 + 3 * 64 * 32);
         assert_eq!(mixed.weight_bytes(Products::F32), 4 * (4 * attention + 2 * dense + 2 * sparse + 2 * 6400));
         let parts: u64 = (0..mixed.head_part()).map(|part| mixed.part_bytes(Products::F32, part)).sum();
         assert_eq!(parts, 4 * (4 * attention + 2 * dense + 2 * sparse));

@@ -46,14 +46,16 @@ impl Engine for Decoder {
 
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
         let Some(passes) = self.passes() else { return side_by_side(self, trie, parts, seconds) };
-        let (model, streams) = (InStep { model: self, side_by_side: true }, passes.streams(tokens(parts)));
+        let model = InStep { model: self, side_by_side: true };
+        let streams = passes.streams(tokens(parts));
         let run = || trie.run_by_layer(streams, &model, parts, &mut Clock(seconds));
         self.pass(passes, parts, run).map(|outputs| by_part(outputs, parts.len()))
     }
 
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
         let Some(passes) = self.passes() else { return one_by_one(self, trie, batches, observer) };
-        let (model, streams) = (InStep { model: self, side_by_side: false }, passes.streams(tokens(batches)));
+        let model = InStep { model: self, side_by_side: false };
+        let streams = passes.streams(tokens(batches));
         self.pass(passes, batches, || trie.run_by_layer(streams, &model, batches, &mut Each(observer))).map(drop)
     }
 
@@ -79,7 +81,8 @@ impl Engine for Decoder {
 impl Decoder {
     /// Runs some batches over the layers, and takes note of what that took.
     fn pass<T>(&self, passes: &Passes, batches: &[Batch], run: impl FnOnce() -> T) -> T {
-        let (started, made) = (Instant::now(), self.seconds_making());
+        let started = Instant::now();
+        let made = self.seconds_making();
         let done = run();
         passes.learn(tokens(batches), started.elapsed().as_secs_f64(), self.seconds_making() - made);
         done

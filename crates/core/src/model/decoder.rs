@@ -32,11 +32,11 @@ pub struct Decoder {
     parts: Parts,
     final_norm: Tensor, // [C]
     rotaries: Arc<Rotaries>,
-    /// Where weights are made by need.
+    /// Present if weights are loaded on demand.
     passes: Option<Arc<Passes>>,
 }
 
-/// How the rows of a stream see each other, and what was before them.
+/// Attention between the rows of a stream and cached rows.
 trait Seen {
     /// # Shapes
     /// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
@@ -77,13 +77,13 @@ impl Decoder {
         Self::load_within(config, folder, Products::F32, u64::MAX)
     }
 
-    /// As [`Self::load_with`], with the products of the layers and of the output projection in that type, and `budget` bytes of memory: where the weights are more, each layer and the head are made
-    /// from the weight files when a step needs them, the next one while the one before computes, and the one goes that is
-    /// needed last. Rows of the embedding are read when they are asked for. A part of the budget is for streams, so that
-    /// more than one batch goes through the layers together. Results do not depend on the budget.
+    /// Loads a backbone with [`Self::load_with`] within `budget` bytes. If the weights exceed it, layers and the head are
+    /// loaded from files when needed, one ahead, and the one needed last is evicted. Embedding rows are read on demand.
+    /// Part of the budget holds streams, so that several batches share a pass over the layers. Results do not depend on the
+    /// budget.
     ///
     /// # Errors
-    /// Of weights that are made by need, a number that is not finite is found when it is used, as is a file that changed.
+    /// If weights are loaded on demand, nonfinite numbers and changed files are found only when they are used.
     pub fn load_within(config: Config, folder: &Path, products: Products, budget: u64) -> Result<Self> {
         let weights = checked(&config, folder)?;
         let final_norm = tensors::norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
@@ -99,41 +99,44 @@ impl Decoder {
         &self.config
     }
 
-    /// What products with weights are computed in.
+    /// Returns the type of the products with weights.
     pub(super) fn products(&self) -> Products {
         self.products
     }
 
-    /// How long passes are; none where all weights are in memory.
+    /// Returns the planner of passes, unless all weights are in memory.
     pub(super) fn passes(&self) -> Option<&Passes> {
         self.passes.as_deref()
     }
 
-    /// Seconds in which weights were made by need.
+    /// Returns the seconds spent loading weights on demand.
     pub(super) fn seconds_making(&self) -> f64 {
         self.parts.seconds_making()
     }
 
-    /// Every logit of the given rows.
+    /// Computes every logit of the given rows.
     ///
     /// # Shapes
     /// `state [tokens, C]`; result `[rows, vocab]`.
     pub fn logits(&self, state: &Tensor, rows: &[usize]) -> Result<Tensor> {
         let head = self.parts.head(&self.config)?;
-        let (x, norm) = (elements(state)?, elements(&self.final_norm)?);
-        let (c, ends) = (self.config.hidden, self.ends(&norm));
+        let x = elements(state)?;
+        let norm = elements(&self.final_norm)?;
+        let c = self.config.hidden;
+        let ends = self.ends(&norm);
         tensor(kernels::logits(&x, c, ends, head.head()?.laid(), rows), &[rows.len(), self.config.vocab])
     }
 
-    /// The backbone with `operator` multiplied into the weights that end a half of a layer: what [`Step::Edited`] stands for.
+    /// Returns the backbone with `operator` multiplied into the last weights of a sublayer, the meaning of
+    /// [`Step::Edited`].
     ///
     /// Weights that are not changed are shared with `self`. A diagonal goes into the output rows of the half's last
     /// projection, before a norm where the branch ends in one. A bias there is a part of the branch: it goes through the
     /// operator as well. Of experts it goes into each ([`super::experts`]).
     ///
     /// # Errors
-    /// A dense operator on a branch that ends in a norm, or one with a bias: no weight can take it in. Weights that are made
-    /// by need, or are in bf16.
+    /// The operator is dense on a branch that ends in a norm, or has a bias, so no weight can absorb it; or the weights
+    /// are loaded on demand or in bf16.
     pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut weights = self.parts.layer(&self.config, layer)?.layer()?.clone();
         if operator.bias.is_some() {
@@ -176,7 +179,7 @@ impl Decoder {
         Ok(folded)
     }
 
-    /// One half of a layer, as far as is asked for.
+    /// Computes a sublayer up to `end`.
     fn half(&self, half: Sublayer, layer: usize, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
         match half {
@@ -194,7 +197,8 @@ impl Decoder {
         let [bias, output_bias] = [slices(layer.bias.as_ref())?, slices(layer.output_bias.as_ref())?];
         let inputs = Linear { weight: layer.qkv.weight(), bias: bias.as_deref() };
         let qkv = kernels::project(&x, c, before, inputs); // [tokens, (H + 2K)·D]
-        let (query_norm, key_norm) = (slices(layer.query_norm.as_ref())?, slices(layer.key_norm.as_ref())?);
+        let query_norm = slices(layer.query_norm.as_ref())?;
+        let key_norm = slices(layer.key_norm.as_ref())?;
         let heads = Heads {
             queries: config.heads,
             keys: config.kv_heads,
@@ -238,7 +242,7 @@ impl Decoder {
         tensor(out, &[x.len() / c, c])
     }
 
-    /// One MLP, or an expert's.
+    /// Computes one gated MLP or expert.
     fn gated(
         &self,
         mlp: &Gated,
@@ -256,7 +260,7 @@ impl Decoder {
         Ok(kernels::mlp(x, self.config.hidden, before, of, after, stream))
     }
 
-    /// The branch of a layer of experts: each is asked for if some token goes through it, one after the other.
+    /// Computes the branch of a mixture of experts, loading one expert after the other if a token needs it.
     ///
     /// # Shapes
     /// `router [C, E]`, `x [tokens, C]`; result the same.
@@ -281,7 +285,7 @@ impl Decoder {
         Ok(out)
     }
 
-    /// `x + branch(x)·T`; a diagonal stands before a norm that the branch ends in, a dense map after it.
+    /// Computes `x + branch(x)·T`. A diagonal is applied before a norm that ends the branch, a dense map after it.
     fn edited(&self, half: Sublayer, layer: usize, operator: &Operator, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
         let last = slices(part.layer()?.norm_after(half))?;
@@ -346,8 +350,10 @@ impl Model for Decoder {
     fn finish(&self, batch: &Batch, x: &Tensor) -> Result<Vec<Prediction>> {
         let head = self.parts.head(&self.config)?;
         let targets = batch.targets_among(x.dim(0)?);
-        let (x, norm) = (elements(x)?, elements(&self.final_norm)?);
-        let (c, ends) = (self.config.hidden, self.ends(&norm));
+        let x = elements(x)?;
+        let norm = elements(&self.final_norm)?;
+        let c = self.config.hidden;
+        let ends = self.ends(&norm);
         Ok(kernels::predictions(&x, c, ends, head.head()?.laid(), &targets))
     }
 }

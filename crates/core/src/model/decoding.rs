@@ -1,9 +1,9 @@
 //! Decoding with a cache (design §20): new tokens go through the trie of all programs and see the keys and values of the
 //! tokens before them, which were kept when those ran.
 //!
-//! Keys and values lie in blocks. What stands before a run of new tokens is a chain of blocks, each from its start as far
-//! as it is given: prompts that begin alike are chains that begin with the same block, and a layer that programs share holds
-//! a block once. At a shared step the rows of all programs are one matrix.
+//! Keys and values are stored in blocks. The context of new tokens is a chain of blocks, each used from its start up to
+//! a length. Prompts with a common beginning share the first blocks of their chains, and programs share the blocks of
+//! shared layers. At a shared step the rows of all programs are one matrix.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -18,7 +18,7 @@ use super::program::Step;
 use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
 
-/// The number of a block, which whoever decodes gives it.
+/// Number of a block, assigned by the caller.
 pub type BlockId = usize;
 
 /// New tokens of one sequence.
@@ -27,8 +27,8 @@ pub struct Run {
     pub ids: Vec<u32>,
     /// The programs that run them, by their index; one at least.
     pub programs: Vec<usize>,
-    /// What stands before the run's own block: blocks, and how many tokens of each. A block may be that of a run before this
-    /// one in the same call.
+    /// Blocks before the run's own block, with the number of tokens of each. A block may belong to an earlier run of
+    /// the same call.
     pub before: Vec<(BlockId, usize)>,
     /// Where the keys and values of the new tokens go, behind those that are there.
     pub block: BlockId,
@@ -36,7 +36,7 @@ pub struct Run {
     pub room: usize,
 }
 
-/// An engine at decoding: the programs of one trie, and the keys and values of what they ran.
+/// A decoding session: the programs of one trie, and their keys and values.
 pub trait Decoding {
     /// Runs new tokens through their programs: for each run, for each of its programs every logit of what follows its
     /// last token, `[vocab]`.
@@ -45,8 +45,8 @@ pub trait Decoding {
     /// A step that fails, an id that the embedding has not. What is cached is then of no use any more.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>>;
 
-    /// The same, and of these logits the likeliest token, which is all that leaves the engine: of equal ones the lowest, none
-    /// where a logit is no number or infinite.
+    /// Returns the likeliest token of the logits, the only value that leaves the engine: the lowest of equal ones, `None`
+    /// if a logit is NaN or infinite.
     ///
     /// # Errors
     /// As [`Self::run`].
@@ -55,11 +55,11 @@ pub trait Decoding {
     /// Forgets a block.
     fn free(&mut self, block: BlockId);
 
-    /// Bytes of the keys and values of one token of a run of these programs.
+    /// Returns the bytes of keys and values per token of these programs.
     fn token_bytes(&self, programs: &[usize]) -> u64;
 }
 
-/// The likeliest token; of equal ones the lowest. None where a logit is no number or infinite, and of none.
+/// Returns the likeliest token, the lowest of equal ones. `None` if a logit is NaN or infinite, or without logits.
 pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
     let mut best = (None, f32::NEG_INFINITY);
     for (token, &logit) in (0..).zip(logits) {
@@ -73,11 +73,11 @@ pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
     best.0
 }
 
-/// What decoding needs of an engine.
+/// Operations that decoding needs of an engine.
 pub(super) trait Cached: Model + Sync {
     /// Keys and values of all blocks.
     type Blocks: Default + Send;
-    /// What all steps that some runs take together need of these.
+    /// Data shared by all steps of some runs.
     type Shared;
 
     fn backbone(&self) -> &Config;
@@ -96,7 +96,7 @@ pub(super) trait Cached: Model + Sync {
     /// `x [tokens, C]`; result the same.
     fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, Self::Shared, Self::Blocks>) -> Result<Tensor>;
 
-    /// Makes room for a new block of so many tokens at the steps whose keys and values it will hold: nodes in their order.
+    /// Allocates a new block of `tokens` tokens for the given nodes, in their order.
     ///
     /// # Errors
     /// Memory that is full.
@@ -108,12 +108,12 @@ pub(super) trait Cached: Model + Sync {
     /// `x [rows, C]`; result `[rows][vocab]`.
     fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>>;
 
-    /// Of each row, [`likeliest`].
+    /// Computes [`likeliest`] of each row.
     fn likeliest(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
         Ok(self.head(x)?.iter().map(|logits| likeliest(logits)).collect())
     }
 
-    /// Bytes of a key and a value of all heads.
+    /// Returns the bytes of a key and a value of all heads.
     fn key_value_bytes(&self) -> u64;
 }
 
@@ -127,12 +127,12 @@ pub(super) struct Placed<'a> {
 }
 
 impl Placed<'_> {
-    /// The place of its first token in its own block.
+    /// Returns the position of the first token in its own block.
     pub(super) fn place(&self) -> usize {
         self.first - self.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>()
     }
 
-    /// What its last row sees: blocks, and how many tokens of each.
+    /// Returns the blocks that the last row sees, with the number of tokens of each.
     pub(super) fn chain<'b, B>(&self, block: impl Fn(BlockId) -> Option<&'b B>) -> Result<Vec<(&'b B, usize)>> {
         let own = self.place() + self.rows.len();
         let chain = self.run.before.iter().copied().chain([(self.run.block, own)]);
@@ -141,12 +141,12 @@ impl Placed<'_> {
     }
 }
 
-/// Of a run whose blocks are not there.
+/// Creates the error for a run whose blocks are missing.
 pub(super) fn not_cached() -> Error {
-    Error::job("a sequence continues what is not in the cache")
+    Error::job("a sequence continues a block that is not in the cache")
 }
 
-/// What the rows of a stream see beside each other at one step.
+/// Cached rows that a stream attends to at one step.
 pub(super) struct Past<'a, S, B> {
     pub(super) runs: &'a [Placed<'a>],
     pub(super) shared: &'a S,
@@ -194,7 +194,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         Ok(Self { model, trie, blocks: M::Blocks::default(), lengths: HashMap::new(), regimes: HashMap::new() })
     }
 
-    /// The steps at which some programs keep keys and values.
+    /// Returns the steps at which programs keep keys and values.
     fn attention(&self, programs: &[usize]) -> Vec<usize> {
         let nodes: BTreeSet<usize> = programs.iter().flat_map(|&of| self.trie.path(of)).copied().collect();
         nodes.into_iter().filter(|&node| self.trie.step(node).is_attention()).collect()
@@ -252,7 +252,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         Ok(())
     }
 
-    /// Some of a call's runs, one below the other.
+    /// Combines some runs of a call.
     fn together<'r>(&self, runs: &'r [Run], members: Vec<usize>) -> Result<Rc<Together<'r, M::Shared>>> {
         let mut start = 0;
         let placed = members.iter().map(|&member| {
@@ -266,13 +266,13 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         Ok(Rc::new(Together { placed, runs: members, shared }))
     }
 
-    /// Takes out the step that runs next: layer by layer, so that weights which are made by need are made once.
+    /// Takes the step to run next, layer by layer, so that weights loaded on demand are loaded once.
     fn take<'r>(&self, ready: &mut Vec<Ready<'r, M::Shared>>) -> Option<Ready<'r, M::Shared>> {
         let of = |ready: &Ready<'_, M::Shared>| (self.trie.step(ready.node).weights(), ready.node);
         let at = (0..ready.len()).min_by_key(|&at| of(&ready[at]))?;
         let taken = ready.remove(at);
         let now = self.trie.step(taken.node).weights();
-        // Of a program that passes the node.
+        // A program that passes through the node.
         let path =
             (0..self.trie.programs()).map(|program| self.trie.path(program)).find(|path| path.contains(&taken.node));
         let after = path.unwrap_or(self.trie.path(0)).iter().copied();
@@ -288,7 +288,7 @@ fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
 }
 
 impl<M: Cached> TrieDecoding<'_, M> {
-    /// Of each run, for each of its programs what `head` makes of its last row.
+    /// Runs the programs of each run, and applies `head` to the last row of each.
     fn forward<T: Clone>(&mut self, runs: &[Run], head: impl Fn(&M, &Tensor) -> Result<Vec<T>>) -> Result<Vec<Vec<T>>> {
         if runs.is_empty() {
             return Ok(Vec::new());
@@ -323,7 +323,8 @@ impl<M: Cached> TrieDecoding<'_, M> {
                 }
                 continue;
             }
-            let (shared, blocks) = (&taken.of.shared, RefCell::new(&mut self.blocks));
+            let shared = &taken.of.shared;
+            let blocks = RefCell::new(&mut self.blocks);
             taken.x = self.model.step(step, &taken.x, &Past { runs: placed, shared, blocks, node: taken.node })?;
             self.branch(&taken, runs, &mut ready)?;
         }
@@ -361,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_equal_logits_the_lowest_token_is_the_likeliest_and_none_of_what_is_no_number() {
+    fn first_of_equal_logits_wins_and_nan_never_does() {
         assert_eq!(likeliest(&[1.0, 3.0, 3.0]), Some(1));
         assert_eq!(likeliest(&[f32::NEG_INFINITY, -2.0]), Some(1));
         for wrong in [[1.0, f32::NAN], [f32::NAN, 1.0], [f32::INFINITY, 1.0], [f32::NEG_INFINITY; 2]] {

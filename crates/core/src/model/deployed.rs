@@ -1,5 +1,5 @@
-//! A variant as it is deployed: what weights take in is folded into them, and what is left are steps of their own; and a
-//! backbone as its folder has it, with such operators beside its weights.
+//! The deployed form of a variant: operators are folded into weights where possible and remain steps elsewhere. Also
+//! the program of a folder with such operators next to its weights.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,18 +12,18 @@ use super::program::{Program, Step, Sublayer};
 use super::tensors::checked;
 use crate::error::Result;
 
-/// A variant whose weights took in what they can.
+/// A variant whose weights have absorbed what they can.
 #[derive(Debug, Clone)]
 pub struct Deployed {
     /// Its steps. A half of a layer whose weights took an operator in is the plain one: a pass takes as long whatever
     /// numbers the weights hold.
     pub program: Program,
-    /// What the last projection of a half of a layer takes in ([`Decoder::folded`](super::Decoder::folded)).
+    /// Operators absorbed by the last projection of a sublayer ([`Decoder::folded`](super::Decoder::folded)).
     pub folds: BTreeMap<(usize, Sublayer), Arc<Operator>>,
 }
 
-/// How a variant is deployed: where the weights that end a branch can take an operator in, they do. A branch that ends in
-/// a norm takes a diagonal before that norm, and no dense map.
+/// Converts a program to its deployed form: weights that end a branch absorb operators if they can. A branch that ends in a
+/// norm absorbs a diagonal before the norm, and no dense map.
 pub fn deployed(program: &Program, config: &Config) -> Deployed {
     let mut folds = BTreeMap::new();
     let mut plain = |step: &Step| -> Step {
@@ -39,7 +39,7 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
     Deployed { program, folds }
 }
 
-/// The same with factors of the whole stream in the weights, where these can have them.
+/// Folds factors of the complete stream into the weights, if possible.
 ///
 /// Behind a factor `s` the stream is `y = s·x`. It runs on as `z = y/s = x` where each branch behind gives its `1/s`:
 /// `z + f(norm(z))/s = (y + f(norm(y)))/s`, and the final norm takes `z` as it takes `y`, because a root-mean-square norm
@@ -60,7 +60,8 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
         return Ok(deployed);
     }
     let Deployed { program, mut folds } = deployed;
-    let (mut factor, mut steps) = (1.0, Vec::new());
+    let mut factor = 1.0;
+    let mut steps = Vec::new();
     for step in program.0 {
         let half = match &step {
             Step::Apply(operator) => match operator.factor()? {
@@ -86,7 +87,7 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
     Ok(Deployed { program: Program(steps), folds })
 }
 
-/// The program of a backbone as its folder has it: all layers, and the operators beside their weights.
+/// Returns the program of a backbone folder: all layers, and the operators stored next to the weights.
 ///
 /// # Errors
 /// An operator that cannot be read; weights that do not fit the config.
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_weights_take_in_is_no_step_and_what_they_cannot_stays_one() {
+    fn foldable_repairs_are_no_steps_and_others_stay_steps() {
         let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let diagonal = Operator::diagonal(vec![1.0, 2.0]).unwrap();
         let repaired = |operator| {
@@ -150,8 +151,8 @@ mod tests {
         assert!(left.folds.is_empty());
     }
 
-    /// Expected: logits of the program with its factors as steps, and of the plain one on weights with the folds. What is left
-    /// between them is the norms' ε, which this model's small streams see most: without it both are the same.
+    /// Expected: logits of the program with factors as steps, against the plain program on folded weights. They differ only
+    /// by the norms' ε, which is largest for small streams.
     #[test]
     fn factors_of_the_stream_go_into_the_branches_behind_them() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
@@ -161,7 +162,7 @@ mod tests {
         let program = Program::pruned(4, &[1, 3], |start| Some(factor(if start == 1 { 1.75 } else { 0.5 })));
         let found = merged(deployed(&program, &config), &config).unwrap();
         assert_eq!(found.program, Program::pruned(4, &[1, 3], |_| None));
-        // Nothing stands behind the second factor but the final norm.
+        // Only the final norm follows the second factor.
         let halves = [(2, Sublayer::Attention), (2, Sublayer::Mlp)];
         assert_eq!(found.folds.keys().copied().collect::<Vec<_>>(), halves);
         let folded = halves.iter().try_fold(decoder.clone(), |of, half| of.folded(half.1, half.0, &found.folds[half]));
@@ -171,7 +172,8 @@ mod tests {
             let given = decoder.run(&Trie::new(&programs), &batch, &mut ()).unwrap().remove(0).unwrap();
             given.iter().map(|of| of.log_probability).collect()
         };
-        let (steps, weights) = (predicted(&decoder, &program), predicted(&folded.unwrap(), &found.program));
+        let steps = predicted(&decoder, &program);
+        let weights = predicted(&folded.unwrap(), &found.program);
         assert!(steps.iter().zip(&weights).all(|(a, b)| (a - b).abs() < 1e-5), "{steps:?} {weights:?}");
         let plain = predicted(&decoder, &found.program);
         assert!(steps.iter().zip(&plain).any(|(a, b)| (a - b).abs() > 1e-2), "{steps:?} {plain:?}");

@@ -1,5 +1,5 @@
-//! What runs programs: a backbone's weights on some device (design §3). Its callers see batches, programs and rows in
-//! this machine's memory, whatever the engine holds itself.
+//! The engine interface: runs programs on a backbone's weights on some device (design §3). Callers see batches,
+//! programs and rows in host memory.
 
 use std::fmt;
 use std::ops::Deref;
@@ -17,11 +17,11 @@ use super::slice::{elements, tensor};
 use super::trie::{Model, Observer, Trie};
 use crate::error::{Error, Result};
 
-/// What an engine's numbers depend on beside the backbone: a part of the keys of what it makes.
+/// Properties of an engine that its numbers depend on. Part of the keys of its results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EngineId {
     pub name: &'static str,
-    /// What numbers are computed in.
+    /// Type of the computation.
     pub dtype: &'static str,
     /// The class of device: others round otherwise.
     pub device: &'static str,
@@ -43,17 +43,17 @@ impl fmt::Display for EngineId {
 /// How far what an engine computes may be from exact, by the float type that it computes in; each as a part of the number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
-    /// Of a perplexity, on a backbone that predicts a text.
+    /// Relative tolerance of a perplexity, for a backbone that predicts its text.
     pub perplexity: f64,
-    /// Of answers that are right, as a part of all.
+    /// Tolerance of the share of correct answers.
     pub answers: f64,
-    /// Of activations, and so of what a method makes of them, as far as its problem does not enlarge such errors: 16 units in
-    /// the last place of f32, five of half precision, in which no sums are formed.
+    /// Relative tolerance of activations, and of results that do not amplify their errors: 16 units in the last place
+    /// of f32, five of half precision, in which no sums are formed.
     pub activations: f64,
 }
 
 impl Tolerance {
-    /// Of a float type by its name.
+    /// Parses a float type.
     pub fn of(dtype: &str) -> Self {
         match dtype {
             "f32" => Self { perplexity: 0.001, answers: 0.005, activations: 2e-6 },
@@ -63,7 +63,7 @@ impl Tolerance {
     }
 }
 
-/// Of each program of a trie one prediction a target of a batch; none where the program has no head.
+/// Predictions by program, one per target of a batch. `None` for programs without a head.
 pub type Predicted = Vec<Option<Vec<Prediction>>>;
 
 /// [`Engine::prompt_tokens`] of most.
@@ -75,22 +75,22 @@ pub trait Engine: Send + Sync {
 
     fn config(&self) -> &Config;
 
-    /// Tokens that one worker takes through a whole trie. A longer chunk is cut into parts that run side by side. Fixed
-    /// for an engine, so that results are the same on any machine.
+    /// Returns the tokens that one worker takes through a trie. Longer chunks are split into parallel parts. It is fixed
+    /// per engine, so results do not depend on the machine.
     fn part_tokens(&self) -> usize;
 
-    /// Tokens that are best taken through the layers together where `streams` residual streams of each are held, if that is
-    /// more than one chunk or batch. For an engine that does not hold all weights: each pass over the layers makes them anew.
+    /// Returns the tokens to take through the layers together with `streams` streams each, if they exceed a chunk. For
+    /// engines that load weights on demand.
     fn pass_tokens(&self, _streams: usize) -> usize {
         0
     }
 
-    /// New tokens of prompts that decoding is best given at a time.
+    /// Returns the number of new prompt tokens to decode at a time.
     fn prompt_tokens(&self) -> usize {
         PROMPT_TOKENS
     }
 
-    /// Bytes that keys and values may take where the engine's device has a memory of its own.
+    /// Returns the bytes that keys and values may take on a device with its own memory.
     fn cache_bytes(&self) -> Option<u64> {
         None
     }
@@ -125,7 +125,7 @@ pub trait Engine: Send + Sync {
     /// `stream [tokens, C]`; result the same.
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows>;
 
-    /// Every logit of some rows of a residual stream that is given.
+    /// Computes every logit of some rows of a given residual stream.
     ///
     /// # Shapes
     /// `stream [tokens, C]`, the one that enters the final norm; result `[rows, vocab]`.
@@ -139,20 +139,20 @@ pub trait Engine: Send + Sync {
         Err(Error::job("this engine does not generate").at(self.id()))
     }
 
-    /// The device that sums over many rows are formed on, where that is not this machine's processor.
+    /// Returns the device for sums over rows, unless it is the CPU.
     fn sums_device(&self) -> Option<Device> {
         None
     }
 
-    /// What happened since it was last asked that a reader of the results has to know: overflow, less room than wanted.
+    /// Returns notes for readers of the results since the last call: overflow, reduced batch.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Is told of every stream of several batches.
+/// Receives every stream of several batches.
 pub trait BatchObserver {
-    /// A step of a batch ran, and this left it.
+    /// Is called with the stream after a step of a batch.
     fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()>;
 }
 
@@ -165,7 +165,7 @@ impl Observer<dyn ResidualStream> for OfBatch<'_> {
     }
 }
 
-/// How many pieces, given by their tokens, go together within `most` tokens: one at least, if there is one.
+/// Returns how many pieces fit within `most` tokens, at least one if there is one.
 pub fn together(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
     let sums = pieces.scan(0, |sum, tokens| {
         *sum += tokens;
@@ -174,7 +174,7 @@ pub fn together(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
     sums.enumerate().take_while(|&(place, sum)| place == 0 || sum <= most).count()
 }
 
-/// Each batch through the whole trie before the next one begins.
+/// Runs each batch through the trie before the next one.
 pub(super) fn one_by_one<E: Engine + ?Sized>(
     engine: &E,
     trie: &Trie,
@@ -185,7 +185,7 @@ pub(super) fn one_by_one<E: Engine + ?Sized>(
     batches.iter().enumerate().try_for_each(&mut one)
 }
 
-/// Each part through the whole trie by itself: parts wait for each other at the end only.
+/// Runs the parts through the trie independently, in parallel.
 pub(super) fn side_by_side<E: Engine + ?Sized>(
     engine: &E,
     trie: &Trie,
@@ -201,8 +201,7 @@ pub(super) fn side_by_side<E: Engine + ?Sized>(
     Ok(done.into_iter().map(|(outputs, _)| outputs).collect())
 }
 
-/// All parts of a chunk take a step before any takes the next one: what a step needs of the weights is made once for all
-/// of them.
+/// Runs all parts of a chunk step by step, so that the weights of a step are loaded once.
 pub(super) fn in_step<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + Sync>(
     model: &M,
     trie: &Trie,
@@ -213,10 +212,10 @@ pub(super) fn in_step<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual
     trie.run(&model, parts, &mut Clock(seconds)).map(|outputs| by_part(outputs, parts.len()))
 }
 
-/// Of each program, of each part: its predictions.
+/// Predictions indexed by `[program][part]`.
 pub(super) type Outputs = Vec<Option<Vec<Vec<Prediction>>>>;
 
-/// The same of each part, of each program.
+/// Regroups outputs by part, of each program.
 pub(super) fn by_part(of_programs: Outputs, parts: usize) -> Vec<Predicted> {
     let mut of_parts = vec![Vec::with_capacity(of_programs.len()); parts];
     for outputs in of_programs {
@@ -296,7 +295,7 @@ impl<S: ?Sized> Observer<S> for Clock<'_> {
 
 /// A residual stream, `[tokens, C]`, where the engine holds it.
 pub trait ResidualStream {
-    /// Its rows in this machine's memory: only what is asked for is copied from another device.
+    /// Copies the rows to host memory.
     fn rows(&self) -> Result<HostRows>;
 }
 
@@ -311,7 +310,7 @@ impl HostRows {
         tensor(values, &[length]).map(Self)
     }
 
-    /// The numbers, borrowed.
+    /// Borrows the numbers.
     pub fn values(&self) -> Result<impl Deref<Target = [f32]> + Sync + '_> {
         elements(&self.0)
     }
@@ -349,7 +348,7 @@ pub(crate) mod tests {
     }
 
     impl Adding {
-        /// Of 4 layers and 64 channels.
+        /// Creates an engine with 4 layers and 64 channels.
         pub(crate) fn new() -> Self {
             let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa/config.json");
             Self { config: Config::read_file(&file).unwrap(), copied: Arc::default() }

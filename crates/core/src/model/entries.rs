@@ -17,7 +17,7 @@ impl<'a> Entries<'a> {
         if self.prefix.is_empty() { key.to_string() } else { format!("{}.{key}", self.prefix) }
     }
 
-    /// The entry, unless absent or null.
+    /// Returns the entry, unless absent or null.
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
@@ -27,7 +27,7 @@ impl<'a> Entries<'a> {
         Error::bad_input("a missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
     }
 
-    /// An entry that would change the forward pass in a way that the decoder does not compute.
+    /// Creates the error for an entry that would change the forward pass in an unsupported way.
     pub(super) fn unsupported(&self, key: &str, found: &Value, expected: &str) -> Error {
         Error::bad_input("the config asks for something that the decoder does not compute")
             .at(self.path(key))
@@ -35,12 +35,12 @@ impl<'a> Entries<'a> {
             .found(excerpt(found))
     }
 
-    /// What `of` makes of an entry, unless that is absent or null.
+    /// Converts an entry with `of`, unless absent or null.
     fn typed<T>(&self, key: &str, expected: &str, of: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
         self.get(key).map(|value| of(value).ok_or_else(|| self.wrong(key, expected))).transpose()
     }
 
-    /// A whole number from 1 to `most`: nothing that is multiplied later may overflow, whatever a file says.
+    /// Reads an integer from 1 to `most`. The bound prevents later overflow.
     pub(super) fn optional_count(&self, key: &str, most: usize) -> Result<Option<usize>> {
         self.typed(key, &counted(most), |value| {
             usize::try_from(value.as_u64()?).ok().filter(|count| (1..=most).contains(count))
@@ -51,7 +51,7 @@ impl<'a> Entries<'a> {
         self.optional_count(key, most)?.ok_or_else(|| self.wrong(key, &counted(most)))
     }
 
-    /// A number within `range`.
+    /// Reads a number within `range`.
     pub(super) fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
         self.typed(key, &within(&range), |value| value.as_f64().filter(|x| range.contains(x)))
     }
@@ -82,7 +82,7 @@ fn within(range: &RangeInclusive<f64>) -> String {
     format!("a number from {:e} to {:e}", range.start(), range.end())
 }
 
-/// A value as a message shows it: its beginning.
+/// Shortens a value for a message.
 pub(super) fn excerpt(value: &Value) -> String {
     shortened(&value.to_string(), 80)
 }

@@ -1,21 +1,21 @@
 //! Layers of experts (Mixtral, Qwen3-MoE): a router gives each token weights of all experts, and the token's MLP is the sum of
 //! the few with the greatest ones.
 //!
-//! A map `T` behind the sum is a map behind each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)`, as the weights are numbers. So what
-//! folds into an MLP's last projection folds into that of every expert, whatever the router chooses: ReplaceMe's map and
-//! Prune&Comp's factors alike.
+//! A map `T` after the sum equals a map after each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)` for scalar weights. So whatever
+//! folds into an MLP's last projection folds into every expert's, for any routing: ReplaceMe's map and Prune&Comp's
+//! factors.
 
 use serde_json::Value;
 
 use super::architecture::Architecture;
 use super::entries::Entries;
-use super::window::MOST_TOKENS;
+use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 use crate::linalg::simd;
 
 /// A router over more is none that is known.
-const MOST_EXPERTS: usize = 1 << 14;
-const MOST_WIDTH: usize = 1 << 20;
+const MAX_EXPERTS: usize = 1 << 14;
+const MAX_WIDTH: usize = 1 << 20;
 const USED: &str = "num_experts_per_tok";
 /// Layers without experts, and at which distance those with some stand.
 pub(crate) const DENSE_LAYERS: &str = "mlp_only_layers";
@@ -34,7 +34,7 @@ pub struct Experts {
     pub normalised: bool,
 }
 
-/// The experts that a config asks for, and which layers have them.
+/// Parses the experts of a config, and the layers that have them.
 ///
 /// # Errors
 /// A missing or wrong entry, more experts for a token than there are.
@@ -46,8 +46,8 @@ pub(super) fn of(
     let Some(names) = architecture.experts else { return Ok((None, vec![false; layers])) };
     // transformers' own default of the class that has two names for it.
     let key = names.count.iter().find(|key| entries.get(key).is_some());
-    let count = key.map_or(Ok(128), |key| entries.count(key, MOST_EXPERTS))?;
-    let used = entries.count(USED, MOST_EXPERTS)?;
+    let count = key.map_or(Ok(128), |key| entries.count(key, MAX_EXPERTS))?;
+    let used = entries.count(USED, MAX_EXPERTS)?;
     if used > count {
         return Err(Error::bad_input("a token goes through more experts than there are")
             .at(USED)
@@ -55,8 +55,8 @@ pub(super) fn of(
             .found(used));
     }
     let normalised = names.normalised.map_or(Ok(None), |key| entries.flag(key))?.unwrap_or(true);
-    let experts = Experts { count, used, width: entries.count(names.width, MOST_WIDTH)?, normalised };
-    let every = entries.optional_count(STEP, MOST_TOKENS)?.unwrap_or(1);
+    let experts = Experts { count, used, width: entries.count(names.width, MAX_WIDTH)?, normalised };
+    let every = entries.optional_count(STEP, MAX_TOKENS)?.unwrap_or(1);
     let dense: Vec<u64> = match entries.get(DENSE_LAYERS) {
         None => Vec::new(),
         Some(value) => {
@@ -105,9 +105,9 @@ impl Experts {
 mod tests {
     use super::*;
 
-    /// By hand: softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
+    /// Computed by hand: softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
     #[test]
-    fn a_token_goes_to_the_greatest_weights_and_of_equal_ones_to_the_first() {
+    fn token_goes_to_largest_weights_and_first_of_equal_ones() {
         let logits = [1f32.ln(), 2f32.ln(), 5f32.ln(), 0.0, 0.0, 0.0];
         for (normalised, expected) in [(true, [2.0 / 7.0, 5.0 / 7.0]), (false, [2.0 / 8.0, 5.0 / 8.0])] {
             let experts = Experts { count: 3, used: 2, width: 1, normalised };

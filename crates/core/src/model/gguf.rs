@@ -21,7 +21,7 @@ pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Names of tensors that stand outside the layers.
 const GLOBAL: [(&str, &str); 3] =
     [("token_embd.weight", EMBEDDING), ("output_norm.weight", FINAL_NORM), ("output.weight", HEAD)];
-/// Parts of a layer that every architecture calls alike. Norms of layers are called by their place.
+/// Parts of a layer with one name in all architectures. Norms are named by their position.
 const PARTS: [(&str, &str); 11] = [
     // Phi-3's, of several in one: `ffn_up` is that of others, too, which come first where names are read back.
     ("attn_qkv", "self_attn.qkv_proj"),
@@ -51,7 +51,7 @@ const NEUTRAL: [(&str, &[&str]); 9] = [
     ("logit_scale", &["0", "1"]),
 ];
 
-/// The architecture of a file, with the form of its files.
+/// Returns the architecture of a file, with its GGUF form.
 fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let name = file.text("general.architecture")?;
     let known = || ARCHITECTURES.iter().filter_map(|of| Some((of, of.gguf?)));
@@ -67,14 +67,14 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     })
 }
 
-/// What a layer's part is called in the files of an architecture.
+/// Returns the GGUF name of a layer's part for an architecture.
 fn part_name(architecture: &Architecture, part: &str) -> Option<&'static str> {
     let of_norm = |place: usize| NORMS[place];
     let norm = architecture.norms.iter().position(|norm| *norm == Some(part)).map(of_norm);
     norm.or_else(|| PARTS.iter().find(|(_, of)| *of == part).map(|(name, _)| *name))
 }
 
-/// What a tensor of a Hugging Face folder is called in a GGUF file of an architecture.
+/// Converts the tensor name of a Hugging Face folder to GGUF.
 pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<String> {
     if let Some((name, _)) = GLOBAL.iter().find(|(_, of)| *of == tensor) {
         return Some((*name).to_owned());
@@ -84,7 +84,7 @@ pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<
     Some(format!("blk.{layer}.{}.{kind}", part_name(architecture, part)?))
 }
 
-/// The other way round.
+/// Converts a GGUF tensor name to that of a Hugging Face folder.
 fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
     if let Some((_, name)) = GLOBAL.iter().find(|(of, _)| *of == tensor) {
         return Some((*name).to_owned());
@@ -100,12 +100,12 @@ fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
     Some(format!("model.layers.{layer}.{part}.{kind}"))
 }
 
-/// Whether llama.cpp's files have one more than a tensor's numbers: Gemma's norms, which multiply by that.
+/// Returns whether GGUF files store a tensor plus one: Gemma's norms, which multiply by that.
 pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
     architecture.norms_add_one && tensor.ends_with("norm.weight")
 }
 
-/// What llama.cpp scales the scores of attention by: of Gemma's largest, which it knows by their number of layers, by the
+/// Returns llama.cpp's scale of attention scores. For the largest Gemma, known by its number of layers, it depends on the
 /// width of all heads.
 pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
@@ -113,14 +113,14 @@ pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads:
     1.0 / (of as f32).sqrt()
 }
 
-/// Whether the rows of a tensor are those of queries or keys, which an architecture's files may have by turns.
+/// Returns whether a tensor has the rows of queries or keys, which some files interleave.
 pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
     form.turns
         && part.is_some_and(|part| ["self_attn.q_proj", "self_attn.k_proj"].iter().any(|of| part.starts_with(of)))
 }
 
-/// The tensors of a file, by the names that a Hugging Face folder has; those that it does not know keep theirs.
+/// Returns the tensors of a file by their Hugging Face names; unknown ones keep their name.
 pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
     let (architecture, form) = architecture(file)?;
     let head_dim = head_dim(file, form)? as usize;
@@ -148,7 +148,8 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
                 .expected("F32")
                 .found(format!("{:?}", tensor.dtype)));
         }
-        let (start, bytes) = (tensor.start, tensor.bytes);
+        let start = tensor.start;
+        let bytes = tensor.bytes;
         let info = TensorInfo { held, shape: tensor.shape.clone(), turns, one_more, start, bytes };
         if tensors.insert(name.clone(), info).is_some() {
             return Err(Error::bad_input("two tensors of a GGUF file are one").at(file.path.display()).found(name));
@@ -157,13 +158,13 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
     Ok(tensors)
 }
 
-/// A whole number that the file has to have.
+/// Reads a required integer.
 fn count(file: &Gguf, key: &str) -> Result<u64> {
     file.count(key)?.ok_or_else(|| lacking(file, key, "a whole number"))
 }
 
 fn lacking(file: &Gguf, key: &str, expected: &str) -> Error {
-    Error::bad_input("a GGUF file lacks an entry").at(file.place(key)).expected(expected).found("nothing")
+    Error::bad_input("a GGUF file has no such entry").at(file.place(key)).expected(expected).found("nothing")
 }
 
 fn head_dim(file: &Gguf, form: GgufForm) -> Result<u64> {
@@ -174,13 +175,13 @@ fn head_dim(file: &Gguf, form: GgufForm) -> Result<u64> {
     }
 }
 
-/// What the `config.json` of such a backbone says.
+/// Builds the `config.json` of such a backbone.
 ///
 /// # Errors
 /// An entry that is missing or mistyped, or that asks for something that the decoder does not compute.
 pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     let (architecture, form) = architecture(file)?;
-    // What is asked for is known; what else the file says must make no difference.
+    // Only entries without effect may remain unread.
     let read = RefCell::new(BTreeSet::from(["attention.key_length".to_owned()]));
     let key = |name: &str| {
         read.borrow_mut().insert(name.to_owned());
@@ -234,7 +235,8 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
             if file.count(&pattern)?.is_some_and(|found| found != every as u64) {
                 return Err(unsupported(file, &pattern, &every.to_string()));
             }
-            let (layers, hidden) = (count(file, &key("block_count"))?, count(file, &key("embedding_length"))?);
+            let layers = count(file, &key("block_count"))?;
+            let hidden = count(file, &key("embedding_length"))?;
             let [layers, hidden, heads, width] = [layers, hidden, heads, head_dim].map(|of| of as usize);
             let scale = scale_in_gguf(form, layers, hidden, heads, width);
             say("query_pre_attn_scalar", ((1.0 / (scale * scale)).round() as u64).into());
@@ -282,7 +284,7 @@ fn end_tokens(file: &Gguf) -> Result<Value> {
     })
 }
 
-/// As [`config`], of a file by its path.
+/// Builds [`config`] of a file by its path.
 ///
 /// # Errors
 /// As [`config`], and those of [`Gguf::open`].
@@ -290,7 +292,7 @@ pub fn gguf_config(path: &Path) -> Result<Value> {
     config(&Gguf::open(path)?).map(Value::Object)
 }
 
-/// A number that the file has as f32, as people write it: 0.00001 and not 0.000009999999747378752.
+/// Converts an f32 entry to the decimal that people write: 0.00001 instead of 0.000009999999747378752.
 fn single(value: f64) -> f64 {
     (value as f32).to_string().parse().unwrap_or(value)
 }
@@ -302,7 +304,7 @@ fn unsupported(file: &Gguf, key: &str, expected: &str) -> Error {
         .found(file.shown(key))
 }
 
-/// How the rotary embedding is stretched; `entry` names an entry of the architecture.
+/// Parses the rope scaling; `entry` names an entry of the architecture.
 fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result<Option<Value>> {
     let key = |name: &str| entry(&format!("rope.scaling.{name}"));
     let kind = file.text(&key("type"))?.filter(|kind| *kind != "none");
@@ -343,8 +345,8 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
     })
 }
 
-/// What `llama3` divides each of `half` frequencies by: factor, low and high frequency factor, original context. The rule of
-/// llama.cpp's converter (`conversion/llama.py`), which is that of transformers.
+/// Computes `llama3`'s divisors of `half` frequencies from factor, low and high frequency factor and original context, as
+/// llama.cpp's converter (`conversion/llama.py`) and transformers do.
 pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
     let of = |i: usize| {
         let wavelength = std::f64::consts::TAU * theta.powf(i as f64 / half as f64);
@@ -360,8 +362,7 @@ pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]:
     (0..half).map(of).collect()
 }
 
-/// The entry that gives these divisors of the frequencies: `llama3` where its rule makes them from what such models have, else
-/// the list itself.
+/// Returns the config entry of these divisors: `llama3` if its rule gives them, else the list.
 fn of_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
     let largest = divisors.iter().copied().fold(1.0_f32, f32::max);
     // Llama 3's own; a shorter one for small models.

@@ -50,7 +50,7 @@ impl Config {
         self.stable_length() < usize::MAX
     }
 
-    /// Whether a sequence that grows into another regime has to run anew from its first token. transformers'
+    /// Whether a sequence that grows into another regime has to run again from its first token. transformers'
     /// `Phi3ForCausalLM` does so; its other classes keep the keys that they have.
     pub(crate) fn recomputes_in_new_regime(&self) -> bool {
         self.architecture.rope == RopeEntries::Partial && self.has_length_regimes()

@@ -14,13 +14,14 @@ use crate::linalg::bf16::{Bf16, Bf16Kernels};
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 
-/// What the CPU engine computes the products of the layers, of attention and of the output projection in; all else is in f32, the sums of those products too.
+/// Type of the CPU engine's products in layers, attention and output projection. Everything else is f32, including the
+/// sums of these products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
     F32,
     /// Weights in half the memory, multiplied by kernels that give the same numbers everywhere.
     Bf16,
-    /// The same weights on tile registers of Intel AMX, which round in their own order.
+    /// Same weights on tile registers of Intel AMX, which round in their own order.
     Bf16Amx,
 }
 
@@ -71,7 +72,7 @@ impl Products {
         }
     }
 
-    /// Bytes of a weight.
+    /// Returns the bytes of a weight.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
@@ -89,7 +90,7 @@ pub(super) enum LayerMatrix {
 }
 
 impl LayerMatrix {
-    /// Several stored matrices `[outer, inner]` side by side: name and `outer` of each.
+    /// Reads several stored matrices `[outer, inner]` side by side, given by name and `outer`.
     ///
     /// # Errors
     /// As [`Weights::take`].
@@ -106,12 +107,12 @@ impl LayerMatrix {
         })
     }
 
-    /// The weights, borrowed.
+    /// Borrows the weights.
     pub(super) fn weight(&self) -> Weight<'_> {
         Weight::Laid(self.laid())
     }
 
-    /// The same for the output projection, which is always laid out.
+    /// Borrows the weights of the output projection, which is always laid out.
     pub(super) fn laid(&self) -> Laid<'_> {
         match self {
             Self::F32(panels) => Laid::F32(panels),

@@ -1,4 +1,4 @@
-//! Floor 1: backbones. Reading them, running their steps, and running many variants of one backbone together.
+//! Backbones: reading them, running their steps, and running many variants of one backbone together.
 
 pub mod architecture;
 pub(crate) mod attached;

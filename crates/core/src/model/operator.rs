@@ -36,7 +36,7 @@ const AFFINE: &str = "affine";
 const LOW_RANK: &str = "rank-";
 
 impl Operator {
-    /// A full matrix, row-major.
+    /// Creates a full matrix, row-major.
     ///
     /// # Shapes
     /// `matrix [channels, channels]`.
@@ -46,14 +46,15 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix, bias: None }))
     }
 
-    /// A diagonal matrix, given by its diagonal.
+    /// Creates a diagonal matrix from its diagonal.
     pub fn diagonal(diagonal: Vec<f32>) -> Result<Arc<Self>> {
-        let (key, channels) = (key_of(DIAGONAL, [&diagonal]), diagonal.len());
+        let key = key_of(DIAGONAL, [&diagonal]);
+        let channels = diagonal.len();
         let matrix = Matrix::Diagonal(tensor(diagonal, &[channels])?);
         Ok(Arc::new(Self { key, channels, matrix, bias: None }))
     }
 
-    /// A full matrix, row-major, and what is added to each row of the product.
+    /// Creates a full matrix, row-major, with a bias.
     ///
     /// # Shapes
     /// `matrix [channels, channels]`, `bias [channels]`.
@@ -63,7 +64,7 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix, bias: Some(tensor(bias, &[channels])?) }))
     }
 
-    /// `I + D·U`, both row-major.
+    /// Creates `I + D·U`, both row-major.
     ///
     /// # Shapes
     /// `down [channels, rank]`, `up [rank, channels]`.
@@ -74,8 +75,7 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix, bias: None }))
     }
 
-    /// Its form and the numbers of that form: the matrix row-major, the matrix and its bias, the diagonal, or the two
-    /// factors.
+    /// Returns the form and its numbers: the row-major matrix, the matrix and its bias, the diagonal, or the two factors.
     pub fn parts(&self) -> Result<(String, Vec<f32>)> {
         let (form, mut values) = match &self.matrix {
             Matrix::Dense(matrix) => {
@@ -91,7 +91,7 @@ impl Operator {
         Ok((form, values))
     }
 
-    /// The operator with these [`Self::parts`].
+    /// Restores an operator from its [`Self::parts`].
     ///
     /// # Errors
     /// An unknown form, or another number of values than it has.
@@ -124,7 +124,7 @@ impl Operator {
         }
     }
 
-    /// The matrix in full, `[C, C]` row-major.
+    /// Returns the full matrix, `[C, C]` row-major.
     ///
     /// # Errors
     /// A map with a bias, which is more than a matrix: [`Self::linear`] has its matrix alone.
@@ -137,7 +137,7 @@ impl Operator {
         }
     }
 
-    /// The matrix `W` of a map that may have a bias as well, `[C, C]` row-major.
+    /// Returns the matrix `W` of a map that may have a bias, `[C, C]` row-major.
     pub fn linear(&self) -> Result<Vec<f32>> {
         let channels = self.channels;
         match &self.matrix {
@@ -155,17 +155,17 @@ impl Operator {
         }
     }
 
-    /// Whether something is added to each row of the product.
+    /// Returns whether the map has a bias.
     pub fn has_bias(&self) -> bool {
         self.bias.is_some()
     }
 
-    /// What is added to each row of the product, `[C]`, where something is.
+    /// Returns the bias `[C]`, if any.
     pub fn bias(&self) -> Result<Option<Vec<f32>>> {
         self.bias.as_ref().map(|bias| Ok(elements(bias)?.to_vec())).transpose()
     }
 
-    /// `x·W`, or `x·W + b`, for each row.
+    /// Computes `x·W` or `x·W + b` for each row.
     ///
     /// # Shapes
     /// `x [rows, C]`; result the same.
@@ -178,7 +178,7 @@ impl Operator {
         Ok(out)
     }
 
-    /// `x·W` for each row.
+    /// Computes `x·W` for each row.
     fn product(&self, x: &[f32]) -> Result<Vec<f32>> {
         match &self.matrix {
             Matrix::Dense(matrix) => linear(x, self.channels, matrix, None),
@@ -190,7 +190,7 @@ impl Operator {
         }
     }
 
-    /// The same map with its numbers on a device.
+    /// Copies the operator to a device.
     pub(super) fn to_device(&self, device: &Device) -> Result<Self> {
         let to = |part: &Tensor| part.to_device(device);
         let matrix = match &self.matrix {
@@ -201,7 +201,7 @@ impl Operator {
         Ok(Self { matrix, bias: self.bias.as_ref().map(to).transpose()?, ..*self })
     }
 
-    /// This map, then another one: `(x·W + b)·V + c`.
+    /// Composes this map with the next one: `(x·W + b)·V + c`.
     pub fn then(&self, next: &Self) -> Result<Arc<Self>> {
         let bias = match self.bias()? {
             Some(bias) => Some(next.apply(&bias)?),
@@ -209,7 +209,8 @@ impl Operator {
         };
         match (&self.matrix, &next.matrix, bias) {
             (Matrix::Diagonal(first), Matrix::Diagonal(second), None) => {
-                let (first, second) = (elements(first)?, elements(second)?);
+                let first = elements(first)?;
+                let second = elements(second)?;
                 Self::diagonal(first.iter().zip(second.iter()).map(|(a, b)| a * b).collect())
             }
             (_, _, None) => Self::dense(self.channels, next.product(&self.linear()?)?),
@@ -217,9 +218,10 @@ impl Operator {
         }
     }
 
-    /// Multiplications and additions of [`Self::apply`] on so many rows.
+    /// Returns the multiplications and additions of [`Self::apply`] on `rows` rows.
     pub(super) fn flops(&self, rows: usize) -> f64 {
-        let (rows, channels) = (rows as f64, self.channels as f64);
+        let rows = rows as f64;
+        let channels = self.channels as f64;
         let product = match &self.matrix {
             Matrix::Dense(_) => 2.0 * rows * channels.powi(2),
             Matrix::Diagonal(_) => rows * channels,
@@ -228,7 +230,7 @@ impl Operator {
         product + if self.bias.is_some() { rows * channels } else { 0.0 }
     }
 
-    /// How many numbers it holds.
+    /// Returns the number of stored values.
     pub(super) fn numbers(&self) -> usize {
         let matrix = match &self.matrix {
             Matrix::Dense(_) => self.channels * self.channels,
@@ -238,24 +240,24 @@ impl Operator {
         matrix + self.bias.as_ref().map_or(0, |_| self.channels)
     }
 
-    /// `C`
+    /// Returns the hidden size `C`.
     pub fn channels(&self) -> usize {
         self.channels
     }
 
-    /// Whether it is one factor for each channel.
+    /// Returns whether the map is one factor per channel.
     pub fn is_diagonal(&self) -> bool {
         matches!(self.matrix, Matrix::Diagonal(_))
     }
 
-    /// The one factor that every channel is multiplied by, where it is such a map and the factor is greater than 0.
+    /// Returns the common factor of all channels, if it is such a map with a positive factor.
     pub fn factor(&self) -> Result<Option<f32>> {
         let Matrix::Diagonal(diagonal) = &self.matrix else { return Ok(None) };
         let diagonal = elements(diagonal)?;
         Ok(diagonal.first().copied().filter(|first| *first > 0.0 && diagonal.iter().all(|of| of == first)))
     }
 
-    /// The content key: equal keys, equal operators.
+    /// Returns the content key. Equal keys mean equal operators.
     pub fn key(&self) -> String {
         sha256::hex(self.key)
     }
@@ -265,12 +267,13 @@ impl Operator {
     }
 }
 
-/// `x·W`, or `x·W` added to a residual stream.
+/// Computes `x·W`, or adds it to a residual stream.
 ///
 /// # Shapes
 /// `x [rows, inner]`, `matrix [inner, outer]`, `residual [rows, outer]`.
 fn linear(x: &[f32], inner: usize, matrix: &Tensor, residual: Option<&[f32]>) -> Result<Vec<f32>> {
-    let (weight, outer) = (elements(matrix)?, matrix.dims()[1]);
+    let weight = elements(matrix)?;
+    let outer = matrix.dims()[1];
     Ok(kernels::linear(x, inner, Weight::Plain(&weight, outer).into(), None, residual))
 }
 
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_comes_back_from_its_parts_and_a_damaged_one_does_not() {
+    fn operator_is_restored_from_parts_unless_damaged() {
         let mut keys = Vec::new();
         for operator in some() {
             let (form, mut values) = operator.parts().unwrap();

@@ -58,7 +58,7 @@ pub(super) struct Gated {
 #[derive(Clone)]
 pub(super) struct Parts {
     held: HeldParts,
-    /// What embeddings are multiplied by.
+    /// Factor of embeddings.
     embedding_factor: Option<f32>,
 }
 
@@ -78,7 +78,8 @@ enum HeldParts {
 impl Parts {
     /// Makes all parts, if they fit into `budget` bytes. Else each is made when it is needed, and kept within the budget.
     pub(super) fn new(config: &Config, products: Products, weights: Weights, budget: u64) -> Result<Self> {
-        let (c, vocab) = (config.hidden, config.vocab);
+        let c = config.hidden;
+        let vocab = config.vocab;
         let embedding_factor = tensors::embedding_factor(config, &weights);
         if config.weight_bytes(products) <= budget {
             let embedding = tensor(weights.take(EMBEDDING, &[vocab, c])?, &[vocab, c])?;
@@ -88,7 +89,8 @@ impl Parts {
         }
         let bytes = (0..=config.head_part()).map(|part| config.part_bytes(products, part)).collect();
         let weights = Arc::new(weights);
-        let (own, of) = (config.clone(), Arc::clone(&weights));
+        let own = config.clone();
+        let of = Arc::clone(&weights);
         let read = move |part| {
             let read = ModelPart::read(&own, products, &of, part)?;
             read.ok_or_else(|| Error::job("an expert is asked for of a layer that has none"))
@@ -97,7 +99,7 @@ impl Parts {
         Ok(Self { held: HeldParts::ByNeed { weights, cache: Arc::new(cache) }, embedding_factor })
     }
 
-    /// Whether all parts are in memory.
+    /// Returns whether all parts are in memory.
     pub(super) fn kept(&self) -> bool {
         matches!(self.held, HeldParts::Kept { .. })
     }
@@ -124,7 +126,7 @@ impl Parts {
         }
     }
 
-    /// Is told which weights are needed now and which next: those are made meanwhile.
+    /// Announces which weights are needed now and next. The next are loaded in the background.
     pub(super) fn expect(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
         if let (HeldParts::ByNeed { cache, .. }, Some(next)) = (&self.held, next) {
             // The head stands after the last layer.
@@ -133,7 +135,7 @@ impl Parts {
         }
     }
 
-    /// Seconds in which parts were made by need, all together.
+    /// Returns the total seconds spent loading parts on demand.
     pub(super) fn seconds_making(&self) -> f64 {
         match &self.held {
             HeldParts::Kept { .. } => 0.0,
@@ -141,7 +143,7 @@ impl Parts {
         }
     }
 
-    /// The embeddings of tokens that are there, one after the other.
+    /// Returns the embeddings of existing tokens, concatenated.
     pub(super) fn embeddings(&self, config: &Config, ids: &[u32]) -> Result<Vec<f32>> {
         let c = config.hidden;
         let mut rows = match &self.held {
@@ -165,7 +167,7 @@ impl Parts {
     /// Not all parts are in memory: the next use would make the old one again.
     pub(super) fn replace(&mut self, index: usize, part: ModelPart) -> Result<()> {
         let HeldParts::Kept { parts, .. } = &mut self.held else {
-            return Err(Error::job("weights that are made by need cannot be changed").at(format!("part {index}")));
+            return Err(Error::job("weights loaded on demand cannot be changed").at(format!("part {index}")));
         };
         parts[index] = Some(Arc::new(part));
         Ok(())
@@ -173,9 +175,10 @@ impl Parts {
 }
 
 impl ModelPart {
-    /// A layer, an expert, or the head after the last; none in the places of experts of a layer that has none.
+    /// Reads a layer, an expert, or the head after the last layer. `None` for expert slots of a dense layer.
     fn read(config: &Config, products: Products, weights: &Weights, part: usize) -> Result<Option<Self>> {
-        let (c, vocab) = (config.hidden, config.vocab);
+        let c = config.hidden;
+        let vocab = config.vocab;
         Ok(Some(match config.part(part) {
             NamedPart::Layer(layer) => Self::Layer(Layer::read(config, products, weights, layer)?),
             NamedPart::Expert(layer, _) if !config.sparse[layer] => return Ok(None),
@@ -214,18 +217,18 @@ impl ModelPart {
 /// Which part of a backbone a number is of.
 pub(super) enum NamedPart {
     Layer(usize),
-    /// Of that layer, its number there.
+    /// Layer, and number of the expert in it.
     Expert(usize, usize),
     Head,
 }
 
 impl Config {
-    /// Places of a layer: its own, and one for each expert that it might have.
+    /// Returns the slots of a layer: its own, and one per possible expert.
     fn places(&self) -> usize {
         1 + self.experts.map_or(0, |of| of.count)
     }
 
-    /// The number of a layer's part; that of the head for the layer after the last.
+    /// Returns the part number of a layer, or of the head for the layer after the last.
     pub(super) fn layer_part(&self, layer: usize) -> usize {
         layer * self.places()
     }
@@ -244,7 +247,7 @@ impl Config {
 }
 
 impl Layer {
-    /// The norm that a half's branch ends in.
+    /// Returns the norm that ends a sublayer's branch, if any.
     pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
         self.norms[half.norms()[1]].as_ref()
     }
@@ -252,7 +255,8 @@ impl Layer {
     fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
         let of = Reader::new(config, products, weights, index);
         let [one, two, three, four] = config.architecture.norms.map(|part| part.map_or(Ok(None), |part| of.norm(part)));
-        let (c, q) = (config.hidden, config.heads * config.head_dim);
+        let c = config.hidden;
+        let q = config.heads * config.head_dim;
         Ok(Self {
             qkv: of.join(&INPUTS.map(str::to_owned), c)?,
             bias: of.biases(&INPUTS.map(str::to_owned))?,
@@ -291,7 +295,7 @@ impl<'a> Reader<'a> {
         self.parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice())
     }
 
-    /// Those of some vectors that the architecture has, one after the other.
+    /// Reads the vectors that the architecture has, concatenated.
     fn vectors(&self, names: impl Iterator<Item = String>) -> Result<Option<Tensor>> {
         let mut values = Vec::new();
         for part in names {
@@ -313,7 +317,7 @@ impl<'a> Reader<'a> {
         tensor(values, shape).map(Some)
     }
 
-    /// Several projections of the same input side by side, as one `[inner, Σ outer]` matrix: one product instead of three.
+    /// Reads several projections of one input as a single `[inner, Σ outer]` matrix, for one product instead of three.
     fn join(&self, names: &[String], inner: usize) -> Result<LayerMatrix> {
         let of = |part: &String| Some((name(self.index, part), self.shape(part)?[0]));
         let matrices: Vec<(String, usize)> = names.iter().filter_map(of).collect();
@@ -321,7 +325,8 @@ impl<'a> Reader<'a> {
     }
 
     fn gated(&self, of: &str) -> Result<Gated> {
-        let (gate_up, down) = (GATED.map(|part| format!("{of}.{part}")), [format!("{of}.{DOWN}")]);
+        let gate_up = GATED.map(|part| format!("{of}.{part}"));
+        let down = [format!("{of}.{DOWN}")];
         let width = self.shape(&gate_up[0]).map_or(0, |shape| shape[0]);
         Ok(Gated {
             gate_up: self.join(&gate_up, self.config.hidden)?,

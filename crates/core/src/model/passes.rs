@@ -1,19 +1,19 @@
-//! How much text goes through the layers together where their weights are made by need: more from pass to pass, until
-//! making them is a small part of the time, as far as the memory for streams goes. Results do not depend on it.
+//! Number of tokens that pass through the layers together if weights are loaded on demand. It grows until loading is a
+//! small part of the time, within the memory for streams. Results do not depend on it.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Of the time of a pass, making weights may take this much: with more, the next pass is longer.
-const MOST_MAKING: f64 = 0.1;
-/// Streams that are there in any case: batches are counted with so many.
-const LEAST_STREAMS: usize = 4;
+/// Maximum share of loading in the time of a pass. Above it the next pass is longer.
+const MAX_LOADING_SHARE: f64 = 0.1;
+/// Minimum number of streams that batches are counted with.
+const MIN_STREAMS: usize = 4;
 
 pub(super) struct Passes {
     /// Memory for streams.
     bytes: u64,
     /// Bytes of one token's stream.
     row: u64,
-    /// What would be enough, as far as is known.
+    /// Tokens that would suffice, as far as is known.
     tokens: AtomicUsize,
 }
 
@@ -22,19 +22,19 @@ impl Passes {
         Self { bytes, row: (4 * channels).max(1) as u64, tokens: AtomicUsize::new(0) }
     }
 
-    /// Tokens of the next pass, of each of which so many streams are held.
+    /// Returns the tokens of the next pass with `streams` streams each.
     pub(super) fn tokens(&self, streams: usize) -> usize {
         self.tokens.load(Relaxed).min(self.rows() / streams.max(1))
     }
 
-    /// How many streams of so many tokens have room.
+    /// Returns the number of streams of `tokens` tokens that fit in the budget.
     pub(super) fn streams(&self, tokens: usize) -> usize {
-        (self.rows() / tokens.max(1)).max(LEAST_STREAMS)
+        (self.rows() / tokens.max(1)).max(MIN_STREAMS)
     }
 
     /// Takes note of a pass: its tokens, its seconds, and those in which weights were made.
     pub(super) fn learn(&self, tokens: usize, seconds: f64, making: f64) {
-        if making > MOST_MAKING * seconds {
+        if making > MAX_LOADING_SHARE * seconds {
             self.tokens.fetch_max(2 * tokens, Relaxed);
         }
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_grows_until_making_weights_is_a_tenth_or_the_memory_is_used() {
+    fn pass_grows_until_weights_cost_a_tenth_or_memory_is_full() {
         let passes = Passes::new(4 * 10 * 64_000, 10);
         assert_eq!((passes.tokens(1), passes.streams(2000)), (0, 32));
         passes.learn(2000, 10.0, 0.9);
@@ -60,7 +60,7 @@ mod tests {
         // A short one at the end of a text.
         passes.learn(100, 2.0, 4.0);
         assert_eq!((passes.tokens(1), passes.tokens(8), passes.tokens(16)), (8000, 8000, 4000));
-        assert_eq!((passes.streams(8000), passes.streams(1_000_000)), (8, LEAST_STREAMS));
-        assert_eq!((Passes::new(0, 10).tokens(3), Passes::new(0, 10).streams(3)), (0, LEAST_STREAMS));
+        assert_eq!((passes.streams(8000), passes.streams(1_000_000)), (8, MIN_STREAMS));
+        assert_eq!((Passes::new(0, 10).tokens(3), Passes::new(0, 10).streams(3)), (0, MIN_STREAMS));
     }
 }

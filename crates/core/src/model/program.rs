@@ -17,7 +17,7 @@ pub enum Sublayer {
 impl Sublayer {
     pub const BOTH: [Self; 2] = [Self::Attention, Self::Mlp];
 
-    /// The half of a layer as it is, with its residual addition.
+    /// Returns the unmodified sublayer step with its residual addition.
     pub(super) fn step(self, layer: usize) -> Step {
         match self {
             Self::Attention => Step::Attention(layer),
@@ -25,7 +25,7 @@ impl Sublayer {
         }
     }
 
-    /// The places of the norms before and after it among a layer's four.
+    /// Returns the indices of the norms before and after the sublayer among a layer's four.
     pub(super) fn norms(self) -> [usize; 2] {
         match self {
             Self::Attention => [0, 1],
@@ -53,11 +53,11 @@ pub enum Step {
     Head,
 }
 
-/// What tells steps apart: kind, layer, operator key.
+/// Identity of a step: kind, layer, operator key.
 pub(super) type Content<'a> = (u8, usize, &'a [u8]);
 
 impl Step {
-    /// Which of a backbone's weights the step needs: a layer's by its number, the head's as the last of all.
+    /// Returns which weights the step needs: a layer's by its number, the head's as the last.
     pub(super) fn weights(&self) -> Option<usize> {
         match self {
             Self::Head => Some(usize::MAX),
@@ -65,7 +65,7 @@ impl Step {
         }
     }
 
-    /// The half of a layer that it is, be it edited or as it is.
+    /// Returns the sublayer of the step, edited or not.
     pub fn half(&self) -> Option<(Sublayer, usize)> {
         match self {
             Self::Attention(layer) => Some((Sublayer::Attention, *layer)),
@@ -75,12 +75,12 @@ impl Step {
         }
     }
 
-    /// Whether it works on each row by itself: no row looks at another one.
+    /// Returns whether the step treats each row independently.
     pub(super) fn is_rowwise(&self) -> bool {
         matches!(self, Self::Mlp(_) | Self::Edited(Sublayer::Mlp, ..) | Self::Apply(_) | Self::Head)
     }
 
-    /// Whether keys and values are kept of it while a program decodes.
+    /// Returns whether decoding keeps keys and values of the step.
     pub(super) fn is_attention(&self) -> bool {
         matches!(self.half(), Some((Sublayer::Attention, _)))
     }
@@ -125,7 +125,7 @@ impl fmt::Debug for Step {
     }
 }
 
-/// What recoveries change in a pruned backbone.
+/// Changes that recoveries make to a pruned backbone.
 #[derive(Debug, Clone, Default)]
 pub struct Repairs {
     /// Operators of the residual stream, each in the place of a removed layer.
@@ -139,19 +139,20 @@ pub struct Repairs {
 pub struct Program(pub Vec<Step>);
 
 impl Program {
-    /// The unpruned backbone.
+    /// Returns the unpruned program.
     pub fn dense(layers: usize) -> Self {
         Self::pruned(layers, &[], |_| None)
     }
 
-    /// The unpruned backbone up to `X_L`, without the head: what calibration runs.
+    /// Returns the unpruned program up to `X_L` without the head, as calibration runs it.
     pub fn trunk(layers: usize) -> Self {
         let mut program = Self::dense(layers);
         program.0.pop();
         program
     }
 
-    /// A backbone without the layers `removed`; `operator_at(s)` stands at the boundary of the region that starts at layer `s`.
+    /// Returns the program without the layers `removed`; `operator_at(s)` is applied where the region starting at layer `s`
+    /// was.
     ///
     /// A region that starts at layer 0 puts its operator before the first surviving layer.
     pub fn pruned(layers: usize, removed: &[usize], operator_at: impl Fn(usize) -> Option<Arc<Operator>>) -> Self {
@@ -160,7 +161,7 @@ impl Program {
         Self::repaired(layers, removed, &Repairs { stream, ..Repairs::default() })
     }
 
-    /// A backbone without the layers `removed`, with all that its recovery changed.
+    /// Returns the program without the layers `removed`, with all repairs.
     pub fn repaired(layers: usize, removed: &[usize], repairs: &Repairs) -> Self {
         let mut steps = vec![Step::Embed];
         for layer in 0..layers {
@@ -224,7 +225,8 @@ mod tests {
 
     #[test]
     fn operators_are_equal_by_content() {
-        let (a, b) = (Operator::diagonal(vec![1.0, 2.0]).unwrap(), Operator::diagonal(vec![1.0, 2.0]).unwrap());
+        let a = Operator::diagonal(vec![1.0, 2.0]).unwrap();
+        let b = Operator::diagonal(vec![1.0, 2.0]).unwrap();
         let other = Operator::diagonal(vec![1.0, 2.5]).unwrap();
         assert_eq!(Step::Apply(Arc::clone(&a)), Step::Apply(b));
         assert_ne!(Step::Apply(a), Step::Apply(other));

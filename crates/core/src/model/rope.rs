@@ -45,11 +45,11 @@ pub(super) struct Rotary {
     rope: Rope,
     /// Channels of a head that turn; none where a layer has no rotary embedding.
     width: usize,
-    /// By the regime of a sequence's length.
+    /// Tables by the regime of a sequence's length.
     tables: RwLock<BTreeMap<usize, Arc<RotaryTable>>>,
 }
 
-/// Those of a backbone: each once, and which of them a layer has.
+/// The distinct rotary embeddings of a backbone, and which of them each layer uses.
 pub(super) struct Rotaries {
     all: Vec<Rotary>,
     of_layer: Vec<usize>,
@@ -73,18 +73,18 @@ impl Rotaries {
         Self { all, of_layer: (0..config.layers).map(of).collect() }
     }
 
-    /// That of a layer.
+    /// Returns the rotary embedding of a layer.
     pub(super) fn of(&self, layer: usize) -> &Rotary {
         &self.all[self.of_layer[layer]]
     }
 
-    /// What is made of each that a layer has, by its number.
+    /// Applies `make` to each distinct rotary embedding, by its index.
     pub(super) fn turned<T>(&self, make: impl Fn(&Rotary) -> Result<Option<T>>) -> Result<Vec<Option<T>>> {
         let of = |(number, rotary)| if self.of_layer.contains(&number) { make(rotary) } else { Ok(None) };
         self.all.iter().enumerate().map(of).collect()
     }
 
-    /// The number of a layer's.
+    /// Returns the index of a layer's rotary embedding.
     pub(super) fn number(&self, layer: usize) -> usize {
         self.of_layer[layer]
     }
@@ -95,7 +95,7 @@ impl Rotary {
         Self { rope: rope.clone(), width, tables: RwLock::new(BTreeMap::new()) }
     }
 
-    /// A table for at least the first `positions` positions of a sequence of so many tokens.
+    /// Returns a table for at least the first `positions` positions of a sequence of that length.
     pub(super) fn table(&self, positions: usize) -> Arc<RotaryTable> {
         self.of_regime(self.regime(positions), positions)
     }
@@ -219,10 +219,11 @@ fn frequencies(rope: &Rope, width: usize, regime: usize) -> (Vec<f32>, f32) {
     }
 }
 
-/// transformers' `_compute_llama3_parameters`.
+/// Implements transformers' `_compute_llama3_parameters`.
 fn llama3(scaling: Llama3Scaling, plain: f32) -> f32 {
     let context = scaling.original_max_position_embeddings;
-    let (longest, shortest) = (context / scaling.low_freq_factor, context / scaling.high_freq_factor);
+    let longest = context / scaling.low_freq_factor;
+    let shortest = context / scaling.high_freq_factor;
     let frequency = f64::from(plain);
     let wavelength = std::f64::consts::TAU / frequency;
     let scaled = if wavelength < shortest {
@@ -237,14 +238,15 @@ fn llama3(scaling: Llama3Scaling, plain: f32) -> f32 {
     scaled as f32
 }
 
-/// transformers' `_compute_yarn_parameters`.
+/// Implements transformers' `_compute_yarn_parameters`.
 fn yarn(scaling: Yarn, theta: f64, plain: Vec<f32>) -> Vec<f32> {
     let width = (2 * plain.len()) as f64;
     let turns = |count: f64| {
         let part = scaling.original_max_position_embeddings / (count * std::f64::consts::TAU);
         width * part.ln() / (2.0 * theta.ln())
     };
-    let (mut low, mut high) = (turns(scaling.beta_fast), turns(scaling.beta_slow));
+    let mut low = turns(scaling.beta_fast);
+    let mut high = turns(scaling.beta_slow);
     if scaling.truncate {
         (low, high) = (low.floor(), high.ceil());
     }

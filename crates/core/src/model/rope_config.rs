@@ -1,11 +1,11 @@
-//! What a config says of the rotary embedding, in both dialects, as transformers 5 reads it: base, rope type, which layers
-//! have one, and over how many channels of a head.
+//! The rotary embedding's settings in a config, in both dialects, as transformers 5 reads them: base, rope type,
+//! layers, and the number of rotating channels.
 
 use std::ops::RangeInclusive;
 
 use super::architecture::{Architecture, RopeEntries};
 use super::entries::Entries;
-use super::window::MOST_TOKENS;
+use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 
 /// Between 1 (no rotation differs from another) and far beyond any context.
@@ -22,7 +22,7 @@ pub struct Rope {
     pub scaling: Option<Scaling>,
 }
 
-/// What a rope type other than `default` makes of the frequencies.
+/// Change of the frequencies by a rope type other than `default`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scaling {
     /// All are divided by the factor.
@@ -40,7 +40,7 @@ pub enum Scaling {
 }
 
 impl Scaling {
-    /// The rope type in a config.
+    /// Returns the rope type in a config.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Linear { .. } => "linear",
@@ -71,7 +71,7 @@ pub struct Yarn {
     pub original_max_position_embeddings: f64,
     /// Whether the ramp's ends are whole numbers.
     pub truncate: bool,
-    /// What cosines and sines are multiplied by.
+    /// Factor of cosines and sines.
     pub attention: f64,
 }
 
@@ -82,14 +82,14 @@ pub struct LongRope {
     pub short: Vec<f64>,
     pub long: Vec<f64>,
     pub original_max_position_embeddings: usize,
-    /// What cosines and sines are multiplied by, at every length.
+    /// Factor of cosines and sines at every length.
     pub attention: f64,
 }
 
 /// The rotary embeddings of a backbone.
 pub(super) struct Ropes {
     pub(super) rope: Rope,
-    /// Of the layers with a window, where it is another one.
+    /// Embedding of layers with a window, if it differs.
     pub(super) of_windows: Option<Rope>,
     /// Channels of a head that turn.
     pub(super) width: usize,
@@ -118,8 +118,8 @@ pub(super) fn of(
     Ok(Ropes { rope, of_windows, width, rotated })
 }
 
-/// The map that speaks of the rotary embedding (`convert_rope_params_to_dict`): `rope_scaling` wins as a whole over
-/// `rope_parameters`, unless it is empty; `rope_theta` is the winner's own, else that of the config.
+/// Returns the map of the rotary embedding (`convert_rope_params_to_dict`): a nonempty `rope_scaling` replaces
+/// `rope_parameters`; `rope_theta` is its own, else that of the config.
 fn one(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize, notes: &mut Vec<String>) -> Result<Rope> {
     let (old, new) = both(entries)?;
     if old.is_some() && new.is_some() {
@@ -138,12 +138,12 @@ fn one(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize, note
     Ok(Rope { theta, scaling })
 }
 
-/// Gemma 3's two: in the old dialect `rope_theta` and `rope_scaling` are of the layers without a window and
-/// `rope_local_base_freq` of those with one; in the new one each kind of layer has its map.
+/// Parses Gemma 3's two embeddings. In the old dialect `rope_theta` and `rope_scaling` belong to layers without a window
+/// and `rope_local_base_freq` to those with one; in the new one each kind of layer has a map.
 fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rope>)> {
     let (old, new) = both(entries)?;
     if let Some(flat) = new.as_ref().filter(|of| of.map.values().any(|value| !value.is_object() && !value.is_null())) {
-        // transformers leaves such entries beside two default maps, and reads none of them.
+        // transformers ignores such entries next to two default maps.
         let expected = "full_attention and sliding_attention, each a map";
         return Err(Error::bad_input("the config asks for something that the decoder does not compute")
             .at("rope_parameters")
@@ -162,12 +162,12 @@ fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rop
     Ok((full, Some(of("sliding_attention", "rope_local_base_freq", 1e4, None)?)))
 }
 
-/// The map of the older dialect, unless it is empty, and that of the newer one.
+/// Returns the map of the older dialect, unless empty, and that of the newer one.
 fn both<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Option<Entries<'a>>)> {
     Ok((entries.map_at("rope_scaling")?.filter(|map| !map.map.is_empty()), entries.map_at("rope_parameters")?))
 }
 
-/// Channels of a head that turn, `int(head_dim · partial_rotary_factor)`.
+/// Returns the channels of a head that rotate, `int(head_dim · partial_rotary_factor)`.
 fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) -> Result<usize> {
     const KEY: &str = "partial_rotary_factor";
     if architecture.rope != RopeEntries::Partial {
@@ -184,10 +184,10 @@ fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) ->
     Ok(width)
 }
 
-/// `no_rope_layers`: 1 for each layer that has a rotary embedding, 0 for one that has none.
+/// Parses `no_rope_layers`: 1 for each layer with a rotary embedding, 0 for one without.
 fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
     let Some(value) = entries.get(LAYERS) else {
-        let every = entries.count(INTERVAL, MOST_TOKENS)?;
+        let every = entries.count(INTERVAL, MAX_TOKENS)?;
         return Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect());
     };
     let wrong = || {
@@ -200,21 +200,22 @@ fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
     list.iter().map(|of| of.as_u64().filter(|of| *of < 2).map(|of| of == 1).ok_or_else(wrong)).collect()
 }
 
-/// The context before scaling. For Phi-3 the config's own entry counts, and 4096 without one, whatever the map says.
+/// Returns the context before scaling. For Phi-3 it is the config's own entry, or 4096, whatever the map says.
 fn original(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
     const KEY: &str = "original_max_position_embeddings";
-    let outer = config.optional_count(KEY, MOST_TOKENS)?;
-    match outer.map_or_else(|| inner.optional_count(KEY, MOST_TOKENS), |of| Ok(Some(of)))? {
+    let outer = config.optional_count(KEY, MAX_TOKENS)?;
+    match outer.map_or_else(|| inner.optional_count(KEY, MAX_TOKENS), |of| Ok(Some(of)))? {
         Some(context) => Ok(context),
-        None => config.count("max_position_embeddings", MOST_TOKENS),
+        None => config.count("max_position_embeddings", MAX_TOKENS),
     }
 }
 
 fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: usize) -> Result<Option<Scaling>> {
     // "type" is what configs before `rope_type` wrote.
-    let (rope_type, older) = (inner.text("rope_type")?, inner.text("type")?);
+    let rope_type = inner.text("rope_type")?;
+    let older = inner.text("type")?;
     let named = match rope_type.or(older) {
-        // What Phi-3's first configs called it.
+        // Former name of Phi-3's type.
         Some("su" | "yarn") if partial => "longrope",
         other => other.unwrap_or("default"),
     };
@@ -246,7 +247,7 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
         let known = match key.as_str() {
             "type" | "rope_type" | "rope_theta" => true,
             "partial_rotary_factor" => partial || value.as_f64() == Some(1.0),
-            // Nothing reads them in transformers.
+            // transformers does not read these entries.
             "finetuned" => true,
             key => own.contains(&key),
         };
@@ -260,7 +261,7 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
     Ok(Some(match named {
         "linear" => Scaling::Linear { factor: factor()? },
         "dynamic" => {
-            Scaling::Dynamic { factor: factor()?, positions: config.count("max_position_embeddings", MOST_TOKENS)? }
+            Scaling::Dynamic { factor: factor()?, positions: config.count("max_position_embeddings", MAX_TOKENS)? }
         }
         "llama3" => Scaling::Llama3(llama3(inner, config)?),
         "yarn" => Scaling::Yarn(yarn(inner, config)?),
@@ -286,19 +287,20 @@ fn llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scaling> {
     })
 }
 
-/// transformers' `_compute_yarn_parameters`.
+/// Implements transformers' `_compute_yarn_parameters`.
 fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     let original = original(inner, config)? as f64;
     let factor = match inner.optional_number("factor", 1.0..=1e6)? {
         Some(factor) => factor,
-        None => (config.count("max_position_embeddings", MOST_TOKENS)? as f64 / original).max(1.0),
+        None => (config.count("max_position_embeddings", MAX_TOKENS)? as f64 / original).max(1.0),
     };
     // In Python's `or` a zero is as good as nothing.
     let or = |key: &str, otherwise: f64| -> Result<f64> {
         Ok(inner.optional_number(key, 0.0..=1e6)?.filter(|of| *of != 0.0).unwrap_or(otherwise))
     };
     let scale = |scale: f64, mscale: f64| if scale <= 1.0 { 1.0 } else { 0.1 * mscale * scale.ln() + 1.0 };
-    let (mscale, all) = (or("mscale", 0.0)?, or("mscale_all_dim", 0.0)?);
+    let mscale = or("mscale", 0.0)?;
+    let all = or("mscale_all_dim", 0.0)?;
     let attention = match inner.optional_number("attention_factor", FACTORS)? {
         Some(attention) => attention,
         // One of the two alone changes nothing.
@@ -320,7 +322,7 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     })
 }
 
-/// transformers' `_compute_longrope_parameters`.
+/// Implements transformers' `_compute_longrope_parameters`.
 fn longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<LongRope> {
     let original = original(inner, config)?;
     let divisors = |key: &str| -> Result<Vec<f64>> {
@@ -330,7 +332,7 @@ fn longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<L
         let number = |of: &serde_json::Value| of.as_f64().filter(|of| (1e-6..=1e9).contains(of));
         list.ok_or_else(wrong)?.iter().map(|of| number(of).ok_or_else(wrong)).collect()
     };
-    let longest = config.optional_count("max_position_embeddings", MOST_TOKENS)?.unwrap_or(original);
+    let longest = config.optional_count("max_position_embeddings", MAX_TOKENS)?.unwrap_or(original);
     let factor = inner.optional_number("factor", FACTORS)?.unwrap_or(longest as f64 / original as f64);
     let attention = match inner.optional_number("attention_factor", FACTORS)? {
         Some(attention) => attention,

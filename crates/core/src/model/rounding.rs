@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::named::named;
 
-/// What the matrices of a backbone are rounded to.
+/// Type that the matrices of a backbone are quantised to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum WeightType {
     #[serde(rename = "q8_0")]
@@ -20,7 +20,7 @@ pub enum WeightType {
     Q4K,
 }
 
-// As grids and keys say it. Where a type's rule changes, so does its name in keys.
+// Names in grids and keys. If a type's rule changes, its name in keys must change.
 named!(WeightType: Q8_0 = "q8_0", Q4_0 = "q4_0", Q4K = "q4_k");
 
 impl WeightType {
@@ -32,8 +32,8 @@ impl WeightType {
         }
     }
 
-    /// What a matrix with rows of so many numbers is rounded to, the output projection or another one. Rows that are no
-    /// whole blocks get a type whose blocks they are.
+    /// Returns the type for rows of `row` numbers of the output projection or another matrix. Rows that are not whole
+    /// blocks get a type with smaller blocks.
     pub fn of(self, row: usize, is_head: bool) -> GgmlDType {
         let whole = |of: GgmlDType| row.is_multiple_of(of.block_size());
         let wanted = match self.blocks() {
@@ -51,7 +51,7 @@ impl WeightType {
     }
 }
 
-/// What llama.cpp calls a type that matrices are rounded to.
+/// Returns llama.cpp's name of a quantised type.
 pub(super) fn word(of: GgmlDType) -> &'static str {
     match of {
         GgmlDType::Q4_0 => "Q4_0",
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_that_are_no_whole_blocks_get_the_type_that_llama_cpp_gives_them() {
+    fn rows_of_partial_blocks_get_llama_cpps_type() {
         use GgmlDType::{F16, Q4_0, Q4K, Q5_0, Q6K, Q8_0};
         for (to, row, expected, head) in [
             (WeightType::Q8_0, 512, Q8_0, Q8_0),

@@ -16,17 +16,17 @@ use crate::files::regular;
 use crate::files::stamp::Stamp;
 
 /// Longer headers are refused, as the format's own reader does.
-const MOST_HEADER: u64 = 100_000_000;
+const MAX_HEADER: u64 = 100_000_000;
 
-/// Length, time of the last change, and what else the system tells: times that nobody can set back.
+/// Length, modification time, and further metadata that programs cannot reset.
 type Seen = (u64, Option<SystemTime>, Option<Stamp>);
 
 pub(super) struct Shard {
     pub(super) path: PathBuf,
-    /// By what they are called in a folder as Hugging Face's tools write it.
+    /// Tensors by their Hugging Face name.
     pub(super) tensors: BTreeMap<String, TensorInfo>,
     file: File,
-    /// As the file was when it was opened.
+    /// Metadata when the file was opened.
     opened: Seen,
 }
 
@@ -41,7 +41,7 @@ impl Shard {
         Ok(Self { path: path.to_path_buf(), tensors, file, opened })
     }
 
-    /// The tensors of a file of so many bytes.
+    /// Parses the tensors of a file of `bytes` bytes.
     fn of_safetensors(path: &Path, file: &mut File, bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
         let damaged = |found: String| {
             Error::bad_input("a weight file is truncated or damaged")
@@ -57,7 +57,7 @@ impl Shard {
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(short)?;
         let length = u64::from_le_bytes(length);
-        if length > MOST_HEADER || length + 8 > bytes {
+        if length > MAX_HEADER || length + 8 > bytes {
             return Err(damaged(format!("a header of {length} bytes in a file of {bytes}")));
         }
         let mut header = vec![0; length as usize];
@@ -65,7 +65,8 @@ impl Shard {
         let metadata: Metadata =
             serde_json::from_slice(&header).map_err(|error| damaged(format!("{error} ({bytes} bytes)")))?;
         if metadata.data_len() as u64 != bytes - 8 - length {
-            let (found, wanted) = (bytes - 8 - length, metadata.data_len());
+            let found = bytes - 8 - length;
+            let wanted = metadata.data_len();
             return Err(damaged(format!("{found} bytes of tensors where the header says {wanted}")));
         }
         let info = |of: &safetensors::tensor::TensorInfo| TensorInfo {
@@ -79,7 +80,7 @@ impl Shard {
         Ok(metadata.tensors().into_iter().map(|(name, of)| (name, info(of))).collect())
     }
 
-    /// File and tensor, for messages.
+    /// Names file and tensor, for messages.
     pub(super) fn place(&self, tensor: &str) -> String {
         format!("{}, tensor {tensor}", self.path.display())
     }
@@ -92,12 +93,12 @@ impl Shard {
                 .at(self.place(tensor))
                 .expected(format!("{} bytes of it", info.bytes))
                 .found("the end of the file")
-                .hint("leave the weights alone while a run goes on; fetch the file again"),
+                .hint("do not change the weights during a run; fetch the file again"),
             _ => Error::io("read", &self.path, &error),
         })
     }
 
-    /// Refuses a file that is not as it was when it was opened: what was read of it may be of another backbone.
+    /// Rejects a file that changed since it was opened, because its content may belong to another backbone.
     pub(super) fn unchanged(&self) -> Result<()> {
         let now = seen(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
         if now == self.opened {
@@ -107,7 +108,7 @@ impl Shard {
             .at(self.path.display())
             .expected(format!("the {} bytes that were there when the run began", self.opened.0))
             .found(format!("{} bytes, changed since", now.0))
-            .hint("leave the weights alone while a run goes on; fetch the file again"))
+            .hint("do not change the weights during a run; fetch the file again"))
     }
 }
 

@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, Device, Storage, Tensor};
 
 use crate::error::{Error, Result};
 
-/// The elements of a tensor; the tensor's read lock is held while they are used.
+/// Borrows the elements of a tensor, holding its read lock.
 ///
 /// # Errors
 /// The tensor is not a contiguous f32 tensor in this machine's memory.
@@ -38,7 +38,7 @@ impl<S: Deref<Target = Storage>> Deref for Elements<S> {
     }
 }
 
-/// A tensor that takes over `values` without copying them.
+/// Creates a tensor from `values` without copying.
 pub(super) fn tensor(values: Vec<f32>, shape: &[usize]) -> Result<Tensor> {
     Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
 }

@@ -34,7 +34,7 @@ pub(super) enum Float {
 }
 
 impl Float {
-    /// None for types that are not read. Quantised blocks are read as f32.
+    /// Converts a stored type. `None` for unsupported ones; quantised blocks are read as f32.
     pub(super) fn of(held: Held) -> Option<Self> {
         match held {
             Held::Plain(Dtype::F64) => Some(Self::F64),
@@ -89,16 +89,16 @@ pub(super) struct Stored<'a> {
     pub(super) name: &'a str,
     /// Its shape is that of what is read.
     pub(super) info: TensorInfo,
-    /// The element that it begins at: another than the first where it is a part of what is stored.
+    /// Index of its first element; nonzero for a part of a stored tensor.
     pub(super) first: usize,
-    /// What it is read as.
+    /// Type of the stored numbers.
     pub(super) float: Float,
-    /// What its numbers are rounded to.
+    /// Type that its numbers are quantised to.
     pub(super) rounded: Option<GgmlDType>,
 }
 
 impl Stored<'_> {
-    /// All numbers in their stored order.
+    /// Reads all numbers in their stored order.
     pub(super) fn values(&self) -> Result<Vec<f32>> {
         let mut values = vec![0.0; self.info.shape.iter().product()];
         self.fill(0, &mut values)?;
@@ -106,7 +106,7 @@ impl Stored<'_> {
         Ok(values)
     }
 
-    /// All numbers in their stored order, at most so many at a time.
+    /// Reads all numbers in their stored order, at most `most` at a time.
     pub(super) fn blocks(&self, most: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
         let total: usize = self.info.shape.iter().product();
         let mut values = vec![0.0; most.min(total)];
@@ -118,14 +118,14 @@ impl Stored<'_> {
         self.shard.unchanged()
     }
 
-    /// The numbers from element `first` on, by all threads.
+    /// Reads the numbers from element `first` on, with all threads.
     fn fill(&self, first: usize, values: &mut [f32]) -> Result<()> {
         let each = READ / self.float.width();
         let blocks = values.par_chunks_mut(each).enumerate();
         first_error(blocks.map(|(block, values)| self.convert(first + block * each, values)))
     }
 
-    /// Some rows, one after the other. A row that is not there is a programming error and panics.
+    /// Reads some rows, concatenated. Panics if a row does not exist.
     pub(super) fn rows(&self, rows: &[u32]) -> Result<Vec<f32>> {
         let [count, inner] = self.matrix();
         let mut values = vec![0.0; rows.len() * inner];
@@ -140,7 +140,8 @@ impl Stored<'_> {
     /// Writes a matrix `[outer, inner]` into `out [inner, total]`, from column `first` on.
     pub(super) fn transpose(&self, out: &mut [f32], total: usize, first: usize) -> Result<()> {
         let [outer, inner] = self.matrix();
-        let (width, float) = (self.float.width(), self.float);
+        let width = self.float.width();
+        let float = self.float;
         let stride = inner * width;
         let most = (BLOCK / stride.max(1)).max(1).next_multiple_of(TILE_ROWS).min(outer);
         let mut bytes = vec![0; most * stride];
@@ -151,7 +152,8 @@ impl Stored<'_> {
             first_error(pieces.map(|(piece, bytes)| self.read((top * stride + piece * READ) / width, bytes)))?;
             // Lines of `out` that stay at hand while all rows of the block go into them.
             out.par_chunks_mut((TILE_COLUMNS * total).max(1)).enumerate().for_each(|(band, lines)| {
-                let (column, columns) = (band * TILE_COLUMNS, lines.len() / total);
+                let column = band * TILE_COLUMNS;
+                let columns = lines.len() / total;
                 simd::in_widest!({
                     for (index, tile) in bytes.chunks(TILE_ROWS * stride).enumerate() {
                         let mut numbers = [[0.0; TILE_COLUMNS]; TILE_ROWS];
@@ -176,7 +178,7 @@ impl Stored<'_> {
         [self.info.shape.iter().product::<usize>() / inner.max(1), inner]
     }
 
-    /// The numbers from element `first` on, as many as fit.
+    /// Converts the numbers from element `first` on, as many as fit.
     fn convert(&self, first: usize, values: &mut [f32]) -> Result<()> {
         let mut bytes = vec![0; values.len() * self.float.width()];
         self.read(first, &mut bytes)?;
@@ -184,7 +186,7 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// The bytes from element `first` on, as many as fit, if they are of finite numbers.
+    /// Reads the bytes from element `first` on, as many as fit, and checks that the numbers are finite.
     fn read(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         if let Some(dtype) = self.rounded {
             return self.round(dtype, first, bytes);
@@ -211,12 +213,14 @@ impl Stored<'_> {
 }
 
 impl Stored<'_> {
-    /// As [`read`](Self::read), the numbers as the blocks that they stand in would give them back. Rows are whole blocks.
+    /// Reads like [`read`](Self::read), rounded to a quantised type and back. Rows must be whole blocks.
     fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(float) = Float::of(self.info.held) else { return Ok(()) };
         let plain = Stored { rounded: None, float, info: self.info.clone(), ..*self };
-        let (block, count) = (dtype.block_size(), bytes.len() / self.float.width());
-        let (from, to) = (first / block * block, (first + count).next_multiple_of(block));
+        let block = dtype.block_size();
+        let count = bytes.len() / self.float.width();
+        let from = first / block * block;
+        let to = (first + count).next_multiple_of(block);
         let mut values = vec![0.0; to - from];
         plain.convert(from, &mut values)?;
         let values = gguf::rounded(dtype, &values).map_err(|error| error.at(self.shard.place(self.name)))?;
@@ -224,18 +228,22 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// As [`read`](Self::read), of a tensor whose numbers are in blocks, or whose rows stand in another order.
+    /// Reads like [`read`](Self::read) from a tensor that is quantised or whose rows are permuted.
     fn arranged(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
-        let (total, width) = (self.info.shape.iter().product::<usize>(), self.float.width());
+        let total = self.info.shape.iter().product::<usize>();
+        let width = self.float.width();
         let inner = total / self.info.shape.first().copied().unwrap_or(1).max(1);
-        let (mut at, mut left) = (first, bytes);
+        let mut at = first;
+        let mut left = bytes;
         while !left.is_empty() {
-            let (row, column) = (at / inner, at % inner);
+            let row = at / inner;
+            let column = at % inner;
             let (row, most) = match self.info.turns {
                 None => (row, left.len() / width),
                 // Row i of the half j of a head is row 2·i + j of it.
                 Some(rows) => {
-                    let (head, of) = (row / rows * rows, row % rows);
+                    let head = row / rows * rows;
+                    let of = row % rows;
                     (head + of % (rows / 2) * 2 + of / (rows / 2), inner - column)
                 }
             };
@@ -247,13 +255,15 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// The bytes of numbers that stand one after the other in the file.
+    /// Reads the bytes of numbers that are contiguous in the file.
     fn piece(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Held::Blocks(dtype) = self.info.held else {
             return self.shard.read(self.name, &self.info, first * self.float.width(), bytes);
         };
-        let (block, count) = (dtype.block_size(), bytes.len() / self.float.width());
-        let (from, to) = (first / block, (first + count).div_ceil(block));
+        let block = dtype.block_size();
+        let count = bytes.len() / self.float.width();
+        let from = first / block;
+        let to = (first + count).div_ceil(block);
         let mut blocks = Blocks::new(dtype, (to - from) * block);
         self.shard.read(self.name, &self.info, from * dtype.type_size(), blocks.bytes())?;
         let values = blocks.values().map_err(|error| error.at(self.shard.place(self.name)))?;
@@ -263,7 +273,7 @@ impl Stored<'_> {
     }
 }
 
-/// Numbers of f32, each less 1.
+/// Subtracts 1 from each f32.
 fn less_one(bytes: &mut [u8]) {
     bytes.as_chunks_mut().0.iter_mut().for_each(|bytes| *bytes = (f32::from_le_bytes(*bytes) - 1.0).to_le_bytes());
 }
@@ -293,7 +303,7 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
     Ok(Panels::new(out, inner, rows.len()))
 }
 
-/// The first error in the order of the blocks, whichever thread is first.
+/// Returns the first error in the order of the blocks, independent of thread timing.
 fn first_error(blocks: impl IndexedParallelIterator<Item = Result<()>>) -> Result<()> {
     let results: Vec<Result<()>> = blocks.collect();
     results.into_iter().collect()
@@ -313,14 +323,14 @@ mod tests {
     use crate::linalg::panels::product;
     use crate::model::weights::Weights;
 
-    /// A file of one tensor `w`.
+    /// Writes a file with one tensor `w`.
     fn file(folder: &Path, dtype: &str, shape: [usize; 2], bytes: &[u8]) {
         let header = json!({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, bytes.len()]}}).to_string();
         let parts = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), bytes].concat();
         std::fs::write(folder.join("model.safetensors"), parts).unwrap();
     }
 
-    /// Small whole numbers, which every float type holds.
+    /// Returns a small integer, which every float type can represent.
     fn number(index: usize) -> f32 {
         (index % 253) as f32 - 100.0
     }
@@ -335,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn every_float_type_is_read_whole_by_rows_and_transposed_whatever_the_shape() {
+    fn every_dtype_is_read_by_rows_and_transposed() {
         let folder = TempDir::new().unwrap();
         // Less than a tile, ragged tiles, and several blocks of which the last is shorter.
         for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 70_001]] {
@@ -363,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn panels_hold_the_pairs_of_all_rows_whatever_the_float_type_and_shape() {
+    fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
         let folder = TempDir::new().unwrap();
         // Less than a panel, an odd width, and rows of two matrices in one panel.
         for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 7_001]] {
@@ -389,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_number_that_is_not_finite_is_named_whichever_way_it_is_read() {
+    fn first_nonfinite_number_is_named_however_it_is_read() {
         let folder = TempDir::new().unwrap();
         let [outer, inner] = [50, 70_001];
         for (dtype, value) in

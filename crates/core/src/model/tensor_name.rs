@@ -1,4 +1,4 @@
-//! What the tensors of a backbone are called in its weight files.
+//! Names of a backbone's tensors in its weight files.
 
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(crate) const FINAL_NORM: &str = "model.norm.weight";
@@ -14,18 +14,18 @@ pub(crate) const DOWN: &str = "down_proj";
 pub(crate) const MLP: &str = "mlp";
 pub(super) const ROUTER: &str = "mlp.gate";
 
-/// Of a part of a layer.
+/// Returns the tensor name of a layer's part.
 pub(crate) fn name(layer: usize, part: &str) -> String {
     let of = if part.ends_with(".bias") { "" } else { ".weight" };
     format!("model.layers.{layer}.{part}{of}")
 }
 
-/// An expert's MLP.
+/// Returns the tensor prefix of an expert's MLP.
 pub(crate) fn expert(number: usize) -> String {
     format!("{MLP}.experts.{number}")
 }
 
-/// What a projection adds.
+/// Returns the name of a projection's bias.
 pub(crate) fn bias(part: &str) -> String {
     format!("{part}.bias")
 }

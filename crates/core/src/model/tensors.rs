@@ -1,4 +1,4 @@
-//! The tensors of a backbone: which they are, what they are called in the weight files, and their shapes there.
+//! The tensors of a backbone: names in the weight files, and stored shapes.
 //!
 //! The decoder asks for each projection by a name of its own. Where an architecture's files hold several in one tensor
 //! (Phi-3), or call them otherwise (Mixtral), [`checked`] tells the weights where they are.
@@ -30,7 +30,7 @@ pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
     checked(config, folder).map(drop)
 }
 
-/// The weights of a folder, compared with a config as in [`check_weights`].
+/// Opens the weights of a folder and compares them with a config as in [`check_weights`].
 pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
     for of in &config.attachments {
@@ -39,9 +39,11 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
         }
         of.check(config.hidden, &mut weights)?;
     }
-    let (c, vocab, tied) = (config.hidden, config.vocab, config.tied_embeddings);
+    let c = config.hidden;
+    let vocab = config.vocab;
+    let tied = config.tied_embeddings;
     if tied && !weights.holds(EMBEDDING) && weights.holds(HEAD) {
-        // Of tied tables a file may hold either.
+        // A file may hold either of two tied tables.
         weights.call(HEAD, EMBEDDING);
     }
     weights.check(EMBEDDING, &[vocab, c])?;
@@ -80,7 +82,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
     if let Some(rounded) = config.rounded {
         weights.round(rounded_matrices(config, rounded));
-        // What a checkpoint is written from goes by the names in the files.
+        // Checkpoints use the names in the files.
         for layer in 0..config.layers {
             let whole = stored(config, layer).into_iter().filter(|part| part.shape.len() == 2);
             let whole = whole.filter(|part| part.holds.iter().all(|(of, _)| of != ROUTER));
@@ -93,10 +95,11 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
 /// A part of a layer with its shape: matrices `[out, in]`.
 pub(crate) type Part = (String, Vec<usize>);
 
-/// The parts of a layer as the decoder asks for them, with those norms and biases that the architecture has.
+/// Returns the parts of a layer for the decoder, with the norms and biases of the architecture.
 pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
     let c = config.hidden;
-    let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    let q = config.heads * config.head_dim;
+    let kv = config.kv_heads * config.head_dim;
     let mut parts: Vec<Part> = Vec::new();
     let mut add = |part: String, shape: [usize; 2], biased: bool| {
         if biased {
@@ -130,8 +133,7 @@ pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
     parts
 }
 
-/// The matrices of a backbone that are rounded, each by what it is asked for by, and what it is rounded to. Routers stay as
-/// they are: llama.cpp rounds none.
+/// Returns the matrices to quantise, by requested name, and their types. Routers are never quantised, as in llama.cpp.
 fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
     let mut all = vec![(EMBEDDING.to_owned(), to.of(config.hidden, config.tied_embeddings))];
     all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.of(config.hidden, true))));
@@ -142,7 +144,7 @@ fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)>
     all
 }
 
-/// What a backbone's matrices are rounded to, in words; none where they are read as they are stored.
+/// Describes the quantisation of a backbone. `None` if it is read as stored.
 pub fn rounding_told(config: &Config) -> Option<String> {
     let to = config.rounded?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -155,7 +157,7 @@ pub fn rounding_told(config: &Config) -> Option<String> {
 pub(crate) struct StoredPart {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
-    /// What the decoder asks for of it, one below the other, with the rows of each.
+    /// The parts that the decoder requests of it, concatenated, with the rows of each.
     pub(crate) holds: Vec<(String, usize)>,
     /// Which half of a layer it ends: what a map of that half's branch goes into.
     pub(crate) ends: Option<Sublayer>,
@@ -163,7 +165,7 @@ pub(crate) struct StoredPart {
     stacked: Option<(String, Vec<usize>, usize)>,
 }
 
-/// The tensors of a layer as the architecture's weight files hold them.
+/// Returns the tensors of a layer as the architecture's weight files store them.
 pub(crate) fn stored(config: &Config, layer: usize) -> Vec<StoredPart> {
     let parts = parts(config, layer);
     let of = |part: &str| parts.iter().find(|(known, _)| known == part);
@@ -192,7 +194,7 @@ pub(crate) fn stored(config: &Config, layer: usize) -> Vec<StoredPart> {
     stored
 }
 
-/// The half that a projection ends, or what it adds.
+/// Returns the sublayer that a projection or its bias ends.
 fn ends(part: &str) -> Option<Sublayer> {
     let matrix = part.strip_suffix(".bias").unwrap_or(part);
     if matrix == OUTPUT {
@@ -204,7 +206,7 @@ fn ends(part: &str) -> Option<Sublayer> {
 
 type Stacked = Option<(String, Vec<usize>, usize)>;
 
-/// What files call a part of an MLP of experts, and where it stands where all experts are in one tensor.
+/// Returns the file name of a part of a mixture of experts, and its position if all experts are in one tensor.
 fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked) {
     let plain = (part.to_owned(), None);
     let (Some(experts), Some(names)) = (config.experts, config.architecture.experts) else { return plain };
@@ -216,7 +218,9 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
     let own = part.strip_prefix(MLP).and_then(|of| of.strip_prefix(".experts.")).and_then(|of| of.split_once('.'));
     let Some((number, matrix)) = own else { return plain };
     let Ok(index) = number.parse::<usize>() else { return plain };
-    let (c, f, count) = (config.hidden, experts.width, experts.count);
+    let c = config.hidden;
+    let f = experts.width;
+    let count = experts.count;
     let (file, stacked) = match GATED.iter().position(|of| *of == matrix) {
         Some(place) => (place, ("gate_up_proj", vec![count, 2 * f, c], (2 * index + place) * f)),
         None => (2, ("down_proj", vec![count, c, f], index * c)),
@@ -226,7 +230,7 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
     (name, Some((format!("{MLP}.experts.{all}"), shape, first)))
 }
 
-/// What a norm multiplies by, which is not what is stored where the architecture adds 1 to that.
+/// Reads the factors of a norm. They differ from the stored values if the architecture adds 1.
 ///
 /// # Errors
 /// As [`Weights::take`].
@@ -238,8 +242,8 @@ pub(crate) fn norm(config: &Config, weights: &Weights, name: &str, shape: &[usiz
     Ok(values)
 }
 
-/// What embeddings are multiplied by where the architecture scales them: √C, rounded to the type that they are stored in, as
-/// transformers has it of a model that is loaded in that type; of a file of llama.cpp's as that has it, in f32.
+/// Returns the factor of embeddings if the architecture scales them: √C, rounded to the stored type as in transformers, or
+/// in f32 for GGUF files as in llama.cpp.
 pub(crate) fn embedding_factor(config: &Config, weights: &Weights) -> Option<f32> {
     let root = (config.hidden as f64).sqrt() as f32;
     config.architecture.scaled_embedding.then(|| match weights.dtype(EMBEDDING).filter(|_| !weights.is_gguf()) {

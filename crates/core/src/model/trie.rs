@@ -1,4 +1,4 @@
-//! Many programs of one backbone, run together: what they share runs once (design §3).
+//! Runs many programs of one backbone together. Shared steps run once (design §3).
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -7,37 +7,37 @@ use std::time::Instant;
 use super::program::{Content, Program, Step};
 use crate::error::Result;
 
-/// What the trie needs of a model. The decoder is one; tests use a model that only counts.
+/// Operations that the trie needs of a model. The decoder is one; tests use a model that only counts.
 pub trait Model {
     type Batch: ?Sized;
     type Residual;
     type Output;
 
-    /// Is told whose weights ([`Step::weights`]) a step needs that is about to run, and which others come next.
+    /// Announces the weights ([`Step::weights`]) of the next step, and of the one after it.
     fn expect(&self, _now: Option<usize>, _next: Option<usize>) {}
 
-    /// `Step::Embed`.
+    /// Runs `Step::Embed`.
     fn begin(&self, batch: &Self::Batch) -> Result<Self::Residual>;
 
-    /// `Step::Attention`, `Step::Mlp` or `Step::Apply`.
+    /// Runs `Step::Attention`, `Step::Mlp` or `Step::Apply`.
     fn advance(&self, batch: &Self::Batch, step: &Step, state: &Self::Residual) -> Result<Self::Residual>;
 
-    /// The state of those rows alone that the head will look at, where no step to come looks at others.
+    /// Reduces the state to the rows that the head reads, if no later step needs the others.
     fn narrow(&self, _batch: &Self::Batch, state: Self::Residual) -> Result<Self::Residual> {
         Ok(state)
     }
 
-    /// `Step::Head`.
+    /// Runs `Step::Head`.
     fn finish(&self, batch: &Self::Batch, state: &Self::Residual) -> Result<Self::Output>;
 }
 
-/// Is told of every step that ran: calibration's taps and the clocks are observers.
+/// Receives every step that ran. Calibration's taps and timers are observers.
 pub trait Observer<S: ?Sized> {
-    /// A step ran. `state` is what left it, none after the head.
+    /// Is called after a step with its output state, which is `None` after the head.
     fn after(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()>;
 }
 
-/// Nobody is watching.
+/// An observer that does nothing.
 impl<S: ?Sized> Observer<S> for () {
     fn after(&mut self, _: usize, _: Option<&S>, _: f64) -> Result<()> {
         Ok(())
@@ -72,7 +72,7 @@ pub struct Cost {
 }
 
 impl Trie {
-    /// Every program begins with `Embed`; equal prefixes become one path.
+    /// Builds the trie. Every program begins with `Embed`; equal prefixes become one path.
     pub fn new(programs: &[Program]) -> Self {
         let root = TrieNode { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0, narrow: false };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()) };
@@ -95,8 +95,8 @@ impl Trie {
         trie
     }
 
-    /// As [`Self::new`], for programs of which nothing but the head's output is asked for: what follows the last attention
-    /// runs on scored rows only. (An observer would see streams of fewer rows.)
+    /// Builds a trie with [`Self::new`] for programs of which only the head's output is needed: steps after the last
+    /// attention run on scored rows only. (An observer would see fewer rows.)
     pub fn scoring(programs: &[Program]) -> Self {
         let mut trie = Self::new(programs);
         // A node stands before its children.
@@ -122,7 +122,7 @@ impl Trie {
         node
     }
 
-    /// The number of steps that a batch runs.
+    /// Returns the number of steps that a batch runs.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -131,12 +131,12 @@ impl Trie {
         self.paths.is_empty()
     }
 
-    /// The number of programs.
+    /// Returns the number of programs.
     pub fn programs(&self) -> usize {
         self.paths.len()
     }
 
-    /// The nodes that a program passes, in order.
+    /// Returns the nodes of a program, in order.
     pub fn path(&self, program: usize) -> &[usize] {
         &self.paths[program]
     }
@@ -145,21 +145,22 @@ impl Trie {
         &self.nodes[node].step
     }
 
-    /// The nodes that follow one.
+    /// Returns the children of a node.
     pub(super) fn children(&self, node: usize) -> &[usize] {
         &self.nodes[node].children
     }
 
-    /// Each program's part of a quantity measured by node, where a shared node counts in equal parts for all its programs.
+    /// Divides a quantity measured by node among the programs; a shared node counts in equal parts.
     pub fn shares(&self, by_node: &[f64]) -> Vec<f64> {
         let share = |&node: &usize| by_node[node] / self.nodes[node].programs as f64;
         self.paths.iter().map(|path| path.iter().map(share).sum()).collect()
     }
 
-    /// The cost model: what one batch costs, shared and program by program. `of_step` is told whether a step runs on scored
-    /// rows only.
+    /// Computes the cost of a batch, shared and program by program. `of_step` learns whether a step runs on scored rows
+    /// only.
     pub(super) fn cost(&self, of_step: impl Fn(&Step, bool) -> f64) -> Cost {
-        let (mut shared, mut separate) = (0.0, 0.0);
+        let mut shared = 0.0;
+        let mut separate = 0.0;
         for node in &self.nodes {
             let cost = of_step(&node.step, node.narrow);
             shared += cost;
@@ -180,8 +181,8 @@ impl Trie {
         self.run_in(|ready| ready.len() - 1, model, batch, observer)
     }
 
-    /// The same layer by layer, so that the weights of each are needed once: what is at a layer runs before anything goes
-    /// on to the next. Where that would hold more than `most` states, some paths run to their ends before others begin.
+    /// Runs layer by layer, so that the weights of each layer are needed once. If that would hold more than `most` states,
+    /// some paths run to their ends first.
     pub fn run_by_layer<M: Model<Output: Clone>>(
         &self,
         most: usize,
@@ -191,7 +192,7 @@ impl Trie {
     ) -> Result<Vec<Option<M::Output>>> {
         let pick = |ready: &[Ready<M::Residual>]| {
             let held: BTreeSet<*const M::Residual> = ready.iter().map(|of| Rc::as_ptr(&of.state)).collect();
-            // Whoever has a state for itself needs no room for another one.
+            // A state with a single owner is updated in place and needs no space for another.
             let may = |of: &Ready<M::Residual>| held.len() < most || Rc::strong_count(&of.state) == 1;
             let steps = ready.iter().enumerate().filter(|(_, of)| may(of));
             let next = steps.min_by_key(|(_, of)| (self.nodes[of.node].step.weights(), of.node));
@@ -249,7 +250,7 @@ impl Trie {
         ready.extend(children.map(|&node| Ready { node, state: Rc::clone(&state) }));
     }
 
-    /// The weights after `now` that are needed first on the way on from some steps.
+    /// Returns the weights after `now` that are needed first by the steps that follow `steps`.
     fn next(&self, now: Option<usize>, steps: impl Iterator<Item = usize>) -> Option<usize> {
         let of = |mut node: usize| loop {
             match self.nodes[node].step.weights() {
@@ -309,9 +310,10 @@ mod tests {
         }
     }
 
-    /// Dense, and layers 2 and 3 of 6 removed with three recoveries, one of them twice.
+    /// Returns the dense program, and programs without layers 2 and 3 of 6 with three recoveries, one twice.
     fn programs() -> Vec<Program> {
-        let (a, b) = (Operator::diagonal(vec![1.0]).unwrap(), Operator::diagonal(vec![2.0]).unwrap());
+        let a = Operator::diagonal(vec![1.0]).unwrap();
+        let b = Operator::diagonal(vec![2.0]).unwrap();
         let pruned = |operator: Option<&Arc<Operator>>| Program::pruned(6, &[2, 3], |_| operator.cloned());
         vec![Program::dense(6), pruned(None), pruned(Some(&a)), pruned(Some(&b)), pruned(Some(&a))]
     }
@@ -355,7 +357,7 @@ mod tests {
         fn advance(&self, (): &(), step: &Step, _: &Rc<()>) -> Result<Rc<()>> {
             self.weights.borrow_mut().extend(step.weights());
             let mut most = self.most.borrow_mut();
-            // Beside the model's own, and that which comes now.
+            // Counts states besides the model's own and the new one.
             *most = (*most).max(Rc::strong_count(&self.held) - 1);
             Ok(Rc::clone(&self.held))
         }
@@ -365,7 +367,7 @@ mod tests {
         }
     }
 
-    /// How often the weights change while a trie runs, and the most states that are held.
+    /// Counts weight changes while a trie runs, and the maximum number of states held.
     fn changes(programs: &[Program], most: usize) -> (usize, usize) {
         let order = Order::default();
         Trie::new(programs).run_by_layer(most, &order, &(), &mut ()).unwrap();
@@ -382,7 +384,7 @@ mod tests {
         Trie::new(&programs()).run(&depth_first, &(), &mut ()).unwrap();
         let mut weights = depth_first.weights.into_inner();
         weights.dedup();
-        // By hand: layers 0 to 5 and the head, then three times the layers 4 and 5 and the head.
+        // Computed by hand: layers 0 to 5 and the head, then three times layers 4 and 5 and the head.
         assert_eq!(weights.len(), 7 + 3 * 3);
     }
 
@@ -403,8 +405,8 @@ mod tests {
     }
 
     #[test]
-    fn after_the_last_attention_of_all_that_follows_rows_are_left_out() {
-        // The second one lacks the last layer: what is shared with the dense program stays whole.
+    fn rows_after_the_last_needed_attention_are_skipped() {
+        // The second program lacks the last layer. The part shared with the dense program stays complete.
         let operator = Operator::diagonal(vec![1.0]).unwrap();
         let mut programs = vec![Program::dense(6), Program::pruned(6, &[5], |_| Some(Arc::clone(&operator)))];
         programs.push(Program::pruned(6, &[1], |_| None));

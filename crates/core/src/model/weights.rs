@@ -29,7 +29,7 @@ pub struct Weights {
     taken: BTreeSet<String>,
     /// Names that tensors are asked for by → where they are stored, where that is under others.
     stored: BTreeMap<String, Place>,
-    /// What tensors are rounded to as they are read, by the names that they are asked for by.
+    /// Types that tensors are quantised to when they are read, by requested name.
     rounded: BTreeMap<String, GgmlDType>,
 }
 
@@ -59,7 +59,7 @@ impl Weights {
             for name in shard.tensors.keys() {
                 if let Some(first) = holder.insert(name.clone(), position) {
                     let first: &Shard = &shards[first];
-                    return Err(Error::bad_input("a tensor stands in two weight files")
+                    return Err(Error::bad_input("a tensor is in two weight files")
                         .at(format!("tensor {name}"))
                         .found(format!("{} and {}", first.path.display(), shard.path.display())));
                 }
@@ -76,11 +76,13 @@ impl Weights {
             }
         }
         let folder = folder.to_path_buf();
-        let (taken, stored, rounded) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        let taken = BTreeSet::new();
+        let stored = BTreeMap::new();
+        let rounded = BTreeMap::new();
         Ok(Self { folder, shards, holder, taken, stored, rounded })
     }
 
-    /// The paths of the weight files (for hashing).
+    /// Returns the paths of the weight files, for hashing.
     pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         Ok(files_of(folder)?.0)
     }
@@ -95,29 +97,29 @@ impl Weights {
         Ok(())
     }
 
-    /// From now on the tensor `stored` is asked for as `name`.
+    /// Makes the tensor `stored` available as `name`.
     pub(super) fn call(&mut self, stored: &str, name: &str) {
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows: None });
     }
 
-    /// From now on the rows of the tensor `stored` of that shape, from `first` on, are asked for as `name`: as many as are
-    /// asked for then.
+    /// Makes rows of the tensor `stored` of that shape, from `first` on, available as `name`. Each request sets the number
+    /// of rows.
     pub(super) fn call_rows(&mut self, stored: &str, shape: &[usize], first: usize, name: &str) {
         let rows = Some(Rows { shape: shape.to_vec(), first });
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows });
     }
 
-    /// From now on these matrices, by what they are asked for by, are rounded to those types when they are read.
+    /// Quantises these matrices, by requested name, to the given types when they are read.
     pub(super) fn round(&mut self, matrices: Vec<(String, GgmlDType)>) {
         self.rounded.extend(matrices);
     }
 
-    /// Whether the files have a tensor of that name.
+    /// Returns whether the files have a tensor of that name.
     pub(super) fn holds(&self, name: &str) -> bool {
         self.holder.contains_key(name)
     }
 
-    /// The tensors that were checked: what each is asked for as, its name in its file, and that file.
+    /// Iterates over the checked tensors: requested name, name in the file, and file.
     pub(super) fn taken(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
         self.taken.iter().filter_map(|stored| {
             let whole = |(_, of): &(&String, &Place)| of.rows.is_none() && of.stored == *stored;
@@ -130,7 +132,7 @@ impl Weights {
         self.stored.get(name).map_or(name, |of| of.stored.as_str())
     }
 
-    /// The type that a tensor is stored in, or read as where its file holds it in blocks or it is rounded to such; none where there is no such tensor.
+    /// Returns the type that a tensor is stored in, or read as if it is quantised. `None` if it does not exist.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
         if self.rounded.contains_key(name) {
             return Some(Dtype::F32);
@@ -142,12 +144,12 @@ impl Weights {
         })
     }
 
-    /// Whether they are a file of llama.cpp's.
+    /// Returns whether the weights are a GGUF file.
     pub(super) fn is_gguf(&self) -> bool {
         is_gguf(&self.folder)
     }
 
-    /// One tensor as f32, whatever float type the file stores.
+    /// Reads a tensor as f32 from any float type.
     ///
     /// # Errors
     /// The tensor is missing, of another shape or of no float type, or holds a value that is not finite, or its file
@@ -156,7 +158,7 @@ impl Weights {
         self.locate(name, shape)?.values()
     }
 
-    /// The same at most so many numbers at a time, in their stored order.
+    /// Reads a tensor in its stored order, at most `most` numbers at a time.
     ///
     /// # Errors
     /// As [`Self::take`], and what `each` reports.
@@ -170,7 +172,7 @@ impl Weights {
         self.locate(name, shape)?.blocks(most, each)
     }
 
-    /// Some rows of a matrix as f32, one after the other.
+    /// Reads some rows of a matrix as f32, concatenated.
     ///
     /// # Errors
     /// As [`Self::take`]; only what is read can be found not finite. A row beyond the last is a programming error.
@@ -178,7 +180,7 @@ impl Weights {
         self.locate(name, &shape)?.rows(rows)
     }
 
-    /// Stored matrices `[outer, inner]` as one `[inner, Σ outer]` in f32: name and `outer` of each.
+    /// Reads stored matrices `[outer, inner]` as one `[inner, Σ outer]` in f32, given by name and `outer`.
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -193,8 +195,8 @@ impl Weights {
         Ok(out)
     }
 
-    /// Stored matrices `[outer, inner]` as panels of one `[inner, Σ outer]`: name and `outer` of each. What is stored in
-    /// another type is converted, or rounded.
+    /// Reads stored matrices `[outer, inner]` as panels of one `[inner, Σ outer]`, given by name and `outer`. Other types
+    /// are converted or rounded.
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -221,7 +223,8 @@ impl Weights {
         }
         let inner = shape.last().copied().unwrap_or(1);
         let first = rows.map_or(0, |rows| rows.first) * inner;
-        let (asked, there) = (shape.iter().product::<usize>(), whole.iter().product::<usize>());
+        let asked = shape.iter().product::<usize>();
+        let there = whole.iter().product::<usize>();
         if whole.last() != shape.last() || first + asked > there {
             return Err(Error::job("rows are asked for that a tensor has not").at(shard.place(name)));
         }
@@ -264,7 +267,7 @@ impl Weights {
 /// Tensor name → shard file, as an index lists them.
 type ShardIndex = Vec<(String, String)>;
 
-/// The weight files of a folder, and the index's entries where there is one.
+/// Returns the weight files of a folder, and the index, if there is one.
 fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
     if is_gguf(folder) {
         return Ok((vec![folder.to_owned()], None));
@@ -302,7 +305,7 @@ fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
         if !Path::new(file).components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(Error::bad_input("the index names a file outside its folder")
                 .at(place)
-                .expected("the name of a shard beside the index")
+                .expected("the name of a shard next to the index")
                 .found(format!("`{file}`")));
         }
         if !folder.join(file).is_file() {

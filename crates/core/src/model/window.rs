@@ -7,10 +7,10 @@ use super::architecture::{Architecture, SlidingWindow};
 use super::entries::Entries;
 use crate::error::Result;
 
-/// As long as a context may be.
-pub(super) const MOST_TOKENS: usize = 1 << 30;
+/// Upper bound of a context length.
+pub(super) const MAX_TOKENS: usize = 1 << 30;
 
-/// What transformers takes where a config is silent.
+/// transformers' default width.
 const WIDTH: usize = 4096;
 const FIRST_LAYER: usize = 28;
 
@@ -21,7 +21,7 @@ const LAYERS: &str = "layer_types";
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// The window of each layer; `rotated` says which have a rotary embedding.
+/// Returns the window of each layer; `rotated` says which have a rotary embedding.
 ///
 /// # Errors
 /// A window that the architecture has not in transformers; a wrong entry.
@@ -57,7 +57,7 @@ pub(super) fn of(
         }
         SlidingWindow::Always => {
             let window = width(entries, notes)?;
-            // transformers reads neither of the other entries here: what they ask for beside it, nobody would compute.
+            // transformers ignores the other entries here, so a config that sets them is rejected.
             if let Some(found) = entries.get(SWITCH).filter(|_| switch != Some(window.is_some())) {
                 return refused(SWITCH, found, &format!("what `{KEY}` says: null is no window"));
             }
@@ -74,7 +74,7 @@ pub(super) fn of(
             // 0 is a number of layers too.
             let first = match entries.get(FIRST) {
                 Some(zero) if zero.as_u64() == Some(0) => 0,
-                Some(_) => entries.count(FIRST, MOST_TOKENS)?,
+                Some(_) => entries.count(FIRST, MAX_TOKENS)?,
                 None => taken(FIRST, FIRST_LAYER, notes),
             };
             Ok((0..layers).map(|layer| width.filter(|_| layer >= first)).collect())
@@ -85,9 +85,9 @@ pub(super) fn of(
         }
         SlidingWindow::Patterned { every, key } => {
             // Its masks are made whatever the layers ask for: transformers takes no null.
-            let width = entries.count(KEY, MOST_TOKENS)?;
+            let width = entries.count(KEY, MAX_TOKENS)?;
             let named = key.and_then(|key| Some(key).filter(|key| entries.get(key).is_some()));
-            let every = named.map_or(Ok(every), |key| entries.count(key, MOST_TOKENS))?;
+            let every = named.map_or(Ok(every), |key| entries.count(key, MAX_TOKENS))?;
             let sliding = |layer: usize| match &kinds {
                 Some(kinds) => is_sliding(kinds[layer]),
                 None => !(layer + 1).is_multiple_of(every),
@@ -95,7 +95,7 @@ pub(super) fn of(
             Ok((0..layers).map(|layer| sliding(layer).then_some(width)).collect())
         }
         SlidingWindow::Unrotated => {
-            let width = entries.optional_count(KEY, MOST_TOKENS)?.filter(|_| switch == Some(true));
+            let width = entries.optional_count(KEY, MAX_TOKENS)?.filter(|_| switch == Some(true));
             match &kinds {
                 Some(kinds) => by_kind(kinds, width, &format!("{FULL}, or `{SWITCH}: true` and a `{KEY}`")),
                 None => Ok(rotated.iter().map(|rotated| width.filter(|_| !rotated)).collect()),
@@ -104,22 +104,22 @@ pub(super) fn of(
     }
 }
 
-/// `layer_types` of layers with such windows.
+/// Returns `layer_types` for layers with these windows.
 pub(crate) fn layer_types(windows: impl Iterator<Item = Option<usize>>) -> Value {
     windows.map(|window| if window.is_some() { SLIDING } else { FULL }).collect::<Vec<_>>().into()
 }
 
-/// The first layer that has a window, where a config of an architecture tells by one number which layers have windows, or
-/// leaves it to the number that transformers takes.
+/// Returns the first layer with a window, if a config describes windows by one number, or leaves it to transformers'
+/// default.
 pub(crate) fn first_window(config: &Map<String, Value>, architecture: &Architecture) -> Option<u64> {
     let switched = architecture.window == SlidingWindow::Switched && config.get(SWITCH) == Some(&Value::Bool(true));
     config.get(FIRST).and_then(Value::as_u64).or(switched.then_some(FIRST_LAYER as u64))
 }
 
-/// Null is none.
+/// Parses a window width. Null means none.
 fn width(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Option<usize>> {
     match entries.map.get(KEY) {
-        Some(_) => entries.optional_count(KEY, MOST_TOKENS),
+        Some(_) => entries.optional_count(KEY, MAX_TOKENS),
         None => Ok(Some(taken(KEY, WIDTH, notes))),
     }
 }
@@ -129,7 +129,7 @@ fn taken(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
     value
 }
 
-/// `layer_types`, where the config has it: a name for each layer, each of which is known.
+/// Parses `layer_types`, if the config has it: a known name for each layer.
 fn kinds<'a>(entries: &Entries<'a>, layers: usize) -> Result<Option<Vec<&'a Value>>> {
     let Some(value) = entries.get(LAYERS) else { return Ok(None) };
     let Some(kinds) = value.as_array().filter(|kinds| kinds.len() == layers) else {
@@ -159,7 +159,8 @@ mod tests {
     /// Expected: `config.sliding_window` and `config.layer_types` of transformers 5.23.0 on three layers.
     #[test]
     fn a_window_is_where_transformers_has_it() {
-        let (full, all) = (vec![None; 3], vec![Some(8); 3]);
+        let full = vec![None; 3];
+        let all = vec![Some(8); 3];
         for (model_type, entries, expected) in [
             ("mistral", json!({"sliding_window": 8}), all.clone()),
             ("mistral", json!({"sliding_window": null}), full.clone()),

@@ -92,9 +92,10 @@ impl Boundary<'_> {
         sums.finish()
     }
 
-    /// Whether two sequences are known to share tokens of their text.
+    /// Returns whether two sequences are known to share tokens of their text.
     pub fn overlap(&self, one: usize, other: usize) -> bool {
-        let (one, other) = (self.starts.get(one), self.starts.get(other));
+        let one = self.starts.get(one);
+        let other = self.starts.get(other);
         one.zip(other).is_some_and(|(a, b)| a.document == b.document && a.token.abs_diff(b.token) < self.length())
     }
 
@@ -312,14 +313,18 @@ pub(super) mod tests {
             method: &dyn crate::recovery::Recovery,
         ) -> Result<Solution> {
             let span = Span { start, end };
-            let (backbone, activations) = (&self.engine, &self.activations);
+            let backbone = &self.engine;
+            let activations = &self.activations;
             method.solve(&Boundary { backbone, activations, span, fitted: self.fitted, earlier, starts: &self.starts })
         }
 
         /// Returns the reasons of [`degenerate`](crate::recovery::degenerate) at `[start, end)`.
         pub(in crate::recovery) fn degenerate(&self, (start, end): (usize, usize)) -> Vec<String> {
-            let (backbone, activations, starts) = (&self.engine, &self.activations, &self.starts);
-            let (span, fitted) = (Span { start, end }, self.fitted);
+            let backbone = &self.engine;
+            let activations = &self.activations;
+            let starts = &self.starts;
+            let span = Span { start, end };
+            let fitted = self.fitted;
             let boundary = Boundary { backbone, activations, span, fitted, earlier: &[], starts };
             crate::recovery::degenerate(&boundary).unwrap()
         }

@@ -217,7 +217,7 @@ impl Split {
     }
 }
 
-/// Whether a window is held out: every fourth, or the last of fewer than four.
+/// Returns whether a window is held out: every fourth, or the last of fewer than four.
 fn is_held_out(window: usize, windows: usize) -> bool {
     (window + 1).is_multiple_of(HOLDOUT_STRIDE) || (windows < HOLDOUT_STRIDE && window + 1 == windows)
 }
@@ -285,8 +285,8 @@ mod tests {
 
     #[test]
     fn overlapping_windows_take_no_part_in_the_ridge_choice() {
-        // As above, but one of the three windows with Δ = 2 overlaps the held-out one. If it counted, the mean eigenvalue
-        // would not be the best candidate.
+        // Like the test above, but one of the three windows with Δ = 2 overlaps the held-out one. If it counted, the
+        // mean eigenvalue would not be the best candidate.
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0; 8]), (2, &[3.0, 3.0, 2.0, 2.0, 3.0, 3.0, 2.0, 2.0])];
         let at = |token| Start { document: 0, token };
         let mut written = Written::new(1, 4, &streams);

@@ -58,7 +58,7 @@ struct LinearPatchOptions {
 
 /// `W = diag(d)`, or `W = H·diag(d)·Hᵀ` with `d` measured on `X·H`.
 ///
-/// As in the reference code:
+/// Same as in the reference code:
 ///
 /// - by region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`;
 /// - layer by layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens, of the unrotated `X` even for `rotate`;
@@ -238,7 +238,8 @@ mod tests {
             let matrix = rotated(&vec![3.0; channels]);
             let uneven = rotated(&(0..channels).map(|i| i as f32).collect::<Vec<_>>());
             for (at, v) in matrix.iter().enumerate() {
-                let (i, j) = (at / channels, at % channels);
+                let i = at / channels;
+                let j = at % channels;
                 assert!((v - if i == j { 3.0 } else { 0.0 }).abs() < 1e-5, "{channels}: {v} at {i}, {j}");
                 assert!((uneven[at] - uneven[j * channels + i]).abs() < 1e-5, "{channels}: asymmetry at {i}, {j}");
             }
@@ -250,7 +251,7 @@ mod tests {
         let mut ratios = Ratios::new(1);
         ratios.add(&[1.0], &[2.0]);
         ratios.add(&[100.0], &[400.0]);
-        // By hand: the mean of 2 and 4; and 402 / 101.
+        // Computed by hand: the mean of 2 and 4; and 402 / 101.
         assert_eq!(ratios.mean_over_sequences(), (vec![3.0], Vec::new()));
         assert!((ratios.over_tokens(2.0)[0] - 402.0 / 101.0).abs() < 1e-6);
     }

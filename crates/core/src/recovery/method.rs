@@ -16,13 +16,13 @@ pub trait Recovery: Send + Sync {
         Ok(())
     }
 
-    /// Whether the method puts an operator at the cut.
+    /// Returns whether the method puts an operator at the cut.
     fn repairs(&self) -> bool {
         true
     }
 
-    /// Whether the operator can be trained further ([`crate::distill`]).
-    /// Requires one operator per region, on the residual stream.
+    /// Returns whether the operator can be trained further ([`crate::distill`]). Requires one operator per region, on the
+    /// residual stream.
     fn tunable(&self) -> bool {
         false
     }

@@ -26,7 +26,7 @@ use crate::deviation::PruneCase;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
-use crate::quantity::MOST_TOKENS;
+use crate::quantity::MAX_TOKENS;
 
 pub use boundary::{Boundary, Repair, Solution, Span, System, degenerate};
 use method::RecoveryEntry;
@@ -84,8 +84,8 @@ fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     if finetune.sequences == 0 || finetune.length < 2 {
         return Err(wrong(value.to_string()).expected("a sequence or more, of two tokens or more"));
     }
-    if finetune.sequences.saturating_mul(finetune.length) > MOST_TOKENS {
-        return Err(wrong(value.to_string()).expected(format!("sequences × length of {MOST_TOKENS} or less")));
+    if finetune.sequences.saturating_mul(finetune.length) > MAX_TOKENS {
+        return Err(wrong(value.to_string()).expected(format!("sequences × length of {MAX_TOKENS} or less")));
     }
     Ok(Some(finetune))
 }
@@ -95,7 +95,7 @@ fn tunable() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().filter(|entry| is_tunable(entry)).map(|entry| entry.shown.name)
 }
 
-/// Whether the method, with default options, has an operator that can be trained.
+/// Returns whether the method, with default options, has an operator that can be trained.
 fn is_tunable(entry: &RecoveryEntry) -> bool {
     entry.build(&Options::new()).is_ok_and(|recovery| recovery.tunable())
 }
@@ -156,7 +156,7 @@ pub fn heading(name: &str) -> String {
     }
 }
 
-/// Whether a recovery is the paper's own method.
+/// Returns whether a recovery is the paper's own method.
 pub fn is_ours(name: &str) -> bool {
     appearance(name).is_some_and(|shown| shown.ours)
 }

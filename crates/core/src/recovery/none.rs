@@ -15,7 +15,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE,
     .label("Pruned")
     .style(Style::new(Hue::Grey, Marker::Cross, Dash::Dashed));
 
-/// Nothing: the layers are removed.
+/// The layers are only removed.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct None {}

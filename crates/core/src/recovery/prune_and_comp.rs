@@ -124,7 +124,8 @@ impl Recovery for PruneAndComp {
         let ends_in_norm = boundary.backbone.config().ends_in_norm(Sublayer::Mlp);
         match self.granularity {
             Granularity::Scalar => {
-                let (pre, post) = (pre.iter().sum::<f64>(), post.iter().sum::<f64>());
+                let pre = pre.iter().sum::<f64>();
+                let post = post.iter().sum::<f64>();
                 if pre == 0.0 {
                     return Err(Error::job("the residual stream before the region is zero").at(NAME));
                 }

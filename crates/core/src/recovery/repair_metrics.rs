@@ -57,7 +57,8 @@ impl RepairMetrics {
                         residual += e * e;
                     }
                 }
-                let (pre, post) = (boundary.pre(block.clone())?, boundary.post(block.clone())?);
+                let pre = boundary.pre(block.clone())?;
+                let post = boundary.post(block.clone())?;
                 delta_square +=
                     pre.iter().zip(post).map(|(&pre, &post)| (f64::from(post) - f64::from(pre)).powi(2)).sum::<f64>();
                 rows += block.len();
@@ -97,7 +98,8 @@ fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
 /// Computes `X̂ − X_post` of some rows, `[rows, C]`. Forms differences before products to avoid cancellation.
 fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>) -> Result<Vec<f64>> {
     let channels = boundary.channels();
-    let (pre, post) = (boundary.pre(rows.clone())?, boundary.post(rows.clone())?);
+    let pre = boundary.pre(rows.clone())?;
+    let post = boundary.post(rows.clone())?;
     match repair {
         // X̂ is X_pre plus a product: the errors are X_pre·M − Δ and A·M − Δ.
         Repair::Cut => Ok(less(pre, post)),
@@ -127,7 +129,8 @@ fn less(x: &[f32], y: &[f32]) -> Vec<f64> {
 /// Computes `sum + x·m`.
 fn plus_product(mut sum: Vec<f64>, x: &[f64], m: &[f64], channels: usize) -> Vec<f64> {
     let rows = x.len() / channels;
-    let (x, m) = (MatrixView::rows(x, rows, channels), MatrixView::rows(m, channels, channels));
+    let x = MatrixView::rows(x, rows, channels);
+    let m = MatrixView::rows(m, channels, channels);
     gemm_parallel(MatrixViewMut::rows(&mut sum, rows, channels), Update::Add, x, m);
     sum
 }

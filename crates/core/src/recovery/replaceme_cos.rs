@@ -56,7 +56,7 @@ enum TokenOrder {
 }
 
 impl Default for Cosine {
-    /// The official implementation's values.
+    /// Returns the official implementation's values.
     fn default() -> Self {
         Self {
             learning_rate: 1e-4,
@@ -183,7 +183,8 @@ impl BatchStep {
     ///
     /// For `p = A·T` of one token: `∂cos/∂p = y/(‖p‖‖y‖) − cos·p/‖p‖²`, and `∂p/∂T = Aᵀ`.
     fn loss_and_gradient(&mut self, map: &[f32]) -> f64 {
-        let (c, rows) = (self.channels, self.branch.len() / self.channels);
+        let c = self.channels;
+        let rows = self.branch.len() / self.channels;
         let branch = MatrixView::rows(&self.branch, rows, c);
         gemm_parallel(
             MatrixViewMut::rows(&mut self.mapped, rows, c),
@@ -211,7 +212,8 @@ fn cosine_to_gradient(mapped: &mut [f32], target: &[f32], rows: usize) -> f64 {
     let mut pp = 0.0f64;
     let mut yy = 0.0f64;
     for (&p, &y) in mapped.iter().zip(target) {
-        let (p, y) = (f64::from(p), f64::from(y));
+        let p = f64::from(p);
+        let y = f64::from(y);
         dot += p * y;
         pp += p * p;
         yy += y * y;

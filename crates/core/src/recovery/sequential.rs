@@ -42,7 +42,8 @@ impl Recovery for Sequential {
         } else {
             let mut sums = boundary.sums();
             for sequence in 0..boundary.fitted {
-                let (repaired, post) = (boundary.repaired(sequence)?, boundary.post(boundary.sequence(sequence))?);
+                let repaired = boundary.repaired(sequence)?;
+                let post = boundary.post(boundary.sequence(sequence))?;
                 sums.add_difference(&repaired.values()?, post)?;
             }
             sums.finish()?

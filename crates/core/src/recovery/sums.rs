@@ -170,7 +170,8 @@ mod tests {
     #[test]
     fn cpu_continues_when_the_device_is_out_of_memory() {
         let c = 12;
-        let (x, y) = (rows(40 * c, 71), rows(40 * c, 90));
+        let x = rows(40 * c, 71);
+        let y = rows(40 * c, 90);
         let mut sums = Sums::new(c, Some(Device::Cpu));
         sums.add_difference(&x, &y).unwrap();
         let full = Error::job("a tensor operation failed").found("CUDA_ERROR_OUT_OF_MEMORY");
@@ -179,7 +180,8 @@ mod tests {
         let mut here = NormalEquations::new(c);
         here.add_difference(&x, &y);
         here.add_difference(&y, &x);
-        let (found, expected) = (sums.finish().unwrap().solve(1e-6).unwrap(), here.solve(1e-6).unwrap());
+        let found = sums.finish().unwrap().solve(1e-6).unwrap();
+        let expected = here.solve(1e-6).unwrap();
         assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-10));
         let other = Error::job("a tensor operation failed").found("unspecified launch failure");
         assert!(

@@ -13,14 +13,13 @@ pub struct Stratified {
     pub freedom: f64,
 }
 
-/// So many items of average spread stand in each stratum beside its own: of a few items that happen to be alike nothing is
-/// concluded.
+/// Weight of the pooled variance in each stratum, in items. Prevents conclusions from a few equal items.
 const SMOOTHING: f64 = 5.0;
 
 impl Stratified {
-    /// Of the values of each stratum. With T strata of nₜ values, sums of squares SSₜ about their means and the pooled variance
-    /// s̄² = ΣSSₜ / Σ(nₜ − 1): error² = Σ s²ₜ / (nₜ T²) with s²ₜ = (SSₜ + 5 s̄²) / (nₜ + 4). None where a stratum is empty or all
-    /// have a single value.
+    /// Estimates the mean over strata. With T strata of nₜ values, sums of squares SSₜ about their means and the pooled
+    /// variance s̄² = ΣSSₜ / Σ(nₜ − 1): error² = Σ s²ₜ / (nₜ T²) with s²ₜ = (SSₜ + 5 s̄²) / (nₜ + 4). `None` if a stratum
+    /// is empty or all have a single value.
     pub fn of<S: AsRef<[f64]>>(strata: &[S]) -> Option<Self> {
         let moments = |values: &[f64]| {
             let count = values.len() as f64;
@@ -28,7 +27,8 @@ impl Stratified {
             (count, mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>())
         };
         let strata: Vec<(f64, f64, f64)> = strata.iter().map(|values| moments(values.as_ref())).collect();
-        let (weight, freedom) = (1.0 / strata.len() as f64, strata.iter().map(|(count, ..)| count - 1.0).sum::<f64>());
+        let weight = 1.0 / strata.len() as f64;
+        let freedom = strata.iter().map(|(count, ..)| count - 1.0).sum::<f64>();
         if strata.iter().any(|(count, ..)| *count == 0.0) || freedom < 1.0 {
             return None;
         }
@@ -43,25 +43,25 @@ impl Stratified {
         })
     }
 
-    /// The same of the differences `a − b` of pairs.
+    /// Estimates the mean of the differences `a − b` of pairs.
     pub fn paired<S: AsRef<[f64]>>(a: &[S], b: &[S]) -> Option<Self> {
         let of = |(a, b): (&S, &S)| -> Vec<f64> { a.as_ref().iter().zip(b.as_ref()).map(|(a, b)| a - b).collect() };
         Self::of(&a.iter().zip(b).map(of).collect::<Vec<_>>())
     }
 
-    /// The two-sided p of the mean being zero; 1 where nothing varies, of which nothing is concluded.
+    /// Computes the two-sided p of the mean being zero; 1 if nothing varies.
     pub fn p(&self) -> f64 {
         if self.error > 0.0 { two_sided(self.mean / self.error, self.freedom) } else { 1.0 }
     }
 
-    /// Half the width of the interval that holds the mean with this confidence, such as 0.95.
+    /// Computes half the width of the confidence interval of the mean, for a confidence such as 0.95.
     pub fn half_width(&self, confidence: f64) -> f64 {
         self.error * critical(1.0 - confidence, self.freedom)
     }
 }
 
-/// Which of some tests reject with the chance `level` of any false rejection (Holm 1979): the least p is held against
-/// level / m, the next against level / (m − 1), and so on until one does not reject.
+/// Returns which tests reject with family-wise error rate `level` (Holm 1979): the smallest p is compared with level / m,
+/// the next with level / (m − 1), until one does not reject.
 pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));
@@ -75,8 +75,8 @@ pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
     rejected
 }
 
-/// P(|T| ≥ |t|) of Student's t with so many degrees of freedom: the incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²)
-/// (Abramowitz and Stegun 26.7.1).
+/// Computes P(|T| ≥ |t|) of Student's t: the incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²) (Abramowitz and
+/// Stegun 26.7.1).
 pub fn two_sided(t: f64, freedom: f64) -> f64 {
     if t.is_nan() || freedom.is_nan() || freedom <= 0.0 {
         return f64::NAN;
@@ -89,9 +89,10 @@ pub fn two_sided(t: f64, freedom: f64) -> f64 {
     incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + square), square / (freedom + square))
 }
 
-/// The t at which the two-sided p is `p`: by halving, to the last digits that matter.
+/// Computes the t whose two-sided p is `p`, by bisection.
 fn critical(p: f64, freedom: f64) -> f64 {
-    let (mut low, mut high) = (0.0, 1.0);
+    let mut low = 0.0;
+    let mut high = 1.0;
     while two_sided(high, freedom) > p && high < 1e12 {
         high *= 2.0;
     }
@@ -102,7 +103,8 @@ fn critical(p: f64, freedom: f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// I_x(a, b), where y = 1 − x, by the continued fraction on the side where it converges (A&S 26.5.8, evaluated after Lentz).
+/// Computes I_x(a, b), with y = 1 − x, by the continued fraction on its converging side (A&S 26.5.8, evaluated by Lentz'
+/// method).
 fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -143,9 +145,10 @@ fn fraction(a: f64, b: f64, x: f64) -> f64 {
     value
 }
 
-/// ln Γ(x) for x > 0: Stirling's series from 16 on, which the recurrence leads to.
+/// Computes ln Γ(x) for x > 0 by Stirling's series from 16 on, and the recurrence below.
 fn ln_gamma(x: f64) -> f64 {
-    let (mut x, mut product) = (x, 1.0);
+    let mut x = x;
+    let mut product = 1.0;
     while x < 16.0 {
         product *= x;
         x += 1.0;
@@ -188,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn every_stratum_weighs_the_same_and_borrows_spread_from_the_others() {
-        // By hand: means 0.5 and 1, so 0.75. SS = 1 and 0, freedom 3 + 1 = 4, pooled 0.25.
+    fn strata_have_equal_weight_and_share_variance() {
+        // Computed by hand: means 0.5 and 1, so 0.75. SS = 1 and 0, freedom 3 + 1 = 4, pooled 0.25.
         let found = Stratified::of(&[vec![1.0, 0.0, 1.0, 0.0], vec![1.0, 1.0]]).unwrap();
         let variances: [f64; 2] = [(1.0 + 5.0 * 0.25) / 8.0 / 4.0 / 4.0, (5.0 * 0.25) / 6.0 / 2.0 / 4.0];
         assert_eq!((found.mean, found.freedom), (0.75, 4.0));
@@ -206,7 +209,7 @@ mod tests {
 
     #[test]
     fn holm_stops_at_the_first_that_does_not_reject() {
-        // By hand: 0.01 ≤ 0.05/4, 0.016 ≤ 0.05/3, 0.03 > 0.05/2.
+        // Computed by hand: 0.01 ≤ 0.05/4, 0.016 ≤ 0.05/3, 0.03 > 0.05/2.
         assert_eq!(holm(&[0.03, 0.01, 0.016, 0.9], 0.05), [false, true, true, false]);
         assert_eq!(holm(&[0.04, f64::NAN], 0.05), [false, false]);
         assert_eq!(holm(&[0.01, f64::NAN], 0.05), [true, false]);

@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 /// A part of the file with an entry for each task.
 type ExportPart<'a> = (&'a str, &'a dyn Fn(&TaskResult) -> Value);
 
-/// A results file as lm-eval would write it: `results.<task>."acc,none"` and so on, `versions`, `n-shot`, `n-samples`,
-/// `higher_is_better`, `group_subtasks`, `configs` and `config`. `config` is the caller's record of the model and the
-/// run, and stands there unchanged. `none` in the keys is the name of a filter: there is none.
+/// Builds a results file as lm-eval writes it: `results.<task>."acc,none"` and so on, `versions`, `n-shot`, `n-samples`,
+/// `higher_is_better`, `group_subtasks`, `configs` and `config`. `config` is the caller's record of model and run. `none`
+/// in the keys means no filter.
 ///
 /// # Errors
 /// When a task is there twice: the layout has one place for it.
@@ -47,7 +47,8 @@ fn values(result: &TaskResult) -> Value {
     values.insert("alias".to_owned(), json!(name));
     values.insert("sample_len".to_owned(), json!(result.effective));
     for metric in result.task.metrics {
-        let (measure, metric) = (result.measure(*metric), metric.name());
+        let measure = result.measure(*metric);
+        let metric = metric.name();
         values.insert(format!("{metric},none"), json!(measure.value));
         // The harness' word for a standard error that cannot be told.
         values.insert(format!("{metric}_stderr,none"), measure.stderr.map_or(json!("N/A"), |stderr| json!(stderr)));

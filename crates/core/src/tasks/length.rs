@@ -6,13 +6,13 @@ use crate::error::{Error, Result};
 
 /// Where a `config.json` says it, in this order.
 const KEYS: [&str; 3] = ["n_positions", "max_position_embeddings", "n_ctx"];
-/// What the harness takes when nobody says.
+/// The harness' default.
 const DEFAULT: usize = 2048;
 /// From here on a tokenizer's length only means that there is none: the library writes int(1e30).
 const ENDLESS: f64 = 1e30;
 
-/// The greatest length of an input in tokens, as the harness finds it: the model's `config.json` (its `text_config` if it
-/// has one), else `model_max_length` of its `tokenizer_config.json`, else 2048.
+/// Returns the maximum input length in tokens, as the harness determines it: the model's `config.json` (its `text_config`
+/// if present), else `model_max_length` of `tokenizer_config.json`, else 2048.
 ///
 /// # Errors
 /// A length that is not a whole number from 1.
@@ -27,7 +27,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     let Some((key, value)) = said else { return Ok(DEFAULT) };
     let length = value.as_u64().and_then(|length| usize::try_from(length).ok()).filter(|length| *length > 0);
     // The harness reads such a number as endless; what is longer than any text is.
-    let length = length.map(|length| length.min(MOST));
+    let length = length.map(|length| length.min(MAX_LENGTH));
     length.ok_or_else(|| {
         Error::bad_input(format!("the model's length `{key}` cannot be used"))
             .expected("a whole number from 1")
@@ -36,7 +36,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
 }
 
 /// More tokens than any text here has; sums with it do not wrap.
-const MOST: usize = 1 << 30;
+const MAX_LENGTH: usize = 1 << 30;
 
 #[cfg(test)]
 mod tests {
@@ -57,7 +57,7 @@ mod tests {
             (json!({}), Some(&tokenizer), 512),
             (json!({}), Some(&endless), 2048),
             (json!({}), None, 2048),
-            (json!({"n_ctx": u64::MAX}), None, MOST),
+            (json!({"n_ctx": u64::MAX}), None, MAX_LENGTH),
         ] {
             assert_eq!(max_length(&config, tokenizer).unwrap(), wanted, "{config}");
         }

@@ -3,32 +3,32 @@
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::quantity::{self, MOST};
+use crate::quantity::{self, MAX};
 
 /// The first n documents, or a part of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DocumentLimit(f64);
 
 impl DocumentLimit {
-    /// A whole number from 1 is that many documents; a number between 0 and 1 is that part of them.
+    /// Parses a limit: an integer from 1 is a number of documents, a number below 1 a fraction of them.
     ///
     /// # Errors
     /// Any other number, and more than anyone counts.
     pub fn new(value: f64) -> Result<Self> {
         let part = value > 0.0 && value < 1.0;
-        let count = value >= 1.0 && value <= MOST as f64 && value.fract() == 0.0;
+        let count = value >= 1.0 && value <= MAX as f64 && value.fract() == 0.0;
         if part || count {
             return Ok(Self(value));
         }
         Err(Error::bad_input("the limit of documents cannot be used").expected(EXPECTED).found(value))
     }
 
-    /// As it was written.
+    /// Returns the limit as written.
     pub fn value(self) -> f64 {
         self.0
     }
 
-    /// How many of `documents` are scored; a part is rounded up.
+    /// Returns how many of `documents` are scored; a fraction is rounded up.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn of(self, documents: usize) -> usize {
         let wanted = if self.0 < 1.0 { (documents as f64 * self.0).ceil() } else { self.0 };

@@ -1,9 +1,9 @@
-//! Nine zero-shot multiple-choice tasks: what is known of them, the requests put to a model, and what its answers amount to.
+//! Nine zero-shot multiple-choice tasks: their properties, the requests to a model, and the scores of its answers.
 //!
-//! Splits, tokens and metrics are those of lm-evaluation-harness 0.4.13, so that a number made here may stand beside one made
-//! there. Documents and their texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and
-//! [`prompt`] turn texts into token ids, a model gives a [`Score`] for each, [`Solutions`] and [`TaskResult::of`] turn scores
-//! into accuracies, and [`export`] writes them in the harness' layout.
+//! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that numbers are comparable. Documents and their
+//! texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`] convert
+//! texts to token ids, a model returns a [`Score`] for each, [`Solutions`] and [`TaskResult::of`] convert scores to
+//! accuracies, and [`export`] writes the harness' format.
 
 mod export;
 mod length;

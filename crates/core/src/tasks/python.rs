@@ -1,27 +1,27 @@
 //! Text as Python sees it, where Rust sees it otherwise.
 
-/// `str.isspace` of one character: Unicode's White_Space and the four separators U+001C to U+001F, which Rust's `trim`
-/// leaves standing.
+/// Implements `str.isspace` for one character: Unicode's White_Space and the separators U+001C to U+001F, which Rust's
+/// `trim` keeps.
 pub fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&character)
 }
 
-/// `str.strip()`.
+/// Implements `str.strip()`.
 pub fn strip(text: &str) -> &str {
     text.trim_matches(is_space)
 }
 
-/// `str.rstrip()`.
+/// Implements `str.rstrip()`.
 pub fn strip_end(text: &str) -> &str {
     text.trim_end_matches(is_space)
 }
 
-/// `str.split()`.
+/// Implements `str.split()`.
 pub fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(is_space).filter(|word| !word.is_empty())
 }
 
-/// `str.capitalize()`: the first character in title case, all others in lower case.
+/// Implements `str.capitalize()`: the first character in title case, the others in lower case.
 pub fn capitalize(text: &str) -> String {
     let Some(head) = text.chars().next() else { return String::new() };
     // The whole text is lowered, then the head replaced: a final sigma looks at the characters before it, the head too.
@@ -34,14 +34,14 @@ pub fn capitalize(text: &str) -> String {
     capital
 }
 
-/// The first character in lower case, the rest untouched: `text[0].lower() + text[1:]`. `None` for an empty text.
+/// Lowercases the first character: `text[0].lower() + text[1:]`. `None` for an empty text.
 pub fn lower_first(text: &str) -> Option<String> {
     let mut characters = text.chars();
     let head = characters.next()?;
     Some(head.to_lowercase().chain(characters).collect())
 }
 
-/// Title case of one character. The standard library has upper case only; this lists where the two differ
+/// Converts one character to title case. The standard library has upper case only; this lists where the two differ
 /// (UnicodeData.txt and SpecialCasing.txt: digraphs, Georgian, iota subscripts, ligatures).
 fn titlecase(character: char) -> String {
     let same = |capital: char| capital.to_string();

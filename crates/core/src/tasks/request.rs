@@ -8,15 +8,15 @@ use super::python::strip_end;
 use crate::error::{Error, Result};
 use crate::named::named;
 
-/// What a tokenizer must be able to do here.
+/// Operations required of a tokenizer.
 pub trait Encoder: Sync {
-    /// The ids of a text; with `add_special` what the tokenizer's post-processor adds is added (a BOS token, or nothing).
+    /// Encodes a text; with `add_special`, the tokenizer's post-processor adds its tokens.
     ///
     /// # Errors
     /// When the text cannot be tokenised.
     fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>>;
 
-    /// The token that stands for an empty context.
+    /// Returns the token for an empty context.
     fn prefix(&self) -> Option<&Prefix>;
 }
 
@@ -33,7 +33,7 @@ pub struct Prefix {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bos {
-    /// As the tokenizer does by itself.
+    /// The tokenizer's default.
     #[default]
     Tokenizer,
     /// No special tokens.
@@ -47,8 +47,8 @@ named!(Bos: Tokenizer = "tokenizer", Never = "never", Always = "always");
 /// A continuation behind a context, as the model gets them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokenised {
-    /// What the model sees: both, cut from the left to one more than the greatest length, without the last id. The
-    /// logits of its last `continuation_ids.len()` positions score the continuation.
+    /// Input of the model: context and continuation, truncated from the left to one more than the maximum length,
+    /// without the last id. The logits of its last `continuation_ids.len()` positions score the continuation.
     pub input_ids: Vec<u32>,
     /// Before truncation. White space at the context's end is tokenised here.
     pub continuation_ids: Vec<u32>,
@@ -56,8 +56,8 @@ pub struct Tokenised {
     pub cut_ids: Vec<u32>,
 }
 
-/// Context and continuation as token ids; contexts that were met before are in `known`. `max_length` is the number of tokens
-/// that the model can see (see [`max_length`](super::max_length)).
+/// Encodes context and continuation. `known` caches contexts. `max_length` is the number of tokens that the model sees (see
+/// [`max_length`](super::max_length)).
 ///
 /// # Errors
 /// What cannot be scored: a context or a continuation without tokens, a continuation longer than `max_length`, an empty context
@@ -78,9 +78,9 @@ pub fn continuation(
     coder.cut((context, continuation), &context_ids, continuation_ids)
 }
 
-/// A whole text in windows, each of whose tokens is predicted once: the first behind the prefix token, later ones behind
-/// the last token of the window before; the last, short one keeps as much of the text before it as fits. The harness' BOS
-/// that a tokenizer adds is predicted too.
+/// Splits a text into windows that predict each token once: the first after the prefix token, later ones after the last
+/// token of the preceding window. The short last window keeps as much preceding text as fits. A BOS that the tokenizer adds
+/// is predicted too, as in the harness.
 ///
 /// # Errors
 /// A text without tokens, or a tokenizer without a token that stands for an empty context.
@@ -95,7 +95,7 @@ pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) 
     let mut from = 0;
     while from < ids.len() {
         let to = (from + max_length).min(ids.len());
-        // What the window sees before its first prediction: one token, and in a short one as many as the window has room for.
+        // Input before the first prediction: one token, or as much context as fits into a short window.
         let input_ids = match from {
             0 => [&[prefix], &ids[..to - 1]].concat(),
             _ => ids[to - 1 - max_length.min(to - 1)..to - 1].to_vec(),
@@ -106,7 +106,7 @@ pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) 
     Ok(windows)
 }
 
-/// A text that is to be continued, as token ids. An empty one is the prefix token.
+/// Encodes a prompt. An empty one is the prefix token.
 ///
 /// # Errors
 /// A text that the encoder refuses, or an empty one without a prefix token.
@@ -123,8 +123,8 @@ struct Coder<'a, E> {
 }
 
 impl<E: Encoder> Coder<'_, E> {
-    /// Context and continuation as ids. The cut is made by count: where a token spans the border, context and rest are
-    /// not the ids of the whole text, and are not repaired, since the harness does not.
+    /// Encodes context and continuation. The cut is by count: where a token spans the border, the parts are not the ids of
+    /// the joined text, as in the harness.
     fn pair(
         &self,
         context: &str,
@@ -149,7 +149,7 @@ impl<E: Encoder> Coder<'_, E> {
         Ok((context_ids, continuation_ids))
     }
 
-    /// An empty context is the prefix token; a continuation that begins with this token gives it away.
+    /// Replaces an empty context by the prefix token. A continuation that begins with this token loses it.
     fn unconditional(&self, continuation: &str) -> Result<(Vec<u32>, Vec<u32>)> {
         let prefix = self.prefix()?;
         let mut ids = self.encoder.encode(continuation, false)?;
@@ -181,7 +181,7 @@ impl<E: Encoder> Coder<'_, E> {
         Ok(ids)
     }
 
-    /// The ids as the model sees them; `texts` are context and continuation, for messages.
+    /// Truncates the ids to what the model sees; `texts` are context and continuation, for messages.
     fn cut(&self, texts: (&str, &str), context_ids: &[u32], continuation_ids: Vec<u32>) -> Result<Tokenised> {
         if context_ids.is_empty() {
             return Err(Error::bad_input("the context has no tokens")
@@ -202,7 +202,7 @@ impl<E: Encoder> Coder<'_, E> {
         // Whatever is first goes first, a BOS token too.
         let truncated_left = input_ids.len().saturating_sub(self.max_length.saturating_add(1));
         let cut_ids = input_ids.drain(..truncated_left).collect();
-        // Nothing is scored after the last id, so the model need not see it.
+        // The model need not see the last id, because nothing after it is scored.
         input_ids.pop();
         Ok(Tokenised { input_ids, continuation_ids, cut_ids })
     }
@@ -242,13 +242,13 @@ mod tests {
         continuation(pair, encoder, bos, length, &mut HashMap::new())
     }
 
-    /// The ids of the context before truncation.
+    /// Returns the ids of the context before truncation.
     fn context_ids(of: &Tokenised) -> Vec<u32> {
         let all = [of.cut_ids.as_slice(), &of.input_ids].concat();
         all[..=all.len() - of.continuation_ids.len()].to_vec()
     }
 
-    /// Context and continuation as text again, with `^` for the prefix token and `&` for the joined one.
+    /// Decodes context and continuation, with `^` for the prefix token and `&` for the joined one.
     fn ids(pair: (&str, &str), bos: Bos) -> (String, String) {
         let request = make(&letters(), pair, bos, 99).unwrap();
         let letter = |id: &u32| match id {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_decides_on_special_tokens_and_a_written_prefix_token_turns_them_off() {
+    fn policy_and_written_prefix_decide_special_tokens() {
         for (bos, wanted) in [(Bos::Tokenizer, "^Q"), (Bos::Always, "^Q"), (Bos::Never, "Q")] {
             assert_eq!(ids(("Q", "x"), bos).0, wanted);
             assert_eq!(ids(("^Q", "x"), bos).0, "^Q");
@@ -320,7 +320,7 @@ mod tests {
 
     /// Expected windows: `utils.get_rolling_token_windows` of lm-evaluation-harness, made disjoint, of ten tokens.
     #[test]
-    fn a_whole_text_is_windows_whose_predictions_meet_and_do_not_overlap() {
+    fn rolling_windows_cover_a_text_without_overlap() {
         let windows = |text: &str, length| -> Vec<(String, String)> {
             let shown = |ids: &[u32]| {
                 ids.iter().map(|id| if *id == 1 { '^' } else { char::from_u32(*id).unwrap() }).collect::<String>()

@@ -15,7 +15,7 @@ pub struct Score {
     pub greedy: bool,
 }
 
-/// One choice as it was scored. Raw, so that every metric can be derived from it later.
+/// A scored choice, with raw values from which every metric can be derived.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceResult {
     /// Nats. Written as `"NaN"`, `"inf"` or `"-inf"` when it is not finite.
@@ -32,7 +32,7 @@ pub struct ChoiceResult {
     pub greedy: bool,
 }
 
-/// One document as it was scored.
+/// A scored document.
 ///
 /// A document with a log-likelihood that is not finite (of a model that overflowed, say) has no prediction: it counts as
 /// wrong for both metrics, and in [`TaskResult::non_finite`]. (numpy's argmax would choose the first NaN, and the first
@@ -54,11 +54,12 @@ impl DocumentResult {
     /// Judges one document.
     pub fn new(id: usize, gold: i64, choices: Vec<ChoiceResult>) -> Self {
         let raw = |choice: &ChoiceResult| choice.log_likelihood;
-        let (pred, pred_norm) = (first_highest(&choices, raw), first_highest(&choices, per_character));
+        let pred = first_highest(&choices, raw);
+        let pred_norm = first_highest(&choices, per_character);
         Self { id, gold, choices, pred, pred_norm }
     }
 
-    /// Whether the metric's prediction is right.
+    /// Returns whether the metric's prediction is correct.
     pub fn right(&self, metric: AccuracyKind) -> bool {
         let pred = match metric {
             AccuracyKind::Acc => self.pred,
@@ -67,12 +68,12 @@ impl DocumentResult {
         pred.is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
     }
 
-    /// Whether every log-likelihood is a number.
+    /// Returns whether every log-likelihood is finite.
     pub fn finite(&self) -> bool {
         self.choices.iter().all(|choice| choice.log_likelihood.is_finite())
     }
 
-    /// Whether the right choice is one of those that there are.
+    /// Returns whether the gold choice exists.
     fn answered(&self) -> bool {
         usize::try_from(self.gold).is_ok_and(|gold| gold < self.choices.len())
     }
@@ -150,7 +151,7 @@ impl TaskResult {
         })
     }
 
-    /// The value of one metric.
+    /// Returns the value of one metric.
     pub fn measure(&self, metric: AccuracyKind) -> Measure {
         match metric {
             AccuracyKind::Acc => self.acc,
@@ -158,14 +159,14 @@ impl TaskResult {
         }
     }
 
-    /// What the paper's column shows.
+    /// Returns the value of the paper's column.
     pub fn column(&self) -> Measure {
         self.measure(self.task.column)
     }
 }
 
-/// The paper's average: the plain mean of the paper's columns, each task with the same weight. Its standard error is
-/// sqrt(Σ se²) / tasks, the tasks being independent of each other. `None` without tasks.
+/// Computes the paper's average: the unweighted mean of the paper's columns. Its standard error is sqrt(Σ se²) / tasks, for
+/// independent tasks. `None` without tasks.
 #[allow(clippy::cast_precision_loss, reason = "there are ten tasks")]
 pub fn average(results: &[TaskResult]) -> Option<Measure> {
     let columns: Vec<Measure> = results.iter().map(TaskResult::column).collect();
@@ -184,7 +185,7 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// The mean of `values` and sqrt(Σ(x − mean)² / (n − 1)) / sqrt(n). `None` without values.
+    /// Computes the mean and sqrt(Σ(x − mean)² / (n − 1)) / sqrt(n). `None` without values.
     #[allow(clippy::cast_precision_loss, reason = "no task has 2⁵³ documents")]
     pub(super) fn of(values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_not_finite_has_no_prediction_and_counts_as_wrong() {
+    fn nonfinite_document_has_no_prediction_and_counts_wrong() {
         for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(preds(&[(odd, 1), (-1.0, 1)]), (None, None));
             assert_eq!(preds(&[(-1.0, 1), (odd, 1)]), (None, None));

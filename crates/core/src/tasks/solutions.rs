@@ -1,5 +1,5 @@
-//! What has to be known of a task's documents to judge answers, without the documents: small enough to be kept beside
-//! the token ids, so that stored scores become accuracies without reading or tokenising anything.
+//! Data for judging a task's answers without its documents. Small enough to be stored with the token ids, so that
+//! scores become accuracies without reading or tokenizing.
 
 use std::sync::Arc;
 
@@ -33,12 +33,12 @@ pub struct Questions {
 }
 
 impl Solutions {
-    /// The documents that are scored, of the `original` ones of the split.
+    /// Creates the solutions of the scored documents, out of `original` in the split.
     pub fn new(task: &Task, original: usize, documents: Vec<Questions>) -> Self {
         Self { task: task.name.to_owned(), original, documents }
     }
 
-    /// The same of some documents, by their places.
+    /// Selects documents by index.
     #[must_use]
     pub fn only(&self, documents: &[usize]) -> Self {
         let documents = documents.iter().filter_map(|&at| self.documents.get(at).cloned()).collect();
@@ -51,7 +51,7 @@ impl Solutions {
         Task::find(&self.task)
     }
 
-    /// Documents that are scored.
+    /// Returns the number of scored documents.
     pub fn documents(&self) -> usize {
         self.documents.len()
     }
@@ -61,7 +61,7 @@ impl Solutions {
         self.documents.iter().map(|document| document.choices.len()).sum()
     }
 
-    /// Whether all documents of the published split are here.
+    /// Returns whether all documents of the published split are scored.
     pub fn whole(&self) -> bool {
         self.task().is_ok_and(|task| task.documents == self.original) && self.documents.len() == self.original
     }
@@ -80,7 +80,7 @@ impl Solutions {
         Ok(self.judged(scores).collect())
     }
 
-    /// Each document judged, if there are as many scores as requests.
+    /// Judges each document, if there are as many scores as requests.
     fn judged(&self, scores: &[Score]) -> impl Iterator<Item = DocumentResult> {
         let mut scores = scores.iter();
         self.documents.iter().map(move |document| {
@@ -93,7 +93,7 @@ impl Solutions {
         })
     }
 
-    /// The accuracies of judged documents.
+    /// Computes the accuracies of judged documents.
     ///
     /// # Errors
     /// Without documents.
@@ -110,7 +110,7 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// `scores` are the answers to the requests, in their order; with the accuracies that they come to.
+    /// Combines `scores`, the answers to the requests in order, with their accuracies.
     ///
     /// # Errors
     /// When there are not as many scores as requests.
@@ -119,7 +119,7 @@ impl Answered {
         Ok((Self { key: Arc::clone(key), scores }, result))
     }
 
-    /// Every choice of every document.
+    /// Iterates over every choice of every document.
     pub fn documents(&self) -> impl Iterator<Item = DocumentResult> {
         self.key.judged(&self.scores)
     }

@@ -15,11 +15,11 @@ pub enum Split {
     Validation,
 }
 
-/// What file names call a training split.
+/// Names of a training split in file names.
 const TRAIN: [&str; 2] = ["train", "training"];
 
 impl Split {
-    /// What file names call it, the hub's word first.
+    /// Returns the names in file names, the hub's first.
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Test => &["test"],
@@ -34,7 +34,7 @@ impl Split {
         }
     }
 
-    /// The files that hold this split, in order.
+    /// Returns the files of this split, in order.
     ///
     /// A folder is searched for `<split>.<ending>`, or for all of the hub's shards `<split>-00000-of-00002.<ending>`;
     /// its other files are left alone. A file is taken as it is, unless its name says that it is another split: without
@@ -72,15 +72,15 @@ impl Split {
     }
 }
 
-/// The files of a folder that hold a split of any name, in order; none where it has none.
+/// Returns the files of a folder with a split of any name, in order. `None` if there are none.
 ///
 /// # Errors
-/// A folder that cannot be listed, or that has the split twice or not wholly.
+/// The folder cannot be listed, or has the split twice or incompletely.
 pub fn split_files(folder: &Path, word: &str) -> Result<Option<Vec<PathBuf>>> {
     files_named(folder, &listed(folder)?, &[&word.to_lowercase()])
 }
 
-/// Names of a folder's entries, sorted: the system lists them in any order.
+/// Lists a folder's entries, sorted.
 fn listed(folder: &Path) -> Result<Vec<String>> {
     let io = |error| Error::io("read", folder, &error);
     let mut names = Vec::new();
@@ -122,7 +122,7 @@ fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option
     Ok(Some(found.into_iter().map(|(name, _)| folder.join(name)).collect()))
 }
 
-/// What a file of this name holds of the split that is called so, if anything.
+/// Returns what a file of this name holds of a split, if anything.
 fn part(name: &str, words: &[&str]) -> Option<SplitPart> {
     let name = name.to_lowercase();
     // No ending is the end of another, so the first that fits is the right one.

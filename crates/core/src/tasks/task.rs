@@ -23,7 +23,7 @@ crate::names!(AccuracyKind: Acc = "acc", AccNorm = "acc_norm");
 #[derive(Debug)]
 pub struct Task {
     pub name: &'static str,
-    /// As the paper heads its column.
+    /// Column header in the paper.
     pub label: &'static str,
     /// Whether it is one of the paper's columns, and part of its average.
     pub in_paper: bool,
@@ -38,13 +38,13 @@ pub struct Task {
     /// Percent right of one who knows nothing. First by drawing among the choices; then, for the tasks of two fixed
     /// answers, by giving always one of them, which is what a collapsed model does: both shares of the split's labels.
     pub chance: &'static [f64],
-    /// What the harness reports.
+    /// Metrics that the harness reports.
     pub metrics: &'static [AccuracyKind],
-    /// What the paper's column shows.
+    /// Metric of the paper's column.
     pub column: AccuracyKind,
 }
 
-/// What tasks have that are shown by likelihood per character, with four choices of their own in every document.
+/// Defaults of tasks shown by likelihood per character, with four choices per document.
 const NORMED: Task = Task {
     name: "",
     label: "",
@@ -57,16 +57,15 @@ const NORMED: Task = Task {
     metrics: &[AccuracyKind::Acc, AccuracyKind::AccNorm],
     column: AccuracyKind::AccNorm,
 };
-/// What tasks have that are shown by plain likelihood.
+/// Defaults of tasks shown by plain likelihood.
 const PLAIN: Task =
     Task { split: Split::Validation, metrics: &[AccuracyKind::Acc], column: AccuracyKind::Acc, ..NORMED };
 
 /// The nine tasks in the order of the paper's columns, and last the RACE of lm-eval 0.4.11 and older.
 ///
-/// Where the choices are texts of their own in every document, whoever knows nothing is near one in their number
-/// (WinoGrande 2, the others 4; a few documents of ARC have 3 or 5). That holds for accuracies by plain likelihood and by
-/// likelihood per character alike, if the scores carry no information; a model that still prefers short or common words
-/// is above it, and is then not at chance.
+/// Chance level: if choices are texts, uninformed scores give about one in their number (WinoGrande 2, others 4; a few
+/// documents of ARC have 3 or 5), for plain likelihood and likelihood per character alike. A model that prefers short
+/// or common words is above chance.
 pub static TASKS: &[Task] = &[
     Task {
         name: "arc_easy",
@@ -157,7 +156,7 @@ pub static TASKS: &[Task] = &[
 ];
 
 impl Task {
-    /// The files of the task's split at `path`: the file itself, or those of the split in a folder.
+    /// Returns the files of the task's split at `path`: the file itself, or those of the split in a folder.
     ///
     /// # Errors
     /// None there, or a file named after another split.
@@ -165,7 +164,7 @@ impl Task {
         self.split.files(path).map_err(|error| error.at(format!("task {}", self.name)))
     }
 
-    /// The task of this name.
+    /// Finds the task of this name.
     ///
     /// # Errors
     /// An unknown name, with the known ones and the nearest.
@@ -177,13 +176,13 @@ impl Task {
 }
 
 impl PartialEq for Task {
-    /// Entries of the table differ by name.
+    /// Compares entries by name.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-/// By its name: that is what an entry of [`TASKS`] is to a reader.
+/// Serializes the name, which identifies an entry of [`TASKS`].
 impl Serialize for Task {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name)

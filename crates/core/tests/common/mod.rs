@@ -5,7 +5,7 @@
     clippy::needless_pass_by_value,
     dead_code,
     unreachable_pub,
-    reason = "each test file uses its own part, and stops at what it lacks"
+    reason = "each test file uses its own part, and panics on setup errors"
 )]
 
 pub mod python;
@@ -18,13 +18,14 @@ use ghostlab_core::model::{
     CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, KernelFamily, Placement, Products,
 };
 
-/// The checkout, whichever of its crates is tested.
+/// Returns the root of the checkout.
 pub fn checkout() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     if own.ends_with("crates/core") { own.join("../..") } else { own.to_owned() }
 }
 
-/// A path below the shared folder beside the checkout. Absent: the test says so and is skipped, but fails in CI.
+/// Returns a path below the shared folder next to the checkout. If it is absent, the test prints so and is skipped, but
+/// fails in CI.
 pub fn shared(relative: &str) -> Option<PathBuf> {
     let path = checkout().join("../shared").join(relative);
     if path.exists() {
@@ -39,7 +40,7 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
     None
 }
 
-/// A file that is committed with the tests.
+/// Returns a file that is committed with the tests.
 pub fn fixture(relative: &str) -> PathBuf {
     checkout().join("tests/fixtures").join(relative)
 }
@@ -52,8 +53,8 @@ pub fn tensors(path: &Path) -> std::collections::HashMap<String, Tensor> {
     candle_core::safetensors::load(path, &Device::Cpu).unwrap()
 }
 
-/// The GPU of this machine, where this build computes on it. None: the test says so and leaves it out, but fails where
-/// `GHOSTLAB_GPU=require` says that there is one.
+/// Returns the GPU that this build uses. Without one the test prints so and is skipped, but fails with
+/// `GHOSTLAB_GPU=require`.
 pub fn gpu() -> Option<DeviceName> {
     let found = Some(DeviceName::best()).filter(|device| *device != DeviceName::Cpu);
     let required = std::env::var("GHOSTLAB_GPU").is_ok_and(|value| value == "require");
@@ -65,23 +66,23 @@ pub fn gpu() -> Option<DeviceName> {
     found
 }
 
-/// A backbone by candle, with so many bytes of memory or as much as there is.
+/// Loads a backbone with candle's engine, with `memory` bytes or all.
 pub fn candle(folder: &Path, device: DeviceName, dtype: FloatType, memory: Option<u64>) -> Box<dyn Engine> {
     let config = Config::read(folder).unwrap();
     Box::new(CandleEngine::load(config, folder, Placement { device, dtype }, memory).unwrap())
 }
 
-/// A backbone on every engine that computes in f32 here: each is held to the same oracles within the same tolerances.
+/// Returns a backbone on every f32 engine; each is compared with the same oracles at the same tolerances.
 pub fn engines(folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read(folder).unwrap(), folder)
 }
 
-/// The same under a config of another name.
+/// Returns the engines with a config of another name.
 pub fn engines_with(config: &Path, folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read_file(config).unwrap(), folder)
 }
 
-/// The same under a config.
+/// Returns the engines with a given config.
 pub fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
     let candle = |device| {
         let at = Placement { device, dtype: FloatType::F32 };
@@ -92,7 +93,7 @@ pub fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
     engines
 }
 
-/// A backbone on every engine in every float type, with all weights in memory and, in f32, with no room for them.
+/// Returns a backbone on every engine in every float type, with all weights in memory and, in f32, without room for them.
 pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
     let config = || Config::read(folder).unwrap();
     let own = |products, memory| Box::new(Decoder::load_within(config(), folder, products, memory).unwrap());
@@ -108,12 +109,12 @@ pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
     engines
 }
 
-/// All elements as f64.
+/// Returns all elements as f64.
 pub fn flat(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// ‖a − b‖ / ‖b‖
+/// Computes ‖a − b‖ / ‖b‖.
 pub fn relative_error(ours: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(ours.len(), expected.len(), "unlike lengths");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
@@ -126,7 +127,7 @@ pub fn assert_close(what: &str, ours: f64, expected: f64, relative: f64) {
     assert!(error <= relative, "{what}: ours {ours}, expected {expected}, relative error {error:e} > {relative:e}");
 }
 
-/// A JSON array of numbers.
+/// Converts a JSON array of numbers.
 pub fn numbers(value: &serde_json::Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! Python beside the tests: interpreters that `.ci/run` makes, and scripts of `tools/`.
+//! Python interpreters made by `.ci/run`, and the scripts of `tools/`.
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
@@ -10,8 +10,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The path that a variable names, of what has something that the test needs. Where it names none the test says so and is
-/// left out; in CI that may not be, but where `skip` says that another group runs it.
+/// Returns the path in a variable that a test needs. Without it the test prints so and is skipped; in CI only if `skip`
+/// says that another group runs it.
 pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable);
     let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());
@@ -23,24 +23,24 @@ pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
     path
 }
 
-/// The folder of scripts, whichever crate is tested.
+/// Returns the folder of scripts.
 fn tools() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|of| of.join("tools")).find(|of| of.is_dir()).unwrap()
 }
 
-/// The interpreter of `GHOSTLAB_PYTHON`.
+/// Returns the interpreter of `GHOSTLAB_PYTHON`.
 pub fn python(with: &str) -> Option<PathBuf> {
     named("GHOSTLAB_PYTHON", with)
 }
 
-/// What a program printed that ends well.
+/// Runs a command successfully and returns its output.
 pub fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A script of `tools/`, which asks no network for anything.
+/// Runs a script of `tools/` without network.
 pub fn script<Argument: AsRef<OsStr>>(
     python: &Path,
     name: &str,

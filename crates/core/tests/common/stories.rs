@@ -22,7 +22,7 @@ pub struct Oracle {
     pub values: Value,
 }
 
-/// None, and the reason printed, where the shared folder is absent.
+/// Returns the oracle. Prints the reason and returns `None` without the shared folder.
 pub fn oracle() -> Option<Oracle> {
     let folder = shared("oracles/stories260k")?;
     let values = json(&folder.join("stories260k.json"));
@@ -46,7 +46,7 @@ impl Oracle {
         engines(&self.folder)
     }
 
-    /// The 16 calibration windows of 128 tokens.
+    /// Returns the 16 calibration windows of 128 tokens.
     pub fn calibration_windows(&self) -> Windows {
         let ids = self.ids("calibration.ids.json");
         let starts: Vec<usize> =
@@ -60,7 +60,7 @@ impl Oracle {
         }
     }
 
-    /// The 262 evaluation windows of 128 tokens.
+    /// Returns the 262 evaluation windows of 128 tokens.
     pub fn evaluation_windows(&self) -> Windows {
         let ids = self.ids("evaluation.ids.json");
         let count = self.values["perplexity"]["windows"].as_u64().unwrap() as usize;
@@ -69,13 +69,13 @@ impl Oracle {
         Windows { ids: ids[..count * 128].to_vec(), length: 128, starts, corpus_tokens: ids.len(), bytes: 0 }
     }
 
-    /// One dense pass with every cosine and every site.
+    /// Runs one dense pass with every cosine and every site.
     pub fn calibration(&self, engine: &dyn Engine) -> Calibrated {
         calibrated(engine, &self.calibration_windows())
     }
 }
 
-/// What a pass over all sites gives.
+/// Result of a pass over all sites.
 pub struct Calibrated {
     pub similarities: Similarities,
     pub activations: Activations,
@@ -114,7 +114,7 @@ impl Calibrated {
     }
 }
 
-/// A recovery with options in JSON.
+/// Builds a recovery with options in JSON.
 pub fn recovery(name: &str, options: Value) -> Box<dyn Recovery> {
     let options: Options = options.as_object().unwrap().clone();
     recovery::build(name, &options).unwrap()

@@ -1,5 +1,5 @@
 //! The authors' repository: windows, selections, operators and perplexities of 72 settings, and its three deviations.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -34,7 +34,7 @@ const DIVISOR: f32 = 128.0;
 struct Group<'a> {
     settings: Vec<(&'a str, &'a Value)>,
     operators: HashMap<String, Tensor>,
-    /// By the official text's name, with the tolerance of perplexities.
+    /// Indexed by the official text's name, with the tolerance of perplexities.
     texts: BTreeMap<&'a str, Windows>,
     calibration: Windows,
     tolerance: f64,

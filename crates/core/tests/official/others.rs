@@ -1,5 +1,5 @@
 //! The repositories of the other methods: LinearPatch, ReplaceMe, and the scores of LLM-Streamline, ShortGPT and NBL.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::HashMap;
 
@@ -109,9 +109,10 @@ fn perplexity_windows(tokenizer: &Tokenizer, others: &Others, setting: &Value, n
     if !available(&[file]) || file.starts_with("(outside)") {
         return None;
     }
-    // It has a loader of C4 of its own, which reads all documents.
+    // This has a loader of C4 of its own, which reads all documents.
     let rule: Rule = if name == "c4" { Rule::C4 } else { name.parse().unwrap() };
-    let (length, limit) = (count(setting, "ppl_length"), count(&setting["limits"], name));
+    let length = count(setting, "ppl_length");
+    let limit = count(&setting["limits"], name);
     let rows = read_rows(input(file), None).unwrap();
     Some(evaluation(rule, &rows, tokenizer, length, Some(limit)).unwrap())
 }
@@ -204,7 +205,8 @@ fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
 fn streamline_scores_equal_their_own_repository() {
     let Some(others) = others() else { return };
     for (backbone, expected) in scored(&others, "llm_streamline") {
-        let (depth, similarities) = (count(&expected, "n"), numbers(&expected["similarities"]));
+        let depth = count(&expected, "n");
+        let similarities = numbers(&expected["similarities"]);
         let pairs: Vec<(usize, usize)> = (0..backbone.layers() - depth).map(|from| (from, from + depth)).collect();
         assert_eq!(similarities.len(), pairs.len() + 1);
         let cosines = backbone.token_cosines(&pairs);

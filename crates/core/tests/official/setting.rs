@@ -1,5 +1,5 @@
 //! One setting of the oracle: its texts, its calibration and what is computed from them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at what it lacks")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use ghostlab_core::model::{Engine, Operator, Program, Repairs, Trie};
 use ghostlab_core::recovery::{Boundary, Recovery, Repair, Solution, Span};
 use serde_json::Value;
 
-/// A path of the oracle: below the checkout, or below the shared folder beside it.
+/// A path of the oracle: below the checkout, or below the shared folder next to it.
 pub(super) fn input(path: &str) -> PathBuf {
     let root = checkout();
     if path.starts_with("shared/") { root.join("..").join(path) } else { root.join(path) }
@@ -58,7 +58,8 @@ pub(super) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Wi
 /// The evaluation windows of a text, after their number and ids were compared with the oracle's.
 pub(super) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
-    let (rule, length) = (rule(expected), count(expected, "length"));
+    let rule = rule(expected);
+    let length = count(expected, "length");
     let all = evaluation(rule, &rows, tokenizer, length, None).unwrap();
     assert_eq!(all.count(), count(expected, "all_windows"), "windows of {}", expected["file"]);
     let windows = evaluation(rule, &rows, tokenizer, length, Some(count(expected, "limit"))).unwrap();

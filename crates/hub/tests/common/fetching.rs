@@ -1,10 +1,10 @@
-//! The program's side of a test: what it is told to fetch, how patient it is, and what came of it.
+//! The client side of a test: what it fetches, how long it waits, and its result.
 
 #![allow(
     clippy::unwrap_used,
     dead_code,
     unreachable_pub,
-    reason = "each test program uses a part of it, and stops at what it lacks"
+    reason = "each test program uses a part of it, and panics on setup errors"
 )]
 
 use std::fs;
@@ -23,7 +23,7 @@ use crate::common::{COMMIT, FakeHub, Served, TOKEN};
 
 pub const REPO: &str = "o/n";
 
-/// Keeps everything that is told.
+/// Records all events.
 #[derive(Default)]
 pub struct Told(pub Mutex<Vec<Event>>);
 
@@ -33,7 +33,7 @@ impl Reporter for Told {
     }
 }
 
-/// Patience of a test: what takes seconds takes milliseconds.
+/// Returns settings with short timeouts.
 pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
     let variable = |name: &str| match name {
         "HF_ENDPOINT" => Some(endpoint.into()),
@@ -78,7 +78,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The error of the call, or of its first file.
+    /// Returns the error of the call, or of its first file.
     pub fn error(&self) -> Option<&Error> {
         match &self.fetched {
             Ok(fetched) => fetched.failures.first().map(|(_, error)| error),
@@ -89,7 +89,9 @@ impl Outcome {
 
 /// Plans and fetches, and looks for the token in everything that came out and in everything that was asked.
 pub fn fetch(server: &FakeHub, cache: &Path, names: &[&str], lock: &Lock) -> Outcome {
-    let (hub, told, stop) = (Hub::new(settings(&server.address, cache)), Told::default(), AtomicBool::new(false));
+    let hub = Hub::new(settings(&server.address, cache));
+    let told = Told::default();
+    let stop = AtomicBool::new(false);
     let plan = hub.plan(&[want(names)], lock, &told, &stop);
     let fetched = plan.and_then(|plan| hub.fetch(&plan, Some(&hash), &told, &stop));
     let outcome = Outcome { fetched, told: told.0.into_inner().unwrap() };

@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     dead_code,
     unreachable_pub,
-    reason = "each test program uses a part of it, and stops at what it lacks"
+    reason = "each test program uses a part of it, and panics on setup errors"
 )]
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use sha1::{Digest, Sha1};
 use sha2::Sha256;
 
-/// What is searched for in everything that comes out.
+/// Searched for in all output.
 pub const TOKEN: &str = "hf_TheSecretOfTheTests";
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -36,7 +36,7 @@ impl Request {
         self.headers.get(name).map(String::as_str)
     }
 
-    /// The first byte that is asked for.
+    /// Returns the first requested byte.
     pub fn from(&self) -> Option<usize> {
         self.header("range")?.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
     }
@@ -48,11 +48,11 @@ pub struct Answer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// What is said that the length is, where that is not true.
+    /// A wrong `Content-Length`, if any.
     pub length: Option<usize>,
-    /// The connection ends after so many bytes of the body.
+    /// Closes the connection after that many bytes of the body.
     pub cut: Option<usize>,
-    /// After so many bytes nothing comes for so long.
+    /// Pauses for a time after that many bytes.
     pub stall: Option<(usize, Duration)>,
 }
 
@@ -102,7 +102,7 @@ impl Answer {
 pub struct Served {
     pub name: String,
     pub content: Vec<u8>,
-    /// A large one lies on another host, under its SHA-256.
+    /// A large file is stored on another host, under its SHA-256.
     pub large: bool,
 }
 
@@ -111,7 +111,7 @@ impl Served {
         hex(&Sha256::digest(&self.content))
     }
 
-    /// What the cache calls it.
+    /// Returns the cache's name of the file.
     pub fn etag(&self) -> String {
         if self.large {
             return self.sha256();
@@ -143,7 +143,7 @@ struct World {
     elsewhere: String,
 }
 
-/// Bytes that differ from each other, so many.
+/// Returns `bytes` bytes without repetition.
 pub fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect()
 }
@@ -161,12 +161,14 @@ pub fn no_fault() -> Fault {
 }
 
 impl FakeHub {
-    /// A hub with the repository `repo` (`org/name`, or `datasets/org/name`) at [`COMMIT`].
+    /// Starts a hub with the repository `repo` (`org/name`, or `datasets/org/name`) at [`COMMIT`].
     pub fn start(repo: &str, files: Vec<Served>, fault: Fault) -> Self {
         let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let (hub, other) = (listen(), listen());
+        let hub = listen();
+        let other = listen();
         let address = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
-        let (seen, ended) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let ended = Arc::new(AtomicBool::new(false));
         let fake = Self {
             address: address(&hub),
             elsewhere: address(&other),
@@ -175,13 +177,16 @@ impl FakeHub {
         };
         let world = Arc::new(World { repo: repo.to_owned(), files, fault, elsewhere: fake.elsewhere.clone() });
         for (listener, elsewhere) in [(hub, false), (other, true)] {
-            let (world, seen, ended) = (Arc::clone(&world), Arc::clone(&seen), Arc::clone(&ended));
+            let world = Arc::clone(&world);
+            let seen = Arc::clone(&seen);
+            let ended = Arc::clone(&ended);
             std::thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     if ended.load(SeqCst) {
                         return;
                     }
-                    let (world, seen) = (Arc::clone(&world), Arc::clone(&seen));
+                    let world = Arc::clone(&world);
+                    let seen = Arc::clone(&seen);
                     std::thread::spawn(move || world.serve(stream, elsewhere, &seen));
                 }
             });
@@ -189,7 +194,7 @@ impl FakeHub {
         fake
     }
 
-    /// The requests so far.
+    /// Returns the requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.seen.lock().unwrap().clone()
     }
@@ -218,7 +223,8 @@ impl World {
         };
         let Some(first) = next() else { return };
         let mut words = first.split(' ');
-        let (method, path) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
+        let method = words.next().unwrap().to_owned();
+        let path = words.next().unwrap().to_owned();
         let mut headers = BTreeMap::new();
         while let Some((name, value)) = next().as_deref().and_then(|line| line.split_once(':')) {
             headers.insert(name.to_lowercase(), value.trim().to_owned());
@@ -234,7 +240,7 @@ impl World {
         let answer = (self.fault)(&request, before, self.answer(&request));
         answer.send(&request.method, &mut stream).ok();
         stream.shutdown(std::net::Shutdown::Write).ok();
-        // What is still on its way would make the system throw away what was sent.
+        // Unread data would make the system discard the bytes sent.
         let mut rest = [0; 64];
         stream.set_read_timeout(Some(Duration::from_millis(200))).ok();
         while stream.read(&mut rest).is_ok_and(|read| read > 0) {}
@@ -279,7 +285,7 @@ impl World {
         }
     }
 
-    /// The files right in a folder.
+    /// Lists the files directly in a folder.
     fn tree(&self, folder: &str) -> Answer {
         let below = |name: &str| match folder {
             "" => Some(name.to_owned()),
@@ -290,7 +296,8 @@ impl World {
         });
         let entries: Vec<String> = inside
             .map(|file| {
-                let (name, bytes) = (&file.name, file.content.len());
+                let name = &file.name;
+                let bytes = file.content.len();
                 let lfs = format!(",\"lfs\":{{\"oid\":\"{}\",\"size\":{bytes},\"pointerSize\":130}}", file.sha256());
                 let lfs = if file.large { lfs.as_str() } else { "" };
                 let oid = Served { large: false, ..file.clone() }.etag();
@@ -308,7 +315,7 @@ fn json(text: &str) -> Answer {
     Answer::new(200).with("content-type", "application/json").body(text)
 }
 
-/// A file, or the part of it that is asked for.
+/// Serves a file, or the requested range of it.
 fn part(request: &Request, content: &[u8], etag: &str) -> Answer {
     let fresh = request.header("if-range").is_none_or(|known| known == etag);
     match request.from().filter(|_| fresh) {

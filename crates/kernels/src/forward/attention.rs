@@ -1,7 +1,7 @@
-//! Causal attention within segments and what they continue: blocks of queries, masked key blocks skipped, softmax in place.
+//! Causal attention within segments and their prefixes: blocks of queries, skipped masked key blocks, in-place softmax.
 //!
-//! The scores of one block of queries are the only thing materialised, and they stay in a core's cache. The products
-//! go through the matrix kernel; what is left for us are the rotary embedding, the softmax and the mask's corner.
+//! Only the scores of one block of queries are materialised, and they stay in the cache. Products use the matrix
+//! kernel; this module adds the rotary embedding, the softmax and the mask.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub struct Heads<'a> {
     pub key_norm: Option<Norm<'a>>,
     /// How many tokens a query sees, itself among them.
     pub window: usize,
-    /// What scores are multiplied by, and what bounds them then.
+    /// Factor and cap of the scores.
     pub scale: f32,
     pub cap: Option<f32>,
     /// The kernels that multiply scores, and their sums of values, in bf16; none where they are f32.
@@ -34,27 +34,30 @@ pub struct Heads<'a> {
 }
 
 impl Heads<'_> {
-    /// Numbers of a row's queries, and of its keys.
+    /// Returns the numbers of a row's queries, and of its keys.
     pub(super) fn widths(&self) -> (usize, usize) {
         (self.queries * self.head_dim, self.keys * self.head_dim)
     }
 }
 
-/// Attention of all segments, in f32.
+/// Computes attention of all segments in f32.
 ///
 /// # Shapes
 /// As [`super::attention`].
 pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segments<'_>) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
-    let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
+    let stride = q_width + 2 * k_width;
+    let rotated_stride = q_width + k_width;
     let tokens = qkv.len() / stride;
     let mut out = scratch(tokens * q_width);
     query_blocks(&mut out, q_width, segments, heads.window).into_par_iter().for_each(|block| {
         let Block { out, first, prefix, starts } = block;
-        let (rows, start) = (out.len() / q_width, starts[0].own);
+        let rows = out.len() / q_width;
+        let start = starts[0].own;
         // Keys of the prefix, and from the first one that the first query sees to the block's last query: others are masked
         // for all its queries, and never computed.
-        let (before, own) = (prefix.len(), first + rows - start);
+        let before = prefix.len();
+        let own = first + rows - start;
         let seen = before + own;
         let mut scores = scratch(rows * seen);
         let mut sums = [0.0; QUERY_ROWS];
@@ -73,7 +76,7 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
             let values = |row: usize, count: usize| {
                 MatrixView::strided(&qkv[row * stride + q_width + k_width + kv * head_dim..], count, head_dim, stride)
             };
-            // [rows, before] beside [rows, own]
+            // [rows, before] and [rows, own] side by side.
             if before > 0 {
                 let scores = MatrixViewMut::strided(&mut scores, rows, before, seen);
                 gemm(scores, Update::Replace, queries, keys(prefix.start, before).t());
@@ -90,8 +93,8 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
                     if let Some(cap) = heads.cap {
                         simd::soft_cap(visible, cap);
                     }
-                    // What of the prefix is too far away; and the block's segments before the query's own, and what
-                    // is too far away in it.
+                    // Unseen keys: the part of the prefix outside the window, and the part of the block's segment
+                    // before the query's own or outside the window.
                     let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
                     unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
                     *sum = simd::numerators(visible);
@@ -141,9 +144,9 @@ pub(super) struct Block<'a> {
 /// The first keys that a query sees.
 #[derive(Clone, Copy)]
 pub(super) struct Start {
-    /// Of its prefix, counted from there.
+    /// First visible row of the prefix, counted from its start.
     pub(super) prefix: usize,
-    /// Of its own segment, a row of the batch.
+    /// First visible row of the own segment, as a row of the batch.
     pub(super) own: usize,
 }
 
@@ -190,7 +193,8 @@ pub(super) fn query_blocks<'a>(
 /// `qkv [tokens, (H + 2K)·D]`, `positions [tokens]`: rows of the table; result `[tokens, (H + K)·D]`.
 pub fn rotate(qkv: &[f32], heads: &Heads<'_>, positions: &[usize], table: &RotaryTable) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
-    let (stride, width) = (q_width + 2 * k_width, q_width + k_width);
+    let stride = q_width + 2 * k_width;
+    let width = q_width + k_width;
     let tokens = qkv.len() / stride;
     let scale = heads.scale;
     let mut out = scratch(tokens * width);
@@ -252,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Attention by its definition, one query at a time, in f64.
+    /// Computes attention by its definition, one query at a time, in f64.
     fn by_definition(
         qkv: &[f32],
         [h, k, d]: [usize; 3],
@@ -300,7 +304,7 @@ mod tests {
         out
     }
 
-    /// Six query heads and two of keys: of a batch, its attention in each window, with what is far from the definition.
+    /// Compares attention with its definition for six query heads and two key heads, in each window.
     fn compare(segments: &[(usize, Option<usize>)]) {
         let [portable, amx] = [Bf16Kernels::Portable, Bf16Kernels::Amx].map(Some);
         for (head_dim, paired, most) in
@@ -330,7 +334,7 @@ mod tests {
         (HEADS[0] + 2 * HEADS[1]) * d
     }
 
-    /// So many rows of queries, keys and values.
+    /// Returns rows of queries, keys and values.
     fn rows(tokens: usize, d: usize) -> Vec<f32> {
         (0..tokens * row_width(d)).map(|i| ((i * 7919) % 1013) as f32 / 500.0 - 1.0).collect()
     }
@@ -345,7 +349,8 @@ mod tests {
 
     fn ours(qkv: &[f32], batch: &Batch, d: usize, paired: Option<Bf16Kernels>, window: usize) -> Vec<f32> {
         let ([queries, keys], scale) = (HEADS, 1.0 / (d as f32).sqrt());
-        let (query_norm, key_norm) = (None, None);
+        let query_norm = None;
+        let key_norm = None;
         let heads = Heads { queries, keys, head_dim: d, query_norm, key_norm, window, scale, cap: None, paired };
         let rotated = rotate(qkv, &heads, &batch.positions(), &table(batch, d));
         attention(qkv, &rotated, &heads, batch.segments()).to_vec()
@@ -366,7 +371,8 @@ mod tests {
     fn row_in_bf16_does_not_depend_on_other_segments() {
         // Odd lengths: what is paired along the keys must not begin with the batch, nor with an elder sibling.
         let all = [(3, None), (45, None), (7, Some(1)), (70, Some(1)), (33, None), (5, Some(4))];
-        let (whole, d) = (batch(&all), 8);
+        let whole = batch(&all);
+        let d = 8;
         let qkv = rows(whole.tokens(), d);
         let windows = [usize::MAX, 64, 9];
         let kernels = [Bf16Kernels::Portable, Bf16Kernels::Amx];

@@ -18,14 +18,14 @@ pub struct KeyValues {
 }
 
 impl KeyValues {
-    /// Room for so many tokens of `width` channels.
+    /// Allocates room for `tokens` tokens of `width` channels.
     pub fn with_room(tokens: usize, width: usize) -> Self {
         Self { keys: Vec::with_capacity(tokens * width), values: Vec::with_capacity(tokens * width) }
     }
 }
 
-/// What the rows of a run see: the position of its first row, and the blocks from the first token on, with how many tokens of
-/// each.
+/// Rows that a run attends to: the position of its first row, and the blocks from the first token on, with the number
+/// of tokens of each.
 pub struct SeenRun<'a> {
     pub rows: Range<usize>,
     pub first: usize,
@@ -35,14 +35,15 @@ pub struct SeenRun<'a> {
 /// Appends the keys and values of some rows to a block.
 pub fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &Heads<'_>, rows: Range<usize>) {
     let (q_width, k_width) = heads.widths();
-    let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
+    let stride = q_width + 2 * k_width;
+    let rotated_stride = q_width + k_width;
     for row in rows {
         block.keys.extend_from_slice(&rotated[row * rotated_stride + q_width..][..k_width]);
         block.values.extend_from_slice(&qkv[row * stride + q_width + k_width..][..k_width]);
     }
 }
 
-/// Attention of all runs, whose rows stand one after the other.
+/// Computes attention of all runs, whose rows are concatenated.
 ///
 /// # Shapes
 /// `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
@@ -55,7 +56,8 @@ pub fn attention_over(rotated: &[f32], heads: &Heads<'_>, runs: &[SeenRun<'_>]) 
     let rows: Vec<(usize, &SeenRun<'_>)> =
         runs.iter().flat_map(|run| run.rows.clone().map(move |row| (run.first + row - run.rows.start, run))).collect();
     out.par_chunks_mut(group).enumerate().for_each(|(task, out)| {
-        let (row, head) = (task / heads.keys, task % heads.keys);
+        let row = task / heads.keys;
+        let head = task % heads.keys;
         let (position, run) = rows[row];
         let queries = &rotated[row * rotated_stride + head * group..][..group];
         let seen = (position + 1).saturating_sub(heads.window)..position + 1;
@@ -64,12 +66,14 @@ pub fn attention_over(rotated: &[f32], heads: &Heads<'_>, runs: &[SeenRun<'_>]) 
     out
 }
 
-/// The queries of one position that share a key: `queries [G, D]`, `out` the same.
+/// Computes attention of the queries of one position that share a key: `queries [G, D]`, `out` likewise.
 fn attend(queries: &[f32], run: &SeenRun<'_>, seen: Range<usize>, channel: usize, heads: &Heads<'_>, out: &mut [f32]) {
-    let (width, head_dim) = (heads.keys * heads.head_dim, heads.head_dim);
+    let width = heads.keys * heads.head_dim;
+    let head_dim = heads.head_dim;
     let count = seen.len();
     let mut scores = scratch(queries.len() / head_dim * count);
-    let (first, end) = (seen.start, seen.end);
+    let first = seen.start;
+    let end = seen.end;
     let mut before = 0;
     let visible = run.blocks.iter().flat_map(move |&(block, tokens)| {
         let start = before;

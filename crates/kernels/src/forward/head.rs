@@ -17,18 +17,18 @@ fn tile_rows() -> usize {
     if second_level_cache() >= LARGE_SECOND_LEVEL { 256 } else { 128 }
 }
 
-/// What stands before and behind the output projection: the final norm, and what logits are bounded by.
+/// The final norm before the output projection, and the cap of the logits after it.
 #[derive(Clone, Copy)]
 pub struct Ends<'a> {
     pub norm: Norm<'a>,
     pub cap: Option<f32>,
 }
 
-/// `log p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary, and whether it is the
-/// likeliest token. Weights in bf16 are multiplied with rows in bf16; the sums, and what comes after, are in f32.
+/// Computes `log p(token | row)` of each target by a log-softmax in f32 over the vocabulary, and whether it is the
+/// likeliest token. bf16 weights multiply bf16 rows; sums and everything after are f32.
 ///
 /// # Shapes
-/// `x [tokens, C]`, `weight [C, vocab]`; one value for each target. Targets stand in ascending rows.
+/// `x [tokens, C]`, `weight [C, vocab]`; one value per target. Targets are in ascending rows.
 pub fn predictions(
     x: &[f32],
     channels: usize,
@@ -98,7 +98,7 @@ fn score<K: Kind>(
                     // Seldom: the greatest logit moves on in few tiles.
                     likeliest[i] = first + logits.iter().position(|&logit| logit == of_tile).unwrap_or(0);
                 }
-                // Nothing is carried into the first tile.
+                // The first tile has no carried sum.
                 let carried = if first == 0 { 0.0 } else { sums[i] * simd::exp(greatest[i] - top) };
                 sums[i] = carried + simd::sum_exp(logits, top);
                 greatest[i] = top;
@@ -121,7 +121,7 @@ fn score<K: Kind>(
     predictions
 }
 
-/// Every logit of the given rows.
+/// Computes every logit of the given rows.
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; result `[rows, vocab]`.
@@ -173,7 +173,8 @@ mod tests {
     #[test]
     fn tiles_give_the_log_softmax_of_the_whole_vocabulary() {
         // A vocabulary of two and a half tiles; one row asked for twice.
-        let (channels, vocab) = (8, 2 * TILE_VOCAB + TILE_VOCAB / 2);
+        let channels = 8;
+        let vocab = 2 * TILE_VOCAB + TILE_VOCAB / 2;
         let x: Vec<f32> = (0..3 * channels).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();
         let weight: Vec<f32> = (0..channels * vocab).map(|i| (i as f32 * 0.011).cos()).collect();
         let ones = vec![1.0; channels];

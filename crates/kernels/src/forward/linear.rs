@@ -12,13 +12,13 @@ use crate::linalg::panels::{product, product_of_few};
 use crate::linalg::simd;
 
 /// Rows of a task: the intermediates of the MLP stay in a core's cache, the weights are packed seldom enough.
-pub const MOST_ROWS: usize = 256;
-const LEAST_ROWS: usize = 64;
+pub const MAX_ROWS: usize = 256;
+const MIN_ROWS: usize = 64;
 
 /// Weights `[inner, outer]`.
 #[derive(Clone, Copy)]
 pub enum Weight<'a> {
-    /// Of an operator, as it stands, with their columns: too few rows are multiplied with them to lay them out first.
+    /// Row-major weights of an operator with their number of columns. Too few rows use them to justify another layout.
     Plain(&'a [f32], usize),
     Laid(Laid<'a>),
 }
@@ -32,7 +32,7 @@ impl Laid<'_> {
         }
     }
 
-    /// As [`Weight::product`].
+    /// Computes [`Weight::product`].
     pub(super) fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
         match (self, few) {
             (Self::F32(panels), false) => product(out, into, x, panels),
@@ -53,7 +53,7 @@ impl Weight<'_> {
         }
     }
 
-    /// `out ← x·W` or `out ← out + x·W`; by all threads where the rows are `few`, and no others are worked on beside them.
+    /// Computes `out ← x·W` or `out ← out + x·W`, with all threads if the rows are `few` and nothing else runs.
     ///
     /// # Shapes
     /// `x [rows, inner]`, `out [rows, outer]`.
@@ -76,14 +76,14 @@ pub struct Linear<'a> {
 }
 
 impl<'a> From<Weight<'a>> for Linear<'a> {
-    /// Without a bias.
+    /// Creates a linear map without a bias.
     fn from(weight: Weight<'a>) -> Self {
         Self { weight, bias: None }
     }
 }
 
 impl Linear<'_> {
-    /// As [`Weight::product`], with the bias.
+    /// Computes [`Weight::product`] with the bias.
     fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
         self.weight.product(x, few, into, out);
         if let Some(bias) = self.bias {
@@ -100,7 +100,7 @@ pub struct Mlp<'a> {
     pub activation: Activation,
 }
 
-/// `norm(x)·W + b`, where there is a bias.
+/// Computes `norm(x)·W + b`.
 ///
 /// # Shapes
 /// `x [rows, inner]`; result `[rows, outer]`.
@@ -115,7 +115,7 @@ pub fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, of: Linear<'_>
     out
 }
 
-/// `x·W + b`, then optionally a norm of the result, then optionally added to a residual stream.
+/// Computes `x·W + b`, then optionally a norm of the result, then optionally adds it to a residual stream.
 ///
 /// # Shapes
 /// `x [rows, inner]`, `residual [rows, outer]`; result `[rows, outer]`.
@@ -128,7 +128,7 @@ pub fn linear(x: &[f32], inner: usize, of: Linear<'_>, after: Option<Norm<'_>>, 
     })
 }
 
-/// `act(norm(x)·G) * (norm(x)·U) · D`, then like [`linear`].
+/// Computes `act(norm(x)·G) * (norm(x)·U) · D`, then continues like [`linear`].
 ///
 /// # Shapes
 /// `x [rows, C]`; result `[rows, C]`.
@@ -156,14 +156,14 @@ pub fn mlp(
                 }
             }
         });
-        // The activations stand in the first half of each row: [block, F] with row stride 2F.
+        // The activations are in the first half of each row: [block, F] with row stride 2F.
         let activations = MatrixView::strided(&hidden, block, width, 2 * width);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
         write(activations, of.down, few, out, after, residual);
     })
 }
 
-/// `x·diag(d)`.
+/// Computes `x·diag(d)`.
 ///
 /// # Shapes
 /// `x [rows, C]`, `diagonal [C]`.
@@ -179,7 +179,7 @@ pub fn apply_diagonal(x: &[f32], diagonal: &[f32]) -> Vec<f32> {
     out
 }
 
-/// `x ← norm(x)`
+/// Computes `x ← norm(x)`.
 ///
 /// # Shapes
 /// `x [rows, C]`.
@@ -191,7 +191,7 @@ pub fn norm(x: &mut [f32], norm: Norm<'_>) {
     });
 }
 
-/// Some rows of `x [rows, C]`, one after the other.
+/// Gathers rows of `x [rows, C]`.
 pub fn gather(x: &[f32], channels: usize, rows: &[u32]) -> Vec<f32> {
     let mut out = Vec::with_capacity(rows.len() * channels);
     rows.iter().for_each(|&row| out.extend_from_slice(&x[row as usize * channels..][..channels]));
@@ -208,7 +208,7 @@ pub fn scatter(out: &mut [f32], channels: usize, rows: &[u32], factors: &[f32], 
     });
 }
 
-/// `x ← x + y`
+/// Computes `x ← x + y`.
 pub fn add(x: &mut [f32], y: &[f32]) {
     simd::in_widest!(simd::add(x, y));
 }
@@ -257,7 +257,7 @@ fn each_block<T: Send>(
     task: impl Fn(&[f32], usize, &mut [T], bool) + Sync,
 ) {
     let rows = x.len() / inner;
-    let step = block_rows(rows, LEAST_ROWS, MOST_ROWS);
+    let step = block_rows(rows, MIN_ROWS, MAX_ROWS);
     if rows <= step {
         return task(x, 0, out, true);
     }
@@ -265,7 +265,7 @@ fn each_block<T: Send>(
     blocks.enumerate().for_each(|(index, (x, out))| task(x, index * step, out, false));
 }
 
-/// Each row of `x` normed.
+/// Computes the norm of each row of `x`.
 fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
     let mut out = scratch(x.len());
     let width = norm.weight.len();
@@ -277,7 +277,7 @@ fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
     out
 }
 
-/// `x·W + b` to `out`, normed and added as in [`linear`].
+/// Writes `x·W + b` to `out`, normed and added as in [`linear`].
 fn write(
     x: MatrixView<'_, f32>,
     of: Linear<'_>,

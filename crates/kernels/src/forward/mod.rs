@@ -17,7 +17,7 @@ use std::ops::Range;
 pub use attention::{Heads, rotate};
 pub use cached::{KeyValues, SeenRun, attention_over, keep};
 pub use head::{Ends, logits, predictions};
-pub use linear::MOST_ROWS as BLOCK_ROWS;
+pub use linear::MAX_ROWS as BLOCK_ROWS;
 pub use linear::{Linear, Mlp, Weight, add, apply_diagonal, gather, linear, mlp, norm, project, scatter};
 pub use rows::{add_rows, denominators, norm_rows, rotate_rows, silu_mul, weigh};
 pub use scratch::Scratch;
@@ -44,11 +44,11 @@ pub enum Laid<'a> {
     Bf16Amx(&'a Panels<Bf16Amx>),
 }
 
-/// What stands between an MLP's projections.
+/// Activation of an MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     Silu,
-    /// By its tanh form.
+    /// GELU in its tanh form.
     Gelu,
 }
 
@@ -60,7 +60,7 @@ pub struct ScoredRow {
     pub token: u32,
 }
 
-/// What a target came to.
+/// Prediction of a target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
     /// `ln p(token | row)`
@@ -80,7 +80,7 @@ pub struct Segments<'a> {
 }
 
 impl Segments<'_> {
-    /// The rows that a segment sees before its own.
+    /// Returns the rows before a segment that it attends to.
     pub fn prefix(&self, segment: usize) -> Range<usize> {
         self.parents[segment].map_or(0..0, |parent| self.rows[parent].clone())
     }
@@ -95,14 +95,14 @@ pub struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// `(cos, sin)` of one row, each of half the channels that turn.
+    /// Returns `(cos, sin)` of one row, for half of the rotating channels each.
     pub fn at(&self, row: usize) -> (&[f32], &[f32]) {
         let range = row * self.half..(row + 1) * self.half;
         (&self.cos[range.clone()], &self.sin[range])
     }
 }
 
-/// Attention of all segments.
+/// Computes attention of all segments.
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side), `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
@@ -113,8 +113,8 @@ pub fn attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, segments: Segm
     }
 }
 
-/// Rows that one task works on: enough tasks for all threads, blocks small enough for the cache, and of `least` rows, as
-/// below that each block costs as much again in preparing the weights.
+/// Returns the rows per task: enough tasks for all threads, blocks small enough for the cache, and at least `least` rows,
+/// below which preparing the weights costs as much as the product.
 fn block_rows(rows: usize, least: usize, most: usize) -> usize {
     rows.div_ceil(rayon::current_num_threads()).clamp(least, most)
 }

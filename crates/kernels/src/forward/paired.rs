@@ -1,5 +1,4 @@
-//! Attention whose two products are in bf16, as those of the layers are: queries, keys, numerators and values are rounded, what
-//! they make is summed in f32, and so is the softmax.
+//! Attention with both products in bf16: queries, keys, numerators and values are rounded; sums and softmax are f32.
 //!
 //! Keys and values of a segment are laid out once, as the kernel reads them, for all blocks of queries. Pairs along the keys
 //! begin with the segment's first, so that a query's numbers depend on no other segment of the batch.
@@ -29,7 +28,8 @@ impl LaidSegment {
     /// # Shapes
     /// `keys` and `values` of the segment's first row on, `[rows, ..]`, their rows `strides` apart.
     fn new([keys, values]: [&[f32]; 2], strides: [usize; 2], rows: usize, head_dim: usize) -> Self {
-        let (panels, depth) = (rows.div_ceil(LANES), head_dim.div_ceil(2));
+        let panels = rows.div_ceil(LANES);
+        let depth = head_dim.div_ceil(2);
         let mut laid = Self {
             keys: vec![0; panels * depth * LANES],
             values: vec![0; head_dim.div_ceil(LANES) * panels * LANES / 2 * LANES],
@@ -61,9 +61,9 @@ impl LaidSegment {
 /// Keys of one segment, and the queries of a block that see some of them. Keys are counted from the segment's first.
 struct SeenKeys<'a> {
     kernels: Bf16Kernels,
-    /// Of each head of keys.
+    /// Layout by key head.
     laid: &'a [LaidSegment],
-    /// Of the block.
+    /// Rows of the block.
     rows: Range<usize>,
     /// Behind the last key that the first row sees.
     first_end: usize,
@@ -80,12 +80,12 @@ impl SeenKeys<'_> {
         self.first_end + self.more * (row - self.rows.start)
     }
 
-    /// Columns of the scores that some rows have, in whole panels.
+    /// Returns the number of score columns for some rows, in full panels.
     fn width(&self, last: usize) -> usize {
         (self.end(last).div_ceil(LANES) - self.from) * LANES
     }
 
-    /// Rows in tiles.
+    /// Splits the rows into tiles.
     fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
         let end = self.rows.end;
         let height = self.kernels.tile_rows();
@@ -114,7 +114,7 @@ impl SeenKeys<'_> {
         }
     }
 
-    /// Values times numerators `scores [rows, stride]`, to or onto `out [rows, wide]`.
+    /// Multiplies values by numerators `scores [rows, stride]`, and writes or adds to `out [rows, wide]`.
     fn sum(
         &self,
         head: usize,
@@ -145,7 +145,7 @@ impl SeenKeys<'_> {
     }
 }
 
-/// Attention of all segments, with both products in bf16.
+/// Computes attention of all segments, with both products in bf16.
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]`, `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.
@@ -157,11 +157,13 @@ pub(super) fn paired_attention(
     segments: Segments<'_>,
 ) -> Scratch {
     let (head_dim, (q_width, k_width)) = (heads.head_dim, heads.widths());
-    let (stride, rotated_stride) = (q_width + 2 * k_width, q_width + k_width);
+    let stride = q_width + 2 * k_width;
+    let rotated_stride = q_width + k_width;
     let laid: Vec<LaidSegment> = (0..segments.rows.len() * heads.keys)
         .into_par_iter()
         .map(|of| {
-            let (rows, channel) = (segments.rows[of / heads.keys].clone(), of % heads.keys * head_dim);
+            let rows = segments.rows[of / heads.keys].clone();
+            let channel = of % heads.keys * head_dim;
             if rows.is_empty() {
                 return LaidSegment::default();
             }
@@ -171,7 +173,8 @@ pub(super) fn paired_attention(
         })
         .collect();
     let laid = |segment: usize| &laid[segment * heads.keys..(segment + 1) * heads.keys];
-    let (depth, wide) = (head_dim.div_ceil(2), head_dim.next_multiple_of(LANES));
+    let depth = head_dim.div_ceil(2);
+    let wide = head_dim.next_multiple_of(LANES);
     let tokens = qkv.len() / stride;
     let mut out = scratch(tokens * q_width);
     query_blocks(&mut out, q_width, segments, heads.window).into_par_iter().for_each(|block| {
@@ -184,7 +187,8 @@ pub(super) fn paired_attention(
             let first_end = segments.rows[parent].len();
             // A prefix may be out of sight.
             if from * LANES < first_end {
-                let (laid, rows) = (laid(parent), 0..rows);
+                let laid = laid(parent);
+                let rows = 0..rows;
                 seen.push(SeenKeys { kernels, laid, rows, first_end, more: 0, from, column: 0 });
             }
         }
@@ -197,9 +201,11 @@ pub(super) fn paired_attention(
             seen.push(SeenKeys { kernels, laid: laid(segment), rows, first_end, more: 1, from, column });
         }
         let stride = seen.iter().map(|of| of.column + of.width(of.rows.end - 1)).max().unwrap_or_default();
-        let (mut scores, mut sums) = (scratch(rows * stride), scratch(rows * wide));
+        let mut scores = scratch(rows * stride);
+        let mut sums = scratch(rows * wide);
         let row_words = kernels.row_words(head_dim);
-        let (mut queries, mut words) = (Vec::with_capacity(rows * row_words), Vec::new());
+        let mut queries = Vec::with_capacity(rows * row_words);
+        let mut words = Vec::new();
         let mut parts = [0.0; QUERY_ROWS];
         for head in 0..heads.queries {
             let kv = head * heads.keys / heads.queries;

@@ -10,7 +10,7 @@ const ROWS: usize = 32;
 /// Numbers of a task, where rows make no difference.
 const NUMBERS: usize = 1 << 14;
 
-/// `x ← norm(x)`
+/// Computes `x ← norm(x)`.
 ///
 /// # Shapes
 /// `x [rows, C]`.
@@ -18,12 +18,13 @@ pub fn norm_rows(x: &mut [f32], norm: Norm<'_>) {
     x.par_chunks_mut(ROWS * norm.weight.len().max(1)).for_each(|rows| super::norm(rows, norm));
 }
 
-/// The rotary embedding of all channels of each head.
+/// Applies the rotary embedding to all channels of each head.
 ///
 /// # Shapes
 /// `x`, `out [tokens, heads·D]`, `cos`, `sin [tokens, D/2]`.
 pub fn rotate_rows(x: &[f32], heads: usize, head_dim: usize, [cos, sin]: [&[f32]; 2], out: &mut [f32]) {
-    let (wide, half) = (heads * head_dim, head_dim / 2);
+    let wide = heads * head_dim;
+    let half = head_dim / 2;
     let tasks = out.par_chunks_mut(ROWS * wide).zip(x.par_chunks(ROWS * wide));
     tasks.zip(cos.par_chunks(ROWS * half).zip(sin.par_chunks(ROWS * half))).for_each(|((out, x), (cos, sin))| {
         simd::in_widest!({
@@ -37,12 +38,12 @@ pub fn rotate_rows(x: &[f32], heads: usize, head_dim: usize, [cos, sin]: [&[f32]
     });
 }
 
-/// What each query takes of each value, in the place of its scores: the softmax of these, scaled, capped and masked.
+/// Replaces scores by attention weights: the softmax of the scaled, capped and masked scores.
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞.
 pub fn weigh(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Option<f32>) {
-    // As many rows as the mask has, so that a task knows its place there.
+    // Chunks of the mask's number of rows, so that a task knows its position.
     scores.par_chunks_mut(mask.len().max(1)).for_each(|block| {
         simd::in_widest!({
             for (row, mask) in block.chunks_exact_mut(keys.max(1)).zip(mask.chunks_exact(keys.max(1))) {
@@ -58,21 +59,21 @@ pub fn weigh(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Opt
     });
 }
 
-/// `x ← x + y`; others than of like lengths panic.
+/// Computes `x ← x + y`. Panics if lengths differ.
 pub fn add_rows(x: &mut [f32], y: &[f32]) {
     assert!(x.len() == y.len(), "a sum of unlike shapes");
     x.par_chunks_mut(NUMBERS).zip(y.par_chunks(NUMBERS)).for_each(|(x, y)| super::add(x, y));
 }
 
-/// `gate ← silu(gate) * up`
+/// Computes `gate ← silu(gate) * up`.
 pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     gate.par_chunks_mut(NUMBERS).zip(up.par_chunks(NUMBERS)).for_each(|(gate, up)| {
         simd::in_widest!(simd::silu_mul(gate, up));
     });
 }
 
-/// Of each row of logits the logarithm of its softmax's denominator, and the likeliest token, the lowest of equal ones; none where a
-/// logit is no number.
+/// Computes the log of the softmax denominator of each row of logits, and its likeliest token, the lowest of equal ones.
+/// `None` if a logit is NaN.
 ///
 /// # Shapes
 /// `logits [rows, vocab]`; one of each for a row.

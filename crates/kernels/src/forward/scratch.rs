@@ -17,7 +17,7 @@ pub struct Scratch {
     len: usize,
 }
 
-/// `len` elements of any value: write before you read.
+/// Allocates `len` elements with arbitrary values; write before you read.
 pub(super) fn scratch(len: usize) -> Scratch {
     let mut room = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
     if room.len() < len {
@@ -57,8 +57,10 @@ mod tests {
 
     #[test]
     fn room_is_used_again_and_never_shared() {
-        let (first, second) = (scratch(8), scratch(8));
-        let (a, b) = (first.as_ptr(), second.as_ptr());
+        let first = scratch(8);
+        let second = scratch(8);
+        let a = first.as_ptr();
+        let b = second.as_ptr();
         assert_ne!(a, b);
         drop(second);
         assert_eq!(scratch(4).as_ptr(), b);

@@ -1,10 +1,9 @@
-//! Adam, and AdamW: its own and not candle-nn's, whose moments nobody can read or set, so that a training that was killed
-//! could not go on where it was.
+//! Adam and AdamW. candle-nn's optimizers hide their moments, so a killed training could not resume.
 
 use rayon::prelude::*;
 
-/// Adam with PyTorch's defaults (Kingma and Ba 2015, algorithm 1), and weight decay beside the gradient (Loshchilov and
-/// Hutter 2019, algorithm 2).
+/// Adam with PyTorch's defaults (Kingma and Ba 2015, algorithm 1) and decoupled weight decay (Loshchilov and Hutter
+/// 2019, algorithm 2).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adam {
     learning_rate: f32,
@@ -18,32 +17,32 @@ impl Adam {
     const BETAS: (f32, f32) = (0.9, 0.999);
     const EPSILON: f32 = 1e-8;
 
-    /// Before the first step, without decay.
+    /// Creates the optimizer state before the first step, without decay.
     pub fn new(parameters: usize, learning_rate: f32) -> Self {
         let zeros = vec![0.0; parameters];
         Self { learning_rate, weight_decay: 0.0, first: zeros.clone(), second: zeros, steps: 0 }
     }
 
-    /// The same with weight decay.
+    /// Sets the weight decay.
     #[must_use]
     pub fn decaying(mut self, weight_decay: f32) -> Self {
         self.weight_decay = weight_decay;
         self
     }
 
-    /// The same after so many steps that left these moments.
+    /// Restores the state after `steps` steps that left these moments.
     #[must_use]
     pub fn resumed(mut self, steps: usize, first: Vec<f32>, second: Vec<f32>) -> Self {
         (self.first, self.second, self.steps) = (first, second, i32::try_from(steps).unwrap_or(i32::MAX));
         self
     }
 
-    /// How many numbers it moves.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> usize {
         self.first.len().min(self.second.len())
     }
 
-    /// The running means of the gradient and of its square.
+    /// Returns the running means of the gradient and of its square.
     pub fn moments(&self) -> (&[f32], &[f32]) {
         (&self.first, &self.second)
     }
@@ -81,7 +80,8 @@ mod tests {
             for (p, m, v) in &mut exact {
                 let g = gradient(step, *p);
                 (*m, *v) = (0.9 * *m + 0.1 * g, 0.999 * *v + 0.001 * g * g);
-                let (m, v) = (*m / (1.0 - 0.9f64.powi(step as i32)), *v / (1.0 - 0.999f64.powi(step as i32)));
+                let m = *m / (1.0 - 0.9f64.powi(step as i32));
+                let v = *v / (1.0 - 0.999f64.powi(step as i32));
                 *p -= 0.01 * 0.1 * *p + 0.01 * m / (v.sqrt() + 1e-8);
             }
         }
@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn a_training_goes_on_where_it_was() {
-        let (mut whole, mut cut) = ([1.0f32, 2.0], [1.0f32, 2.0]);
+        let mut whole = [1.0f32, 2.0];
+        let mut cut = [1.0f32, 2.0];
         let mut adam = Adam::new(2, 0.1).decaying(0.01);
         let mut first = adam.clone();
         for step in 0..6 {

@@ -23,7 +23,7 @@ impl Kind for Bf16 {
     type Word = u32;
     type Rows<'x> = Bf16Rows;
 
-    /// Where numbers are odd a zero ends the last pair.
+    /// Returns the number of pairs; an odd count is padded with a zero.
     fn depth(inner: usize) -> usize {
         inner.div_ceil(2)
     }
@@ -154,7 +154,7 @@ pub(super) fn rounded(x: f32) -> u32 {
     (if x.is_nan() { bits | 0x40_0000 } else { nearest }) & 0xffff_0000
 }
 
-/// Two numbers that follow each other along `inner`, as bf16 in one word.
+/// Packs two consecutive numbers along `inner` as bf16 in one word.
 #[inline(always)]
 pub fn pair(first: f32, second: f32) -> u32 {
     rounded(first) >> 16 | rounded(second)
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_equals_the_sums_of_what_was_rounded_whatever_its_shape() {
+    fn product_equals_sum_of_rounded_products_for_any_shape() {
         for (rows, inner, outer) in [(1, 1, 1), (3, 7, 5), (8, 64, 32), (13, 65, 70), (20, 300, 96)] {
             let x: Vec<f32> = (0..rows * inner).map(noise).collect();
             let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
@@ -214,7 +214,8 @@ mod tests {
             for i in 0..rows {
                 for j in 0..outer {
                     let sum: f64 = (0..inner).map(|k| round(x[i * inner + k]) * round(w[k * outer + j])).sum();
-                    let (added, replaced) = (out[i * outer + j], again[i * outer + j]);
+                    let added = out[i * outer + j];
+                    let replaced = again[i * outer + j];
                     assert!((f64::from(replaced) - sum).abs() < 1e-5, "[{rows}, {inner}, {outer}] at {i}, {j}");
                     assert_eq!(added, 0.25 + replaced);
                 }
@@ -223,8 +224,9 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_the_same_to_the_bit_whatever_rows_stand_beside_it_and_on_any_processor() {
-        let (inner, outer) = (301, 70);
+    fn bf16_row_bits_do_not_depend_on_neighbours_or_cpu() {
+        let inner = 301;
+        let outer = 70;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let matrix = panels(&w, inner, outer);

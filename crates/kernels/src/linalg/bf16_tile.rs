@@ -112,7 +112,8 @@ impl Bf16Tile {
             Self::Avx512Bf16 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 for top in (0..rows).step_by(ROWS) {
-                    let (row, place) = ((&words[top * row_words..], row_words), (first.add(top * stride), stride));
+                    let row = (&words[top * row_words..], row_words);
+                    let place = (first.add(top * stride), stride);
                     let height = ROWS.min(rows - top);
                     by_rows!(height, [1 2 3 4 5 6 7 8], (avx512::pairs), (row, panel, place, adds));
                 }
@@ -140,7 +141,8 @@ impl Bf16Tile {
                 // Half of the sums of four rows fill half of the registers; half a panel stays in a near cache.
                 for column in [0, LANES / 2] {
                     for tile in tiles(rows, 4) {
-                        let (row, place) = ((&words[tile.start * row_words..], row_words), place(&tile));
+                        let row = (&words[tile.start * row_words..], row_words);
+                        let place = place(&tile);
                         by_rows!(tile.len(), [1 2 3 4], (avx2::half), (row, panel, column, place, adds));
                     }
                 }
@@ -250,7 +252,9 @@ mod avx2 {
         (out, stride): (*mut f32, usize),
         adds: bool,
     ) {
-        let (x, weights, width) = (words.as_ptr(), panel.as_ptr(), panel.len() / LANES);
+        let x = words.as_ptr();
+        let weights = panel.as_ptr();
+        let width = panel.len() / LANES;
         let mut parts = [[_mm256_setzero_ps(); C]; R];
         for k in 0..width {
             // SAFETY: `k` is below `width` and the columns end before 32, so that loads end inside the panel.
@@ -322,7 +326,9 @@ mod avx512 {
             // SAFETY: both are 512 bits of any value.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
         };
-        let (x, weights, width) = (words.as_ptr(), panel.as_ptr(), panel.len() / LANES);
+        let x = words.as_ptr();
+        let weights = panel.as_ptr();
+        let width = panel.len() / LANES;
         let mut parts = [[_mm512_setzero_ps(); 2]; R];
         for k in 0..width {
             // SAFETY: `k` is below `width`, so that both loads end inside the panel.
@@ -353,7 +359,9 @@ mod avx512 {
         out: (*mut f32, usize),
         adds: bool,
     ) {
-        let (x, weights, width) = (words.as_ptr().cast::<f32>(), panel.as_ptr(), panel.len() / LANES);
+        let x = words.as_ptr().cast::<f32>();
+        let weights = panel.as_ptr();
+        let width = panel.len() / LANES;
         let second_half = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
         let mut parts = [[_mm512_setzero_ps(); 2]; R];
         for k in 0..width {

@@ -11,7 +11,7 @@ use super::simd::in_widest;
 /// Parts of a sum: the lanes of an AVX-512 register.
 const LANES: usize = 16;
 /// Elements of the largest product that the crate computes so.
-const MOST_ELEMENTS: usize = 16 * 16;
+const MAX_ELEMENTS: usize = 16 * 16;
 /// Numbers of a row that the crate sums at a time.
 const PIECE: usize = 1024;
 
@@ -27,7 +27,7 @@ pub(super) fn multiply(
     a: MatrixView<'_, f32>,
     b: MatrixView<'_, f32>,
 ) -> bool {
-    let is_small = a.height() * b.width() <= MOST_ELEMENTS;
+    let is_small = a.height() * b.width() <= MAX_ELEMENTS;
     let takes = is_small && a.has_whole_rows() && b.t().has_whole_rows() && !has_avx512() && fuses();
     if takes {
         products(destination, into, a, b);
@@ -125,10 +125,12 @@ mod tests {
             return;
         }
         for (rows, columns, inner) in [(2, 1, 32), (2, 3, 64), (5, 7, 128), (16, 16, 100), (7, 2, 3), (3, 4, 2500)] {
-            let (x, y) = (noise(rows * inner, 3), noise(columns * inner, 4));
+            let x = noise(rows * inner, 3);
+            let y = noise(columns * inner, 4);
             for into in [Update::Replace, Update::Add] {
                 let [mut own, mut theirs] = [vec![0.25f32; rows * columns], vec![0.25f32; rows * columns]];
-                let (a, b) = (MatrixView::rows(&x, rows, inner), MatrixView::rows(&y, columns, inner).t());
+                let a = MatrixView::rows(&x, rows, inner);
+                let b = MatrixView::rows(&y, columns, inner).t();
                 products(&mut MatrixViewMut::rows(&mut own, rows, columns), into, a, b);
                 run_crate(&mut MatrixViewMut::rows(&mut theirs, rows, columns), into, a, b, 1);
                 assert_eq!(bits(&own), bits(&theirs), "[{rows}, {columns}] of {inner}, {into:?}");

@@ -1,5 +1,5 @@
-//! What normal equations tell beside their solution: errors on their rows, the best map of a lower rank, and how much two
-//! sets of channels have in common.
+//! Properties of normal equations besides their solution: errors on their rows, the best map of a lower rank, and
+//! canonical correlations.
 
 use faer::{MatRef, Side};
 
@@ -24,12 +24,12 @@ impl NormalEquations {
         self.numbers += other.numbers;
     }
 
-    /// The mean of the eigenvalues of `XᵀX`: its trace over `C`.
+    /// Returns the mean eigenvalue of `XᵀX`: its trace over `C`.
     pub fn mean_eigenvalue(&self) -> f64 {
         self.gram.iter().step_by(self.channels + 1).sum::<f64>() / self.channels as f64
     }
 
-    /// `‖X·M − Y‖² − ‖Y‖² = tr(MᵀXᵀX·M) − 2·tr(MᵀXᵀY)`: of two maps the one that is nearer to these rows has the lower.
+    /// Computes `‖X·M − Y‖² − ‖Y‖² = tr(MᵀXᵀX·M) − 2·tr(MᵀXᵀY)`, which is lower for a better map.
     ///
     /// # Shapes
     /// `map [C, C]`, row-major.
@@ -38,14 +38,15 @@ impl NormalEquations {
         let mut image = vec![0.0; c * c]; // XᵀX·M
         // With its lower triangle filled in.
         let of = |at: usize| self.gram[(at / c).min(at % c) * c + (at / c).max(at % c)];
-        let (gram, view) = ((0..c * c).map(of).collect::<Vec<f64>>(), MatrixView::rows(map, c, c));
+        let gram = (0..c * c).map(of).collect::<Vec<f64>>();
+        let view = MatrixView::rows(map, c, c);
         gemm_parallel(MatrixViewMut::rows(&mut image, c, c), Update::Replace, MatrixView::rows(&gram, c, c), view);
         let square: f64 = map.iter().zip(&image).map(|(m, g)| m * g).sum();
         let along = |i: usize| (0..c).map(|j| map[i * c + j] * self.cross[j * c + i]).sum::<f64>();
         square - 2.0 * (0..c).map(along).sum::<f64>()
     }
 
-    /// The map of rank `rank` that is best in the place of the solution `M = (XᵀX + λI)⁻¹XᵀY`.
+    /// Computes the best map of rank `rank` in place of the solution `M = (XᵀX + λI)⁻¹XᵀY`.
     ///
     /// With `G = XᵀX + λI` the ridge's loss is `tr((N − M)ᵀG(N − M))` and a constant, for any map `N`: with `G = L·Lᵀ` it is
     /// `‖Lᵀ(N − M)‖²`. By Eckart and Young the best `LᵀN` is `LᵀM` cut to its greatest singular values, which is `LᵀM·V·Vᵀ`
@@ -67,7 +68,8 @@ impl NormalEquations {
         let eigen = MatRef::from_column_major_slice(&common, c, c)
             .self_adjoint_eigen(Side::Lower)
             .map_err(|_| self.no_eigenvalues())?;
-        let (values, vectors) = (eigen.S().column_vector(), eigen.U());
+        let values = eigen.S().column_vector();
+        let vectors = eigen.U();
         // Ascending: the greatest stand last.
         let kept = vectors.subcols(c - rank, rank); // [C, r]
         let up: Vec<f64> = (0..rank).flat_map(|r| (0..c).map(move |i| (r, i))).map(|(r, i)| kept[(i, r)]).collect();
@@ -79,8 +81,8 @@ impl NormalEquations {
         Ok(Thin { down, up, share })
     }
 
-    /// The sum of the squared canonical correlations of `X` and `Y`, both of mean zero; `others` is `YᵀY`, its upper
-    /// triangle, and `numbers` the sum of the squares of the f32 numbers that `Y` was made from.
+    /// Computes the sum of squared canonical correlations of `X` and `Y`, both with mean zero. `others` is the upper
+    /// triangle of `YᵀY`, and `numbers` the squared norm of the f32 numbers behind `Y`.
     ///
     /// They are the singular values of `XᵀX^(−½)·XᵀY·YᵀY^(−½)`, so that the sum of their squares is
     /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`: the map from `X` to `Y` times the map back.
@@ -92,11 +94,12 @@ impl NormalEquations {
         let mut turned = vec![0.0; c * c];
         transpose(&mut turned, c, 0, &self.cross, c);
         let back = Self { channels: c, gram: others, cross: turned, rows: self.rows, numbers };
-        let (there, back) = (self.least_norm()?, back.least_norm()?);
+        let there = self.least_norm()?;
+        let back = back.least_norm()?;
         Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())
     }
 
-    /// The solution without a ridge; the one of least norm where the system is singular.
+    /// Computes the solution without a ridge, with least norm if the system is singular.
     fn least_norm(&self) -> Result<Vec<f64>> {
         if self.spectrum()?.rank == self.channels
             && let Ok(solution) = self.solve(0.0)
@@ -119,14 +122,15 @@ mod tests {
 
     #[test]
     fn the_excess_is_the_error_less_that_of_no_map() {
-        let (x, y) = ([1.0, 2.0, 0.0, 1.0], [1.0, 3.0, 2.0, 0.0]);
+        let x = [1.0, 2.0, 0.0, 1.0];
+        let y = [1.0, 3.0, 2.0, 0.0];
         let map = [1.0, 0.0, 2.0, 1.0];
         // X·M = (5, 2), (2, 1): errors 4, −1, 0, 1, squares 18; ‖Y‖² = 14.
         assert!((equations(2, &x, &y).excess(&map) - 4.0).abs() < 1e-12);
     }
 
     #[test]
-    fn the_best_thin_map_keeps_what_moves_the_rows_and_not_what_is_large_in_the_map() {
+    fn best_thin_map_keeps_what_moves_the_rows() {
         // XᵀX = diag(16, 1) and M = diag(1, 3): the first channel moves rows by 4, the second by 3.
         let normal = equations(2, &[4.0, 0.0, 0.0, 1.0], &[4.0, 0.0, 0.0, 3.0]);
         let map = normal.solve(0.0).unwrap();
@@ -145,7 +149,8 @@ mod tests {
 
     #[test]
     fn sums_of_parts_are_the_sums_of_all() {
-        let (x, y) = ([1.0, 2.0, 0.5, -1.0, 3.0, 1.0], [1.0, 0.0, 2.0, 2.0, -1.0, 1.0]);
+        let x = [1.0, 2.0, 0.5, -1.0, 3.0, 1.0];
+        let y = [1.0, 0.0, 2.0, 2.0, -1.0, 1.0];
         let mut parts = equations(2, &x[..2], &y[..2]);
         parts.merge(&equations(2, &x[2..], &y[2..]));
         let all = equations(2, &x, &y);
@@ -154,14 +159,16 @@ mod tests {
         assert!((all.mean_eigenvalue() - (1.0 + 4.0 + 0.25 + 1.0 + 9.0 + 1.0) / 2.0).abs() < 1e-12);
     }
 
-    /// Three patterns of mean zero that have nothing in common.
+    /// Correlates three orthogonal patterns with mean zero.
     #[test]
     fn correlations_are_those_of_the_spaces_whatever_the_scales() {
-        let (a, b, c) = ([1.0, 1.0, -1.0, -1.0], [1.0, -1.0, 1.0, -1.0], [1.0, -1.0, -1.0, 1.0]);
+        let a = [1.0, 1.0, -1.0, -1.0];
+        let b = [1.0, -1.0, 1.0, -1.0];
+        let c = [1.0, -1.0, -1.0, 1.0];
         let rows = |of: [&dyn Fn(usize) -> f64; 2]| (0..4).flat_map(|t| of.map(|f| f(t))).collect::<Vec<f64>>();
         let x = rows([&|t| 5.0 * a[t], &|t| a[t] - 2.0 * b[t]]);
         for (y, expected) in [
-            // The same space; a and 3b + 4c: 1 and 9/25; c alone, and a channel that is dead: nothing.
+            // Equal spaces; a and 3b + 4c: 1 and 9/25; c alone, and a dead channel: nothing.
             (rows([&|t| b[t], &|t| 7.0 * a[t]]), 2.0),
             (rows([&|t| a[t], &|t| 3.0 * b[t] + 4.0 * c[t]]), 1.0 + 9.0 / 25.0),
             (rows([&|t| c[t], &|_| 0.0]), 0.0),

@@ -10,7 +10,7 @@ pub struct F32;
 
 impl Kind for F32 {
     type Word = f32;
-    /// As they are: each number is read once for a panel, and stands in the cache for the next.
+    /// Unconverted rows: each number is read once per panel and stays in the cache for the next.
     type Rows<'x> = MatrixView<'x, f32>;
 
     fn lanes() -> usize {
@@ -77,8 +77,8 @@ impl F32Tile {
         Self::Plain
     }
 
-    /// Columns of a panel. Half as many where registers hold half as many numbers: each line of the panel lies behind the one
-    /// before, and a piece of it in the nearest cache.
+    /// Returns the columns of a panel: half as many if registers hold half as many numbers, so that a piece of the panel
+    /// fits in L1.
     #[inline]
     fn lanes(self) -> usize {
         match self {
@@ -128,8 +128,10 @@ impl F32Tile {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
                 let mut ahead = Ahead::new(next, rows.div_ceil(ROWS));
                 for top in (0..rows).step_by(ROWS) {
-                    let (x, place) = ((&x[top * apart..], apart), (first.add(top * stride), stride));
-                    let (height, fetched) = (ROWS.min(rows - top), ahead.share());
+                    let x = (&x[top * apart..], apart);
+                    let place = (first.add(top * stride), stride);
+                    let height = ROWS.min(rows - top);
+                    let fetched = ahead.share();
                     by_rows!(height, [1 2 3 4 5 6 7 8], (x86::avx512), (x, [panel, fetched], place, adds));
                 }
             },
@@ -139,7 +141,8 @@ impl F32Tile {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
                 let mut ahead = Ahead::new(next, rows.div_ceil(6));
                 for tile in tiles(rows, 6) {
-                    let (x, place) = ((&x[tile.start * apart..], apart), (first.add(tile.start * stride), stride));
+                    let x = (&x[tile.start * apart..], apart);
+                    let place = (first.add(tile.start * stride), stride);
                     by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, [panel, ahead.share()], place, adds));
                 }
             },
@@ -173,8 +176,8 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Rows with a panel, on any processor. Where additions are not fused in hardware (x86 before 2013), they are two operations, as
-/// those of the `gemm` crate.
+/// Multiplies rows by a panel on any CPU. Without hardware FMA (x86 before 2013) products and sums round separately, as in
+/// the `gemm` crate.
 fn plain((x, apart): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOut<'_>) {
     let fused = |x: f32, weight: f32, sum: f32| {
         if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { x * weight + sum } else { x.mul_add(weight, sum) }
@@ -207,7 +210,7 @@ mod x86 {
         unsafe { _mm_prefetch::<LEVEL>(number.cast()) };
     }
 
-    /// A tile: so many registers of so many numbers a row.
+    /// A tile of several registers per row.
     macro_rules! tile {
         ($name:ident, $features:literal, $width:literal, $load:ident, $store:ident, $set:ident, $zero:ident, $add:ident, $fused:ident) => {
             /// # Safety
@@ -221,7 +224,8 @@ mod x86 {
                 (out, stride): (*mut f32, usize),
                 adds: bool,
             ) {
-                let (x, weights) = (x.as_ptr(), panel.as_ptr());
+                let x = x.as_ptr();
+                let weights = panel.as_ptr();
                 let mut parts = [[$zero(); 2]; R];
                 for row in 0..R {
                     // The first and the last line of the row's sums: they are asked for before they are needed.
@@ -277,10 +281,11 @@ mod tests {
         (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
     }
 
-    /// Rows of sums, pieces of 128 numbers, on top of one half.
+    /// Computes rows of sums in pieces of 128 numbers, starting from one half.
     fn sums(tile: F32Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> Vec<f32> {
         let mut sums = vec![0.5; LANES * rows];
-        let (lanes, inner) = (tile.lanes(), panel.len() / LANES);
+        let lanes = tile.lanes();
+        let inner = panel.len() / LANES;
         for first in (0..LANES).step_by(lanes) {
             let panel: Vec<f32> = panel.chunks(LANES).flat_map(|line| &line[first..first + lanes]).copied().collect();
             let part = PanelPiece { first: 0, words: &panel, next: &panel };
@@ -318,7 +323,8 @@ mod tests {
             assert_eq!(panels.to_rows(), w);
             for into in [Update::Replace, Update::Add] {
                 let mut theirs = vec![0.25; rows * outer];
-                let (mut ours, mut few) = (theirs.clone(), theirs.clone());
+                let mut ours = theirs.clone();
+                let mut few = theirs.clone();
                 let x = MatrixView::rows(&x, rows, inner);
                 gemm(MatrixViewMut::rows(&mut theirs, rows, outer), into, x, MatrixView::rows(&w, inner, outer));
                 product(&mut ours, into, x, &panels);
@@ -330,8 +336,9 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_the_same_to_the_bit_whatever_rows_stand_beside_it_and_on_any_processor_that_fuses() {
-        let (inner, outer) = (1301, 70);
+    fn f32_row_bits_do_not_depend_on_neighbours_or_fma_cpu() {
+        let inner = 1301;
+        let outer = 70;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let panels = Panels::<F32>::of_rows(&w, inner, outer);

@@ -1,7 +1,7 @@
 //! The matrix product, behind one safe door: every product that the CPU path computes passes through [`gemm`].
 //!
-//! One door has two uses: the `unsafe` call of the `gemm` crate stands in one place behind checked bounds, and the
-//! benchmarks can tell which share of the time is spent inside matrix products ([`profile`]).
+//! A single module wraps the `gemm` crate, so that its `unsafe` call is behind checked bounds, and benchmarks can
+//! measure the share of time spent in products ([`profile`]).
 
 use ::gemm::Parallelism;
 
@@ -59,22 +59,22 @@ pub struct MatrixView<'a, T> {
 }
 
 impl<'a, T> MatrixView<'a, T> {
-    /// Rows of `columns` elements, one after the other.
+    /// Creates a view of contiguous rows of `columns` elements.
     pub fn rows(data: &'a [T], rows: usize, columns: usize) -> Self {
         Self::strided(data, rows, columns, columns)
     }
 
-    /// Rows of `columns` elements whose starts lie `row_stride` apart.
+    /// Creates a view of rows of `columns` elements that are `row_stride` apart.
     pub fn strided(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Self {
         Self { data, rows, columns, row_stride, column_stride: 1 }.checked()
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     pub fn height(&self) -> usize {
         self.rows
     }
 
-    /// The number of columns.
+    /// Returns the number of columns.
     pub fn width(&self) -> usize {
         self.columns
     }
@@ -84,13 +84,13 @@ impl<'a, T> MatrixView<'a, T> {
         self.column_stride == 1
     }
 
-    /// The elements of one row, if they stand one after the other.
+    /// Returns the elements of one row, if they are contiguous.
     pub(super) fn row(&self, row: usize) -> &'a [T] {
         assert!(row < self.rows && self.column_stride == 1, "a matrix view has no such row");
         &self.data[row * self.row_stride..][..self.columns]
     }
 
-    /// The same elements, rows and columns exchanged.
+    /// Transposes the view.
     #[must_use]
     pub fn t(self) -> Self {
         Self {
@@ -102,8 +102,8 @@ impl<'a, T> MatrixView<'a, T> {
         }
     }
 
-    /// The elements from the first row to the last, and how far the rows' starts lie apart. A matrix without rows, or whose
-    /// rows are not whole, is a programming error and panics.
+    /// Returns the elements from the first row to the last, and the row stride. Panics if rows are not contiguous or the
+    /// matrix is empty.
     pub(super) fn elements(&self) -> (&'a [T], usize) {
         assert!(self.rows > 0 && self.column_stride == 1, "a matrix view has no such rows");
         (&self.data[..(self.rows - 1) * self.row_stride + self.columns], self.row_stride)
@@ -146,7 +146,7 @@ impl<'a, T> MatrixViewMut<'a, T> {
     }
 }
 
-/// What a product does with what stands in its destination.
+/// How a product updates its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
     /// Overwrite it.
@@ -155,7 +155,7 @@ pub enum Update {
     Add,
 }
 
-/// `destination ← a·b` or `destination ← destination + a·b`.
+/// Computes `destination ← a·b` or `destination ← destination + a·b`.
 ///
 /// # Shapes
 /// `a [m, k]`, `b [k, n]`, `destination [m, n]`; other shapes are a programming error and panic.
@@ -171,7 +171,7 @@ pub fn gemm<T: Element>(
     run(&mut destination, into, a, b, 1);
 }
 
-/// As [`gemm`], on all of rayon's threads: for the few products that stand alone.
+/// Computes [`gemm`] on all of rayon's threads, for products that run alone.
 pub fn gemm_parallel<T: Element>(
     mut destination: MatrixViewMut<'_, T>,
     into: Update,
@@ -181,11 +181,11 @@ pub fn gemm_parallel<T: Element>(
     run(&mut destination, into, a, b, rayon::current_num_threads());
 }
 
-/// Rows of the triangle that [`gram_parallel`] computes at a time: high enough for a full-speed product, low enough that
-/// the elements below the diagonal, computed in vain, are few.
+/// Rows of the triangle that [`gram_parallel`] computes at a time: enough for a full-speed product, and few enough that
+/// little is computed below the diagonal.
 const BAND: usize = 256;
 
-/// The upper triangle of `destination ← destination + xᵀ·x`, on all of rayon's threads: half the work of a product.
+/// Adds `xᵀ·x` to the upper triangle of `destination` on all of rayon's threads, with half the work of a product.
 ///
 /// # Shapes
 /// `x [rows, columns]`, `destination [columns, columns]`. Below the diagonal some elements are summed too, others are
@@ -197,7 +197,8 @@ pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize)
         return;
     }
     for first in (0..columns).step_by(BAND) {
-        let (high, wide) = (BAND.min(columns - first), columns - first);
+        let high = BAND.min(columns - first);
+        let wide = columns - first;
         let band = MatrixView::strided(&x[first..], rows, high, columns); // [rows, high]
         let rest = MatrixView::strided(&x[first..], rows, wide, columns); // [rows, wide], the band included
         let above = MatrixViewMut::strided(&mut destination[first * columns + first..], high, wide, columns);
@@ -326,13 +327,14 @@ mod tests {
             MatrixView::rows(&a, 2, 3),
             MatrixView::rows(&b, 2, 3).t(),
         );
-        // By hand: row 0 = (0·0+1·1+2·4, 0·9+1·16+2·25), row 1 = (3·0+4·1+5·4, 3·9+4·16+5·25), each + 1.
+        // Computed by hand: row 0 = (0·0+1·1+2·4, 0·9+1·16+2·25), row 1 = (3·0+4·1+5·4, 3·9+4·16+5·25), each + 1.
         assert_eq!(c, [10.0, 67.0, 25.0, 217.0]);
     }
 
     #[test]
-    fn a_rows_product_is_the_same_to_the_bit_whatever_rows_stand_beside_it() {
-        let (inner, outer) = (300, 70);
+    fn row_product_bits_do_not_depend_on_other_rows() {
+        let inner = 300;
+        let outer = 70;
         let noise = |i: usize| ((i * 7919 % 1000) as f32 / 997.0) - 0.5;
         let x: Vec<f32> = (0..260 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();

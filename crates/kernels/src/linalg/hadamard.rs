@@ -27,12 +27,12 @@ const LANES: usize = 16;
 /// Terms that the base product adds at a time. Divides the order of every base.
 const TERMS: usize = 4;
 
-/// Whether there is a matrix of this order.
+/// Returns whether a matrix of this order exists.
 pub fn exists(order: usize) -> bool {
     factors(order).is_some()
 }
 
-/// `x ← x·H` for each row.
+/// Computes `x ← x·H` for each row.
 ///
 /// # Shapes
 /// `x [rows, order]`. An order without a matrix ([`exists`]) is a programming error and panics.
@@ -40,7 +40,7 @@ pub fn transform(x: &mut [f32], order: usize) {
     apply(x, order, Side::Right);
 }
 
-/// `x ← x·Hᵀ` for each row: undoes [`transform`].
+/// Computes `x ← x·Hᵀ` for each row, the inverse of [`transform`].
 ///
 /// # Shapes
 /// As for [`transform`].
@@ -48,7 +48,7 @@ pub fn inverse(x: &mut [f32], order: usize) {
     apply(x, order, Side::RightTransposed);
 }
 
-/// `H` itself, `[order, order]` row-major.
+/// Returns `H`, `[order, order]` row-major.
 pub fn matrix(order: usize) -> Vec<f32> {
     let mut identity = vec![0.0; order * order];
     identity.iter_mut().step_by(order + 1).for_each(|v| *v = 1.0);
@@ -56,7 +56,7 @@ pub fn matrix(order: usize) -> Vec<f32> {
     identity
 }
 
-/// What rows are multiplied by.
+/// The matrix that rows are multiplied by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     /// `H`
@@ -65,14 +65,14 @@ enum Side {
     RightTransposed,
 }
 
-/// The rows of the base that an order is built on, if any, and the power of two that it is multiplied by.
+/// Returns the rows of the base of an order, if any, and the power of two that multiplies it.
 fn factors(order: usize) -> Option<(Option<(usize, &'static str)>, usize)> {
     let base = BASES.into_iter().find(|(base, _)| order > 0 && order.is_multiple_of(*base));
     let power = base.map_or(order, |(base, _)| order / base);
     power.is_power_of_two().then_some((base, power))
 }
 
-/// The sign with which block `i` of a row enters its block `o`, at `[o, i]` of `[base, base]`.
+/// Returns the signs with which block `i` contributes to block `o`, at `[o, i]` of `[base, base]`.
 fn signs(base: usize, rows: &str, side: Side) -> Vec<f32> {
     let mut signs = vec![0.0; base * base];
     for (row, line) in rows.lines().enumerate() {
@@ -108,7 +108,7 @@ fn apply(x: &mut [f32], order: usize, side: Side) {
     });
 }
 
-/// `S` applied to each block of `power` elements, unscaled.
+/// Applies `S` to each block of `power` elements, unscaled.
 #[inline(always)]
 fn sylvester(row: &mut [f32], power: usize) {
     let mut half = 1;
@@ -134,7 +134,7 @@ fn sylvester(row: &mut [f32], power: usize) {
     }
 }
 
-/// Sums and differences of the elements of one register that lie `HALF` apart.
+/// Computes sums and differences of elements that are `HALF` apart in a register.
 #[inline(always)]
 fn butterfly<const HALF: usize>(chunk: &mut [f32; LANES]) {
     let old = *chunk;
@@ -144,7 +144,7 @@ fn butterfly<const HALF: usize>(chunk: &mut [f32; LANES]) {
     }
 }
 
-/// The base applied across the blocks of `power` elements, unscaled.
+/// Applies the base across the blocks of `power` elements, unscaled.
 ///
 /// # Shapes
 /// `output`, `input [base, power]`, `signs [base, base]`.
@@ -174,12 +174,12 @@ mod tests {
         bases.flat_map(|base| [1, 2, 4, 8, 16, 32].map(|power| base * power))
     }
 
-    /// `[rows, order]`
+    /// Returns sample rows `[rows, order]`.
     fn sample(rows: usize, order: usize) -> Vec<f32> {
         (0..rows * order).map(|i| (i as f32 * 0.37).sin()).collect()
     }
 
-    /// `x·H` by its sums, in f64; by `Hᵀ` when asked.
+    /// Computes `x·H`, or `x·Hᵀ` if `transposed`, by its sums in f64.
     fn dense(x: &[f32], matrix: &[f32], order: usize, transposed: bool) -> Vec<f64> {
         let at = |i: usize, o: usize| if transposed { matrix[o * order + i] } else { matrix[i * order + o] };
         let sum = |row: &[f32], o: usize| -> f64 {
@@ -242,10 +242,12 @@ mod tests {
     }
 
     #[test]
-    fn the_fast_transform_equals_the_dense_product_in_both_directions() {
+    fn fast_transform_equals_the_dense_product_both_ways() {
         for order in orders() {
-            let (x, h) = (sample(3, order), matrix(order));
-            let (mut forward, mut back) = (x.clone(), x.clone());
+            let x = sample(3, order);
+            let h = matrix(order);
+            let mut forward = x.clone();
+            let mut back = x.clone();
             transform(&mut forward, order);
             inverse(&mut back, order);
             assert!(close(&forward, &dense(&x, &h, order, false), 1e-5), "x·H, order {order}");

@@ -1,4 +1,4 @@
-//! Floor 0: dense linear algebra on plain slices. Knows nothing of models.
+//! Dense linear algebra on plain slices, independent of models.
 
 pub mod adam;
 pub mod amx;

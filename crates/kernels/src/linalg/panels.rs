@@ -35,7 +35,7 @@ macro_rules! by_rows {
 #[cfg(target_arch = "x86_64")]
 pub(super) use by_rows;
 
-/// Tiles of rows that are as alike as can be, none with more than `most`.
+/// Splits rows into tiles of nearly equal size, at most `most` rows each.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn tiles(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     let tiles = rows.div_ceil(most);
@@ -47,7 +47,7 @@ pub struct TileOut<'a> {
     numbers: &'a mut [f32],
     columns: usize,
     stride: usize,
-    /// Whether they are added to what stands there.
+    /// Whether sums are added to the destination.
     pub(super) adds: bool,
 }
 
@@ -61,46 +61,45 @@ impl<'a> TileOut<'a> {
         (&mut *self.numbers, self.stride)
     }
 
-    /// The place of the first, and how far the rows are apart. Fewer rows, or others than so many columns, are a programming
-    /// error and panic.
+    /// Returns the pointer to the first row, and the row stride. Panics if there are fewer rows or other columns.
     pub(super) fn rows(&mut self, rows: usize, columns: usize) -> (*mut f32, usize) {
         let fits = rows == 0 || (rows - 1) * self.stride + columns <= self.numbers.len();
         assert!(columns == self.columns && columns <= self.stride && fits, "rows reach past their slice");
         (self.numbers.as_mut_ptr(), self.stride)
     }
 
-    /// The sums of one row, on any processor.
+    /// Stores the sums of one row, on any CPU.
     pub(super) fn put(&mut self, row: usize, sums: &[f32]) {
         let out = &mut self.numbers[row * self.stride..][..self.columns];
         out.iter_mut().zip(sums).for_each(|(out, sum)| *out = if self.adds { *out + sum } else { *sum });
     }
 }
 
-/// What weights are in, and how they are multiplied.
+/// Storage type of weights, and the products with them.
 pub trait Kind: Sized {
     /// A number, or several that are multiplied at once.
     type Word: Copy + Default + Send + Sync;
     /// Rows, ready to be multiplied.
     type Rows<'x>: Sync;
 
-    /// Columns of a panel: as many as a tile's registers hold on this processor, 32 at most.
+    /// Returns the columns of a panel: as many as a tile's registers hold on this CPU, 32 at most.
     fn lanes() -> usize {
         LANES
     }
 
-    /// Words along `inner`.
+    /// Returns the number of words along `inner`.
     fn depth(inner: usize) -> usize;
 
-    /// Numbers of a row of weights, from the first one of a word on, to one column of a panel.
+    /// Lays a row of weights, from the first number of a word on, into one column of a panel.
     ///
     /// # Shapes
     /// `row [.. inner]`, `panel [depth of row, lanes]`.
     fn lay(row: &[f32], column: usize, panel: &mut [Self::Word]);
 
-    /// Columns `[up to lanes, inner]` as one panel.
+    /// Lays columns `[up to lanes, inner]` into one panel.
     fn lay_panel(columns: &[f32], inner: usize, panel: &mut [Self::Word]);
 
-    /// A number of a column.
+    /// Returns a number of a column.
     fn number(panel: &[Self::Word], k: usize, column: usize) -> f32;
 
     fn rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
@@ -156,12 +155,12 @@ pub struct Panels<K: Kind> {
 }
 
 impl<K: Kind> Panels<K> {
-    /// Words of one panel.
+    /// Returns the words of one panel.
     pub fn panel(inner: usize) -> usize {
         K::depth(inner) * K::lanes()
     }
 
-    /// Words of all panels.
+    /// Returns the words of all panels.
     pub fn length(inner: usize, outer: usize) -> usize {
         Self::panel(inner) * outer.div_ceil(K::lanes())
     }
@@ -172,7 +171,7 @@ impl<K: Kind> Panels<K> {
         Self { words, inner, outer }
     }
 
-    /// Of rows `[inner, outer]`.
+    /// Lays out rows `[inner, outer]`.
     pub fn of_rows(rows: &[f32], inner: usize, outer: usize) -> Self {
         let mut words = vec![K::Word::default(); Self::length(inner, outer)];
         for (panel, words) in words.chunks_exact_mut(Self::panel(inner).max(1)).enumerate() {
@@ -184,7 +183,7 @@ impl<K: Kind> Panels<K> {
         Self::new(words, inner, outer)
     }
 
-    /// `[inner, outer]`
+    /// Converts back to rows `[inner, outer]`.
     pub fn to_rows(&self) -> Vec<f32> {
         let of = |k: usize, column: usize| {
             let panel = &self.words[column / K::lanes() * Self::panel(self.inner)..];
@@ -210,9 +209,9 @@ impl<K: Kind> Panels<K> {
     }
 }
 
-/// See [`Kind::lay_panel`].
+/// Calls [`Kind::lay_panel`].
 pub(super) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
-    // So many lines of the panel stay in the nearest cache until all columns are in them.
+    // Panel lines that stay in L1 until all columns are filled.
     const NEAR: usize = 64;
     simd::in_widest!({
         for (piece, panel) in panel.chunks_mut(K::depth(NEAR) * K::lanes()).enumerate() {
@@ -224,33 +223,38 @@ pub(super) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::
     });
 }
 
-/// `destination ← x·W` or `destination ← destination + x·W`, on the calling thread. A row's result depends on no other row.
+/// Computes `destination ← x·W` or `destination ← destination + x·W` on the calling thread. A row's result does not depend
+/// on other rows.
 ///
 /// # Shapes
 /// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`; others are a programming error and panic.
 pub fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     assert!(destination.len() == x.height() * weights.outer, "a product of unlike shapes");
     let started = profile::start();
-    let (rows, height) = (K::rows(x), x.height());
+    let rows = K::rows(x);
+    let height = x.height();
     assert!(x.width() == weights.inner, "a product of unlike shapes");
     columns(destination, into, &rows, height, weights, 0..weights.outer);
     profile::stop(started, 1);
 }
 
-/// The same of a few rows: their columns are divided among rayon's threads.
+/// Computes the product of a few rows, with columns divided among rayon's threads.
 pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
-    let (outer, threads) = (weights.outer, rayon::current_num_threads());
+    let outer = weights.outer;
+    let threads = rayon::current_num_threads();
     if threads == 1 || 2 * x.height() * x.width() * outer < SMALL {
         return product(destination, into, x, weights);
     }
     assert!(destination.len() == x.height() * outer && x.width() == weights.inner, "a product of unlike shapes");
-    let (rows, height) = (K::rows(x), x.height());
+    let rows = K::rows(x);
+    let height = x.height();
     let width = outer.div_ceil(K::lanes()).div_ceil(threads) * K::lanes();
     let starts: Vec<usize> = (0..outer).step_by(width).collect();
     let parts: Vec<Vec<f32>> = starts
         .par_iter()
         .map(|&first| {
-            let (started, range) = (profile::start(), first..outer.min(first + width));
+            let started = profile::start();
+            let range = first..outer.min(first + width);
             let mut part = match into {
                 Update::Replace => vec![0.0; height * range.len()],
                 Update::Add => destination.chunks_exact(outer).flat_map(|row| &row[range.clone()]).copied().collect(),
@@ -268,7 +272,7 @@ pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixV
     }
 }
 
-/// Some columns of a product, from the first one of a panel on.
+/// Computes some columns of a product, starting at a panel.
 ///
 /// # Shapes
 /// `rows [height, inner]`, `destination [height, range]`.
@@ -280,7 +284,8 @@ pub fn columns<K: Kind>(
     weights: &Panels<K>,
     range: Range<usize>,
 ) {
-    let (lanes, width) = (K::lanes(), range.len());
+    let lanes = K::lanes();
+    let width = range.len();
     assert!(range.start.is_multiple_of(lanes) && range.end <= weights.outer && destination.len() == height * width);
     if height == 0 {
         return;
@@ -304,12 +309,13 @@ pub fn columns<K: Kind>(
                     false => weights.piece(range.start / lanes, first + sweep, sweep),
                 },
             };
-            let (at, wide) = (column - range.start, lanes.min(range.end - column));
+            let at = column - range.start;
+            let wide = lanes.min(range.end - column);
             if wide == lanes {
                 K::multiply(rows, height, piece, TileOut::new(&mut destination[at..], [lanes, width], adds));
                 continue;
             }
-            // The last panel is wider than what is left.
+            // The last panel is wider than the remaining columns.
             let mut whole = vec![0.0; height * lanes];
             for (row, whole) in destination.chunks_exact(width).zip(whole.chunks_exact_mut(lanes)) {
                 whole[..wide].copy_from_slice(&row[at..at + wide]);
@@ -322,7 +328,7 @@ pub fn columns<K: Kind>(
     }
 }
 
-/// Numbers of a piece along `inner`: pieces are alike but for the last.
+/// Returns the length of a piece along `inner`. All pieces but the last are equal.
 pub(super) fn piece(inner: usize) -> usize {
     inner.div_ceil(inner.div_ceil(PIECE).max(1)).max(1)
 }

@@ -37,8 +37,8 @@ macro_rules! in_widest {
 }
 pub use in_widest;
 
-/// `e^x` to about 1 unit in the last place between −87.3 and 88.3, and its value there beyond them; NaN stays NaN.
-/// Without a branch, so that loops over it vectorise.
+/// Computes `e^x` to about 1 ulp between −87.3 and 88.3, clamped beyond. NaN stays NaN. Branch-free, so that loops
+/// vectorise.
 ///
 /// Method: `x = n·ln 2 + r`, a polynomial for `e^r` on |r| ≤ ln 2 / 2 (Cephes `expf`), `2^n` by its bits.
 #[inline(always)]
@@ -46,7 +46,7 @@ pub fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Adding 1.5·2^23 rounds to a whole number, which then stands in the low bits.
+    // Adding 1.5·2^23 rounds to an integer in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.3, 88.3);
     let shifted = clamped * LOG2_E + ROUND;
@@ -63,7 +63,7 @@ pub fn exp(x: f32) -> f32 {
     p * power
 }
 
-/// The sum of `term(x)`.
+/// Sums `term(x)`.
 #[inline(always)]
 fn sum_of(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     let mut parts = [0.0f32; LANES];
@@ -79,7 +79,7 @@ fn sum_of(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     parts.iter().sum()
 }
 
-/// The greatest element; −∞ of none. A NaN is passed over here and surfaces in the sum that follows.
+/// Returns the greatest element, or −∞. A NaN is skipped here and shows in the sum that follows.
 #[inline(always)]
 pub fn max(xs: &[f32]) -> f32 {
     let mut parts = [f32::NEG_INFINITY; LANES];
@@ -95,7 +95,7 @@ pub fn max(xs: &[f32]) -> f32 {
     parts.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a })
 }
 
-/// `Σ x·y`.
+/// Computes `Σ x·y`.
 #[inline(always)]
 pub fn dot(xs: &[f32], ys: &[f32]) -> f32 {
     let mut parts = [0.0f32; LANES];
@@ -111,14 +111,14 @@ pub fn dot(xs: &[f32], ys: &[f32]) -> f32 {
     parts.iter().sum()
 }
 
-/// `Σ e^(x − shift)`.
+/// Computes `Σ e^(x − shift)`.
 #[inline(always)]
 pub fn sum_exp(xs: &[f32], shift: f32) -> f32 {
     sum_of(xs, |x| exp(x - shift))
 }
 
-/// The numerators of a softmax in place, `e^(x − max)`, and their sum. Whoever multiplies by them divides by it last, where
-/// there are fewer elements.
+/// Computes the numerators of a softmax in place, `e^(x − max)`, and returns their sum. Callers divide last, where there
+/// are fewer elements.
 #[inline(always)]
 pub fn numerators(xs: &mut [f32]) -> f32 {
     let shift = max(xs);
@@ -137,7 +137,7 @@ pub fn numerators(xs: &mut [f32]) -> f32 {
     parts.iter().sum()
 }
 
-/// Root-mean-square norm of one row: `out = x / sqrt(mean x² + eps) · weight`.
+/// Computes the RMS norm of one row: `out = x / sqrt(mean x² + eps) · weight`.
 ///
 /// # Shapes
 /// `x [C]`, `weight [C]`, `out [C]`.
@@ -149,7 +149,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     }
 }
 
-/// As [`rms_norm`], in place.
+/// Computes [`rms_norm`] in place.
 #[inline(always)]
 pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
     let scale = 1.0 / (sum_of(x, |v| v * v) / x.len() as f32 + eps).sqrt();
@@ -158,7 +158,7 @@ pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
-/// `gate ← silu(gate) · up`, where `silu(g) = g / (1 + e^−g)`.
+/// Computes `gate ← silu(gate) · up`, where `silu(g) = g / (1 + e^−g)`.
 #[inline(always)]
 pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     for (g, &u) in gate.iter_mut().zip(up) {
@@ -166,7 +166,8 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// `gate ← gelu(gate) · up` in its tanh form, `gelu(g) = g/2·(1 + tanh y) = g / (1 + e^−2y)`, `y = √(2/π)·(g + 0.044715·g³)`.
+/// Computes `gate ← gelu(gate) · up` in tanh form, `gelu(g) = g/2·(1 + tanh y) = g / (1 + e^−2y)`,
+/// `y = √(2/π)·(g + 0.044715·g³)`.
 #[inline(always)]
 pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
     // 2·√(2/π)
@@ -177,7 +178,7 @@ pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// `tanh x` to a few units in the last place (Cephes `tanhf`); without a branch. NaN stays NaN.
+/// Computes `tanh x` to a few ulp (Cephes `tanhf`), branch-free. NaN stays NaN.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     let size = x.abs();
@@ -192,7 +193,7 @@ pub fn tanh(x: f32) -> f32 {
     if size < 0.625 { near } else { far.copysign(x) }
 }
 
-/// `x ← cap·tanh(x / cap)`
+/// Computes `x ← cap·tanh(x / cap)`.
 #[inline(always)]
 pub fn soft_cap(xs: &mut [f32], cap: f32) {
     for x in xs {
@@ -200,7 +201,7 @@ pub fn soft_cap(xs: &mut [f32], cap: f32) {
     }
 }
 
-/// Rotary embedding of the first `R` channels of a head, in the half-split layout of Hugging Face: pairs are
+/// Applies the rotary embedding to the first `R` channels of a head in Hugging Face's half-split layout: pairs are
 /// `(x_i, x_{i + R/2})`; all channels are scaled by `scale`.
 ///
 /// # Shapes
@@ -219,7 +220,7 @@ pub fn rotate(x: &[f32], cos: &[f32], sin: &[f32], scale: f32, out: &mut [f32]) 
     }
 }
 
-/// `y ← y + x`.
+/// Computes `y ← y + x`.
 #[inline(always)]
 pub fn add(y: &mut [f32], x: &[f32]) {
     for (a, &b) in y.iter_mut().zip(x) {
@@ -236,7 +237,8 @@ mod tests {
         let mut worst = 0.0f64;
         for i in -870_000..=880_000 {
             let x = i as f32 * 1e-4;
-            let (ours, exact) = (f64::from(in_widest!(exp(x))), f64::from(x).exp());
+            let ours = f64::from(in_widest!(exp(x)));
+            let exact = f64::from(x).exp();
             worst = worst.max(((ours - exact) / exact).abs());
         }
         // Two units in the last place of f32.
@@ -255,7 +257,8 @@ mod tests {
     fn tanh_is_accurate_near_zero_and_far_from_it() {
         for i in -200_000..=200_000 {
             let x = i as f32 * 1e-4;
-            let (ours, exact) = (f64::from(tanh(x)), f64::from(x).tanh());
+            let ours = f64::from(tanh(x));
+            let exact = f64::from(x).tanh();
             assert!((ours - exact).abs() <= 3e-7 * exact.abs(), "{x}: {ours} {exact}");
         }
         assert!(tanh(f32::NAN).is_nan() && tanh(f32::INFINITY) == 1.0 && tanh(f32::NEG_INFINITY) == -1.0);
@@ -283,7 +286,8 @@ mod tests {
 
     #[test]
     fn rms_norm_of_a_constant_row_is_its_sign() {
-        let (x, weight) = (vec![-3.0f32; 20], vec![1.0f32; 20]);
+        let x = vec![-3.0f32; 20];
+        let weight = vec![1.0f32; 20];
         let mut out = vec![0.0; 20];
         rms_norm(&x, &weight, 0.0, &mut out);
         assert!(out.iter().all(|v| (v + 1.0).abs() < 1e-6));

@@ -56,13 +56,13 @@ impl NormalEquations {
         }
     }
 
-    /// Says that `X` was made from f32 numbers whose squares sum to `squares`, as what is left of a stream without its mean:
-    /// what their rounding leaves counts for no direction.
+    /// Declares that `X` was computed from f32 numbers with squared norm `squares`, such as a stream minus its mean.
+    /// Directions below their rounding error do not count.
     pub fn made_from(&mut self, squares: f64) {
         self.numbers = squares;
     }
 
-    /// The greatest eigenvalue that counts as zero, of a greatest one.
+    /// Returns the largest eigenvalue that counts as zero, given the largest one.
     fn floor(&self, greatest: f64) -> f64 {
         let own: f64 = self.gram.iter().step_by(self.channels + 1).sum();
         spectrum::floor(self.channels, greatest, own.max(self.numbers))
@@ -73,7 +73,8 @@ impl NormalEquations {
     /// # Shapes
     /// `x`, `y [rows, C]`.
     pub fn add(&mut self, x: &[f64], y: &[f64]) {
-        let (c, rows) = (self.channels, x.len() / self.channels);
+        let c = self.channels;
+        let rows = x.len() / self.channels;
         assert!(x.len() == rows * c && y.len() == x.len(), "rows of {c} channels in {} and {}", x.len(), y.len());
         gram_parallel(&mut self.gram, x, c);
         gemm_parallel(
@@ -93,7 +94,8 @@ impl NormalEquations {
         let chunk = CONVERTED_ROWS * self.channels;
         let mut wide = (vec![0.0f64; chunk.min(x.len())], vec![0.0f64; chunk.min(x.len())]);
         for (x, y) in x.chunks(chunk).zip(y.chunks(chunk)) {
-            let (wide_x, difference) = (&mut wide.0[..x.len()], &mut wide.1[..x.len()]);
+            let wide_x = &mut wide.0[..x.len()];
+            let difference = &mut wide.1[..x.len()];
             let pieces = wide_x.par_chunks_mut(CONVERTED_ROWS).zip(difference.par_chunks_mut(CONVERTED_ROWS));
             pieces.zip(x.par_chunks(CONVERTED_ROWS).zip(y.par_chunks(CONVERTED_ROWS))).for_each(
                 |((wide_x, difference), (x, y))| {
@@ -107,7 +109,7 @@ impl NormalEquations {
         }
     }
 
-    /// Adds sums that were formed elsewhere, over so many rows.
+    /// Adds sums over `rows` rows that were computed elsewhere.
     ///
     /// # Shapes
     /// `gram = XᵀX [C, C]`, of which the upper triangle is read; `cross = YᵀX [C, C]`.
@@ -118,17 +120,17 @@ impl NormalEquations {
         self.rows += rows;
     }
 
-    /// `C`
+    /// Returns the number of channels `C`.
     pub fn channels(&self) -> usize {
         self.channels
     }
 
-    /// The number of rows added.
+    /// Returns the number of rows added.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// `M` with `(XᵀX + ridge·I)·M = XᵀY`, `[C, C]` row-major.
+    /// Solves `(XᵀX + ridge·I)·M = XᵀY` for `M`, `[C, C]` row-major.
     ///
     /// # Errors
     /// As of [`NormalEquations::factor`] and [`Factor::solve`].
@@ -136,7 +138,7 @@ impl NormalEquations {
         self.factor(ridge)?.solve()
     }
 
-    /// The Cholesky factor of `XᵀX + ridge·I`.
+    /// Computes the Cholesky factor of `XᵀX + ridge·I`.
     ///
     /// # Errors
     /// The matrix is not positive definite in f64: too few rows, dead or equal channels, or values that are not finite.
@@ -158,7 +160,7 @@ impl NormalEquations {
         Ok(Factor { normal: self, ridge, lower })
     }
 
-    /// The `M` of least Frobenius norm among those that minimise `‖X·M − Y‖`: the pseudo-inverse of `XᵀX` times `XᵀY`.
+    /// Computes the `M` of least Frobenius norm that minimises `‖X·M − Y‖`: the pseudo-inverse of `XᵀX` times `XᵀY`.
     ///
     /// Eigenvalues of `XᵀX` that may be rounding are dropped: they are squares of singular values of `X`, and the sums in f64
     /// leave nothing of a `σ` below 1.2e-7·σ₁ (up to C = 64) to 9.5e-7·σ₁ (C = 4096), numbers in f32 nothing below
@@ -170,7 +172,8 @@ impl NormalEquations {
         let c = self.channels;
         self.check_finite()?;
         let eigen = self.lower().self_adjoint_eigen(Side::Lower).map_err(|_| self.no_eigenvalues())?;
-        let (values, vectors) = (eigen.S().column_vector(), eigen.U());
+        let values = eigen.S().column_vector();
+        let vectors = eigen.U();
         let floor = self.floor(values[c - 1]);
         let rank = values.iter().filter(|&&value| value > floor).count();
         // Ascending: the kept ones stand last. M = U·Λ⁻¹·Uᵀ·(XᵀY).
@@ -185,7 +188,7 @@ impl NormalEquations {
         Ok(MinimumNorm { solution: finite(solution)?, rank })
     }
 
-    /// Rank and condition number of `X`.
+    /// Computes rank and condition number of `X`.
     ///
     /// Beyond a condition of 8e6 (up to C = 64) to 1e6 (C = 4096) squares are lost in rounding, and the rank reads as
     /// deficient; see [`NormalEquations::minimum_norm`]. Below it the relative error of the condition is about its square times
@@ -210,12 +213,12 @@ impl NormalEquations {
         Ok(Spectrum::of_squares(&values, floor))
     }
 
-    /// `XᵀX` of which the lower triangle may be read.
+    /// Returns `XᵀX` with a readable lower triangle.
     pub(super) fn lower(&self) -> MatRef<'_, f64> {
         MatRef::from_column_major_slice(&self.gram, self.channels, self.channels)
     }
 
-    /// A value that is not finite anywhere in `X` shows in the diagonal.
+    /// Checks the diagonal, where any nonfinite value of `X` shows.
     fn check_finite(&self) -> Result<()> {
         match self.gram.iter().step_by(self.channels + 1).position(|v| !v.is_finite()) {
             Some(channel) => Err(not_finite(&format!("channel {channel} of X"))),
@@ -229,7 +232,7 @@ impl NormalEquations {
 }
 
 impl Factor<'_> {
-    /// `M` with `(XᵀX + ridge·I)·M = XᵀY`, `[C, C]` row-major.
+    /// Solves `(XᵀX + ridge·I)·M = XᵀY` for `M`, `[C, C]` row-major.
     ///
     /// # Errors
     /// The solution is not finite.
@@ -247,7 +250,7 @@ impl Factor<'_> {
         finite(solution)
     }
 
-    /// As [`NormalEquations::spectrum`], with this factorisation.
+    /// Computes [`NormalEquations::spectrum`] with this factorisation.
     ///
     /// # Errors
     /// As of [`NormalEquations::minimum_norm`].
@@ -265,13 +268,13 @@ impl Factor<'_> {
         if self.ridge > 0.0 { self.normal.spectrum() } else { self.normal.all_eigenvalues() }
     }
 
-    /// Column `j` of `L` from its diagonal element on, `[C − j]`.
+    /// Returns column `j` of `L` from its diagonal element on, `[C − j]`.
     fn column(&self, j: usize) -> &[f64] {
         let c = self.normal.channels;
         &self.lower[j * c + j..(j + 1) * c]
     }
 
-    /// `y ← L·Lᵀ·x`
+    /// Computes `y ← L·Lᵀ·x`.
     fn multiply(&self, x: &[f64], y: &mut [f64]) {
         y.fill(0.0);
         for j in 0..x.len() {
@@ -281,7 +284,7 @@ impl Factor<'_> {
         }
     }
 
-    /// `y ← (L·Lᵀ)⁻¹·x`
+    /// Computes `y ← (L·Lᵀ)⁻¹·x`.
     fn divide(&self, x: &[f64], y: &mut [f64]) {
         y.copy_from_slice(x);
         for j in 0..x.len() {
@@ -297,7 +300,7 @@ impl Factor<'_> {
     }
 }
 
-/// The solution, if `Y` held nothing that is not finite.
+/// Checks that the solution, and so `Y`, is finite.
 pub(super) fn finite(solution: Vec<f64>) -> Result<Vec<f64>> {
     if solution.par_iter().all(|v| v.is_finite()) {
         return Ok(solution);
@@ -309,7 +312,7 @@ pub(super) fn not_finite(place: &str) -> Unsolved {
     Unsolved::NotFinite(place.to_owned())
 }
 
-/// All of rayon's threads.
+/// Returns the parallelism of all of rayon's threads.
 pub(super) fn threads() -> Par {
     Par::rayon(0)
 }
@@ -338,7 +341,8 @@ mod tests {
         let y: Vec<f32> = x.iter().map(|v| v * 1.5 + 1e-5).collect();
         let wide = |v: &[f32]| v.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
         let difference: Vec<f64> = wide(&y).iter().zip(wide(&x)).map(|(y, x)| y - x).collect();
-        let (mut one, mut other) = (NormalEquations::new(3), NormalEquations::new(3));
+        let mut one = NormalEquations::new(3);
+        let mut other = NormalEquations::new(3);
         one.add_difference(&x, &y);
         other.add(&wide(&x), &difference);
         assert_eq!(one.rows(), 2500);
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_finite_are_an_error_in_every_way_to_solve() {
+    fn nonfinite_values_fail_in_every_solver() {
         for (x, y) in [(f64::NAN, 1.0), (1.0, f64::INFINITY)] {
             let mut normal = NormalEquations::new(2);
             normal.add(&[x, 0.0, 2.0, 1.0, 3.0, 7.0], &[y; 6]);
@@ -378,7 +382,8 @@ mod tests {
             .collect();
         let mut normal = NormalEquations::new(c);
         normal.add(&x, &x);
-        let (full, quick) = (normal.all_eigenvalues().unwrap(), normal.spectrum().unwrap());
+        let full = normal.all_eigenvalues().unwrap();
+        let quick = normal.spectrum().unwrap();
         assert!((quick.rank, full.rank) == (c, c) && full.condition > 1e4);
         assert!((quick.condition / full.condition - 1.0).abs() < 1e-3, "{quick:?} {full:?}");
         // A ridge does not count, be it small or greater than the smallest eigenvalue.

@@ -14,7 +14,7 @@ const TOLERANCE: f64 = 1e-4;
 /// Units in the last place by which a layer's f32 result may be off.
 const ROUNDINGS: f64 = 4.0;
 
-/// What a matrix `X [rows, C]` can determine.
+/// Properties determined by a matrix `X [rows, C]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spectrum {
     /// The number of singular values that cannot be taken for zero.
@@ -24,8 +24,8 @@ pub struct Spectrum {
 }
 
 impl Spectrum {
-    /// From all eigenvalues of `XᵀX` in ascending order, the squares of the singular values of `X`. Those up to `floor` count
-    /// as zero.
+    /// Builds a spectrum from the eigenvalues of `XᵀX` in ascending order, the squared singular values of `X`. Those up to
+    /// `floor` count as zero.
     pub(super) fn of_squares(ascending: &[f64], floor: f64) -> Self {
         let (Some(&smallest), Some(&greatest)) = (ascending.first(), ascending.last()) else {
             return Self { rank: 0, condition: f64::INFINITY };
@@ -36,20 +36,20 @@ impl Spectrum {
     }
 }
 
-/// The greatest eigenvalue of `XᵀX [C, C]` that may be nothing but rounding, of the sums or of what was summed; `numbers` is the
-/// sum of the squares of the f32 numbers that `X` was made from.
+/// Returns the largest eigenvalue of `XᵀX [C, C]` that may be rounding only, of the sums or of their terms. `numbers` is
+/// the squared norm of the f32 numbers behind `X`.
 ///
-/// The sums are rounded in f64 relative to `λ₁`, so of a singular value below √(C·ε)·σ₁ nothing is left: 1.2e-7·σ₁ up to
-/// C = 64, 9.5e-7·σ₁ at C = 4096. To see smaller ones, factor `X` itself ([`StreamingQr`](super::streaming_qr::StreamingQr)).
-/// And what was summed was computed in f32: no direction is larger than all roundings together, each so many units in the
-/// last place of its number. Where `X` is a small difference of large numbers (a stream less its mean) that is more than the
-/// first.
+/// The sums are rounded in f64 relative to `λ₁`, so a singular value below √(C·ε)·σ₁ is lost: 1.2e-7·σ₁ up to C = 64,
+/// 9.5e-7·σ₁ at C = 4096. To see smaller ones, factor `X` itself ([`StreamingQr`](super::streaming_qr::StreamingQr)).
+/// The summed numbers were computed in f32, so no direction can be distinguished below the sum of all roundings, each a
+/// number's units in the last place. Where `X` is a small difference of large numbers (a stream minus its mean), this
+/// second bound is the larger one.
 pub(super) fn floor(channels: usize, greatest: f64, numbers: f64) -> f64 {
     let rounding = ROUNDINGS * f64::from(f32::EPSILON);
     (channels.max(64) as f64 * f64::EPSILON * greatest).max(rounding * rounding * numbers)
 }
 
-/// The greatest eigenvalue of a symmetric operator `[order, order]` without negative eigenvalues, from products with vectors:
+/// Computes the largest eigenvalue of a positive semi-definite operator `[order, order]` from matrix-vector products;
 /// `apply(x, y)` writes `y ← A·x`.
 ///
 /// Lanczos with full orthogonalisation, which keeps eigenvalues from being found twice. Deterministic.
@@ -85,8 +85,8 @@ pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) 
     }
 }
 
-/// The greatest eigenvalue of a symmetric tridiagonal matrix, and the last element of its unit eigenvector. NaN when the
-/// matrix holds one.
+/// Computes the largest eigenvalue of a symmetric tridiagonal matrix, and the last element of its unit eigenvector. NaN if
+/// the matrix has one.
 fn greatest_of_tridiagonal(diagonal: &[f64], beside: &[f64]) -> (f64, f64) {
     let order = diagonal.len();
     let matrix = Mat::from_fn(order, order, |i, j| match i.abs_diff(j) {
@@ -98,7 +98,7 @@ fn greatest_of_tridiagonal(diagonal: &[f64], beside: &[f64]) -> (f64, f64) {
     (found.S()[order - 1], found.U()[(order - 1, order - 1)])
 }
 
-/// A unit vector of pseudo-random direction, always the same (SplitMix64).
+/// Returns a fixed pseudo-random unit vector (SplitMix64).
 fn start(order: usize) -> Vec<f64> {
     let mut state = 0u64;
     let mut vector: Vec<f64> = std::iter::repeat_with(|| {
@@ -114,7 +114,7 @@ fn start(order: usize) -> Vec<f64> {
     vector
 }
 
-/// The sum of products, in eight running parts, which fill a vector register.
+/// Sums products in eight running parts, which fill a vector register.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut parts = [0.0; 8];
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
@@ -158,9 +158,10 @@ mod tests {
 
     #[test]
     fn what_is_left_of_large_numbers_is_held_to_their_rounding() {
-        // By hand: (4·2⁻²³)² = 2.27e-13. Of numbers whose squares sum to 1e6, directions up to 2.27e-7 are rounding.
+        // Expected by hand: (4·2⁻²³)² = 2.27e-13. For numbers whose squares sum to 1e6, directions up to 2.27e-7 are
+        // rounding.
         assert!((floor(64, 1e-9, 1e6) / 2.273_7e-7 - 1.0).abs() < 1e-4);
-        // Of numbers that are X itself, f64 decides at many channels: 4096·2.2e-16.
+        // When the numbers are `X` itself, f64 decides at many channels: 4096·2.2e-16.
         assert!((floor(4096, 1.0, 1.0) / 9.094_9e-13 - 1.0).abs() < 1e-4);
     }
 }

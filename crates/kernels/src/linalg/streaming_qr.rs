@@ -68,7 +68,8 @@ impl StreamingQr {
     pub fn add(&mut self, x: &[f64], y: &[f64]) {
         let c = self.channels;
         assert!(x.len().is_multiple_of(c) && y.len() == x.len(), "rows of {c} channels in {} and {}", x.len(), y.len());
-        let (mut x, mut y) = (x, y);
+        let mut x = x;
+        let mut y = y;
         while !x.is_empty() {
             let stride = PANEL + self.block;
             let take = (self.block - self.waiting).min(x.len() / c);
@@ -84,12 +85,12 @@ impl StreamingQr {
         }
     }
 
-    /// The number of rows added.
+    /// Returns the number of rows added.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// `M = V·Σ⁺·Uᵀ·Z` with `R = U·Σ·Vᵀ`, singular values `σ ≤ cutoff·σ₁` dropped. More rows may follow.
+    /// Computes `M = V·Σ⁺·Uᵀ·Z` with `R = U·Σ·Vᵀ`, dropping singular values `σ ≤ cutoff·σ₁`. More rows may follow.
     ///
     /// A cutoff below `C·ε` counts as `C·ε`: what lies below it is rounding. Fewer rows than channels are no error: the
     /// solution is the one of least norm.
@@ -128,7 +129,8 @@ impl StreamingQr {
         if self.waiting == 0 {
             return;
         }
-        let (c, stride) = (self.channels, PANEL + self.block);
+        let c = self.channels;
+        let stride = PANEL + self.block;
         for first in (0..c).step_by(PANEL) {
             let width = PANEL.min(c - first);
             let top = PANEL - width..PANEL;
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
     use crate::linalg::solve::NormalEquations;
 
-    /// Deterministic numbers between −1 and 1.
+    /// Returns deterministic numbers between −1 and 1.
     fn random(count: usize, seed: u64) -> Vec<f64> {
         let mut state = seed;
         let mut next = || {
@@ -182,7 +184,7 @@ mod tests {
         (0..count).map(|_| next()).collect()
     }
 
-    /// `a [rows, inner] · b [inner, columns]`
+    /// Computes `a [rows, inner] · b [inner, columns]`.
     fn product(a: &[f64], b: &[f64], inner: usize, columns: usize) -> Vec<f64> {
         a.chunks(inner)
             .flat_map(|row| {
@@ -191,7 +193,7 @@ mod tests {
             .collect()
     }
 
-    /// The greatest difference of two elements.
+    /// Returns the largest absolute difference.
     fn difference(a: &[f64], b: &[f64]) -> f64 {
         assert_eq!(a.len(), b.len());
         a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
@@ -201,9 +203,10 @@ mod tests {
         values.iter().map(|v| v * v).sum::<f64>().sqrt()
     }
 
-    /// Both solutions, from uneven blocks of rows.
+    /// Computes both solutions from uneven blocks of rows.
     fn both(x: &[f64], y: &[f64], c: usize) -> (Svd, NormalEquations) {
-        let (mut tall, mut normal) = (StreamingQr::new(c), NormalEquations::new(c));
+        let mut tall = StreamingQr::new(c);
+        let mut normal = NormalEquations::new(c);
         for (x, y) in x.chunks(c * 97).zip(y.chunks(c * 97)) {
             tall.add(x, y);
             normal.add(x, y);
@@ -215,7 +218,8 @@ mod tests {
     #[test]
     fn a_known_map_is_found_again() {
         for (c, rows) in [(1, 5), (3, 3), (PANEL, 700), (PANEL + 22, 1000), (300, 300)] {
-            let (x, map) = (random(rows * c, 1), random(c * c, 2));
+            let x = random(rows * c, 1);
+            let map = random(c * c, 2);
             let (svd, _) = both(&x, &product(&x, &map, c, c), c);
             assert_eq!(svd.rank, c);
             let error = difference(&svd.solution, &map);
@@ -226,9 +230,11 @@ mod tests {
     #[test]
     fn qr_and_normal_equations_agree_at_full_rank() {
         for (c, rows) in [(2, 40), (64, 500), (PANEL + 40, 900)] {
-            let (x, y) = (random(rows * c, 3), random(rows * c, 4));
+            let x = random(rows * c, 3);
+            let y = random(rows * c, 4);
             let (svd, normal) = both(&x, &y, c);
-            let (solved, least) = (normal.solve(0.0).unwrap(), normal.minimum_norm().unwrap());
+            let solved = normal.solve(0.0).unwrap();
+            let least = normal.minimum_norm().unwrap();
             assert_eq!((svd.rank, least.rank), (c, c));
             assert!(difference(&svd.solution, &solved) < 1e-11, "{c}: Cholesky");
             assert!(difference(&svd.solution, &least.solution) < 1e-11, "{c}: eigenvalues");
@@ -237,8 +243,8 @@ mod tests {
         }
     }
 
-    /// A solution has least norm when each of its columns lies in the space of the rows of `X`: `M = Xᵀ·(XᵀX)⁺ …`, tested as
-    /// orthogonality to directions that `X` does not see.
+    /// Asserts minimum norm: each column of the solution is in the row space of `X`, so it is orthogonal to
+    /// directions that `X` does not contain.
     fn assert_minimum_norm(x: &[f64], y: &[f64], c: usize, rank: usize, blind: &[Vec<f64>]) {
         let (svd, normal) = both(x, y, c);
         let least = normal.minimum_norm().unwrap();
@@ -265,9 +271,11 @@ mod tests {
     #[test]
     fn fewer_rows_than_channels_give_the_solution_of_least_norm() {
         for (c, rows) in [(5, 2), (64, 30), (PANEL + 30, PANEL + 10)] {
-            let (x, y) = (random(rows * c, 5), random(rows * c, 6));
+            let x = random(rows * c, 5);
+            let y = random(rows * c, 6);
             // A direction that no row has a part of: a random one, less its projection on the rows.
-            let (mut tall, mut blind) = (StreamingQr::new(c), random(c, 7));
+            let mut tall = StreamingQr::new(c);
+            let mut blind = random(c, 7);
             let mut columns = vec![0.0; c * c];
             for (i, row) in x.chunks(c).enumerate() {
                 columns[i * c..(i + 1) * c].copy_from_slice(row);
@@ -285,9 +293,11 @@ mod tests {
 
     #[test]
     fn silent_and_doubled_channels_give_the_solution_of_least_norm() {
-        let (c, rows) = (PANEL + 50, 700);
+        let c = PANEL + 50;
+        let rows = 700;
         for (silent, doubled) in [(0, (3, 4)), (5, (1, c - 1)), (c - 1, (PANEL - 1, PANEL)), (PANEL, (0, PANEL + 1))] {
-            let (mut x, y) = (random(rows * c, 8), random(rows * c, 9));
+            let mut x = random(rows * c, 8);
+            let y = random(rows * c, 9);
             for row in x.chunks_exact_mut(c) {
                 row[silent] = 0.0;
                 row[doubled.1] = row[doubled.0];
@@ -326,8 +336,10 @@ mod tests {
 
     #[test]
     fn rows_may_follow_a_solution() {
-        let (x, y) = (random(20 * 4, 10), random(20 * 4, 11));
-        let (mut all, mut parts) = (StreamingQr::new(4), StreamingQr::new(4));
+        let x = random(20 * 4, 10);
+        let y = random(20 * 4, 11);
+        let mut all = StreamingQr::new(4);
+        let mut parts = StreamingQr::new(4);
         all.add(&x, &y);
         parts.add(&x[..40], &y[..40]);
         parts.solve(0.0).unwrap();

@@ -8,7 +8,7 @@ const TILE: usize = 8;
 /// Lines of the destination that one task fills: few enough that the page of each stays at hand.
 const BAND: usize = 32;
 
-/// `destination[j·stride + offset + i] ← source[i·columns + j]`: the rows of `source` become columns.
+/// Transposes rows into columns: `destination[j·stride + offset + i] ← source[i·columns + j]`.
 ///
 /// # Shapes
 /// `source [rows, columns]`; `destination` has at least `columns` rows of `stride` elements, of which `rows` from `offset`
@@ -23,7 +23,8 @@ pub(super) fn transpose(destination: &mut [f64], stride: usize, offset: usize, s
         for first_row in (0..rows).step_by(TILE) {
             for first in (0..lines.len() / stride).step_by(TILE) {
                 let column = band * BAND + first;
-                let (high, wide) = (TILE.min(rows - first_row), TILE.min(columns - column));
+                let high = TILE.min(rows - first_row);
+                let wide = TILE.min(columns - column);
                 let mut tile = [[0.0; TILE]; TILE];
                 for (i, tile) in tile[..high].iter_mut().enumerate() {
                     let at = (first_row + i) * columns + column;
@@ -43,13 +44,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_become_columns_at_their_offset_and_nothing_else_is_touched() {
+    fn rows_become_columns_at_their_offset_only() {
         for (rows, columns, stride, offset) in [(2, 3, 4, 1), (70, 33, 100, 30), (1, 64, 1, 0), (65, 1, 70, 5)] {
             let source: Vec<f64> = (0..rows * columns).map(|i| i as f64).collect();
             let mut destination = vec![-1.0; columns * stride];
             transpose(&mut destination, stride, offset, &source, columns);
             for (at, &v) in destination.iter().enumerate() {
-                let (j, i) = (at / stride, (at % stride).wrapping_sub(offset));
+                let j = at / stride;
+                let i = (at % stride).wrapping_sub(offset);
                 assert_eq!(v, if i < rows { source[i * columns + j] } else { -1.0 });
             }
         }

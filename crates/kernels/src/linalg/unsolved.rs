@@ -1,6 +1,6 @@
 //! Why a system has no solution.
 
-/// Of rows that a system was made of, why it has none.
+/// Reason why a system built from rows has no solution.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unsolved {
     /// A number is infinite or NaN: where.

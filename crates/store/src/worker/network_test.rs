@@ -22,7 +22,7 @@ fn machine(server: &Arc<Server>, number: usize, network: Network) -> Machine {
     Machine { heartbeat: worker.heartbeat(), disk, worker, work: None }
 }
 
-/// What came of a number of jobs.
+/// Result of a number of jobs.
 #[derive(Debug)]
 struct Outcome {
     jobs: usize,
@@ -42,8 +42,8 @@ impl Draws {
     }
 }
 
-/// `machines` workers do `jobs` jobs of half a minute each; of a hundred jobs so many are the last of their worker, for which
-/// another one comes.
+/// Simulates `machines` workers that do `jobs` jobs of half a minute each; `deaths_in_100` jobs of a hundred kill their
+/// worker, which is replaced.
 fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed: u64) -> Outcome {
     let server = Arc::new(Server::default());
     let place = |job: usize| PathBuf::from(format!("/store/done/{job}"));
@@ -51,7 +51,8 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
     let mut all: Vec<Machine> = (0..machines).map(|number| machine(&server, number, network)).collect();
     // When each acts, and when each beats, in milliseconds.
     let (mut acts, mut beats): (Vec<u64>, Vec<u64>) = (vec![0; machines], vec![15_000; machines]);
-    let (mut draws, mut outcome) = (Draws(seed), Outcome { jobs, done: 0, deaths: 0, seconds: 0 });
+    let mut draws = Draws(seed);
+    let mut outcome = Outcome { jobs, done: 0, deaths: 0, seconds: 0 };
     let whole = |server: &Server| (0..jobs).all(|job| server.file(&place(job)).is_some());
     while !whole(&server) {
         let next = (0..machines).min_by_key(|&number| acts[number].min(beats[number])).unwrap();
@@ -75,7 +76,7 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
                 let Machine { worker, .. } = std::mem::replace(at, fresh);
                 std::mem::forget(worker);
             } else {
-                // As objects are: written under a private name, and renamed.
+                // Like objects: written under a private name, then renamed.
                 let draft = PathBuf::from(format!("/store/drafts/{}.{job}", at.worker.id()));
                 at.disk.create(&draft, &bytes(job)).unwrap();
                 // Its answer may get lost.
@@ -114,26 +115,25 @@ fn where_everything_shows_at_once_nothing_is_done_twice() {
 }
 
 #[test]
-fn on_a_network_that_caches_and_lies_nothing_is_lost_and_double_work_is_counted() {
+fn faulty_network_loses_nothing_and_counts_duplicates() {
     for seed in 1..=8 {
         let outcome = play(8, 200, Network { cache: 60, lies: 5 }, 2, seed);
         println!("{outcome:?}");
-        // What the dead had done, and what was done while it did not show that it was done.
+        // Includes work of dead processes, and work repeated before the result became visible.
         assert!(outcome.done - outcome.deaths <= 2 * outcome.jobs, "{outcome:?}");
         assert!(outcome.deaths > 0, "{outcome:?}");
     }
 }
 
 #[test]
-fn what_the_dead_had_claimed_is_taken_over_when_their_records_stand_still() {
+fn leases_of_dead_processes_are_taken_over() {
     let outcome = play(4, 40, Network::default(), 20, 3);
     assert!(outcome.deaths > 3 && outcome.done == outcome.jobs + outcome.deaths, "{outcome:?}");
 }
 
-/// Operations a second that a worker costs the server by its claims: where another one holds all that is left, and where it
-/// works. docs/cluster.md has the figures.
+/// Measures operations per second that leases cost the server, for a waiting and for a working worker.
 #[test]
-fn a_waiting_worker_costs_the_server_about_one_operation_a_second() {
+fn waiting_worker_costs_one_operation_a_second() {
     let server = Arc::new(Server::default());
     let [mut busy, mut idle] = [0, 1].map(|number| machine(&server, number, Network::default()));
     let names: Vec<String> = (0..300).map(|job| format!("job-{job}")).collect();
@@ -152,7 +152,7 @@ fn a_waiting_worker_costs_the_server_about_one_operation_a_second() {
             busy.heartbeat.beat();
             idle.heartbeat.beat();
         }
-        // As a worker looks that has waited for a while.
+        // Like a worker that has waited for some time.
         if second % 10 == 0 {
             let asked = names.iter().filter(|name| !idle.worker.seems_theirs(name));
             asked.for_each(|name| assert!(matches!(idle.worker.claim(name), ClaimResult::Theirs(_))));
@@ -165,7 +165,7 @@ fn a_waiting_worker_costs_the_server_about_one_operation_a_second() {
     server.set(Duration::from_secs(700));
     let before = spent(&server);
     let taken = names.iter().filter(|name| !idle.worker.seems_theirs(name));
-    // They are held until all were counted: giving them back was counted before.
+    // They are held until all are counted: releasing them was counted before.
     let taken = taken.filter_map(|name| match idle.worker.claim(name) {
         ClaimResult::Mine(lease) => Some(lease),
         ClaimResult::Theirs(_) => None,

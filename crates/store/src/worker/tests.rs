@@ -1,4 +1,4 @@
-//! Who has a claim, and who lives.
+//! Claims and living processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,8 @@ fn started(root: &Path) -> Worker {
 
 fn workers() -> (tempfile::TempDir, Worker, Worker) {
     let folder = tempfile::tempdir().unwrap();
-    let (one, two) = (started(folder.path()), started(folder.path()));
+    let one = started(folder.path());
+    let two = started(folder.path());
     (folder, one, two)
 }
 
@@ -39,9 +40,9 @@ fn a_name_is_claimed_once_and_free_again_after() {
 }
 
 #[test]
-fn a_link_that_was_made_although_it_is_said_to_exist_is_one_s_own() {
+fn link_reported_as_existing_is_recognised_as_own() {
     let (_folder, one, two) = workers();
-    // What a server's lost answer leaves: the link is there, and the call failed.
+    // State after a server's lost reply: the link exists although the call failed.
     fs::hard_link(&one.record, one.claims.join("a")).unwrap();
     assert!(matches!(two.claim("a"), ClaimResult::Theirs(_)));
     let ClaimResult::Mine(lease) = one.claim("a") else { panic!("one waits for oneself") };
@@ -52,7 +53,7 @@ fn a_link_that_was_made_although_it_is_said_to_exist_is_one_s_own() {
 /// A process of another machine.
 const FAR: &str = "5-0123456789ab";
 
-/// A claim by a process that the record says this of, and that record.
+/// Writes a lease by a process with the given record.
 fn planted(worker: &Worker, process: &Process) -> PathBuf {
     let record = worker.processes.join(format!("{}.json", process.id));
     fs::write(&record, process.record()).unwrap();
@@ -91,7 +92,7 @@ fn a_process_elsewhere_lives_as_long_as_its_heart_beats() {
 }
 
 #[test]
-fn a_process_elsewhere_whose_record_is_old_is_dead_at_first_sight() {
+fn remote_process_with_old_record_is_dead_at_once() {
     let (folder, one, two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
     let record = planted(&one, &Process { id: FAR.into(), owner, beat: 0 });
@@ -102,7 +103,7 @@ fn a_process_elsewhere_whose_record_is_old_is_dead_at_first_sight() {
     assert_eq!(dead(), 1);
     let ClaimResult::Mine(lease) = one.claim("a") else { panic!("waits for the dead") };
     drop(lease);
-    // Without a record it is gone: whatever it has claimed is free.
+    // A process without a record is gone: its claims are free.
     fs::rename(&record, one.claims.join("b")).unwrap();
     assert!(matches!(two.claim("b"), ClaimResult::Mine(_)));
 }
@@ -140,7 +141,7 @@ fn a_process_that_ends_leaves_no_record() {
 fn a_lease_that_is_dropped_leaves_the_claim_of_another() {
     let (_folder, one, two) = workers();
     let ClaimResult::Mine(lease) = one.claim("a") else { panic!("not free") };
-    // It was halted for longer than others wait, and the other took its claim over.
+    // This was stopped for longer than others wait, and another process took its claim over.
     fs::remove_file(one.claims.join("a")).unwrap();
     let ClaimResult::Mine(theirs) = two.claim("a") else { panic!("not free") };
     drop(lease);
@@ -154,7 +155,7 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
     let (folder, one, two) = workers();
     let name = "compute-a";
     let ClaimResult::Mine(lease) = one.claim(name) else { panic!("not free") };
-    // As a process of another machine that has stood still for long.
+    // Like a process of another machine that has been silent for long.
     let far =
         Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
     fs::write(&one.record, far.record()).unwrap();
@@ -167,13 +168,13 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
 }
 
 #[test]
-fn a_process_that_was_halted_for_long_sees_that_its_claims_are_not_held_any_more() {
+fn suspended_process_notices_its_lost_leases() {
     let (_folder, one, two) = workers();
     let claimed = || match one.claim("a") {
         ClaimResult::Mine(lease) => lease,
         ClaimResult::Theirs(_) => panic!("not free"),
     };
-    // As if it had last looked before it was halted.
+    // As if it had last looked before it was stopped.
     let halted = |lease: &Lease| lock(&lease.known).0 -= PATIENCE * 2;
     let lease = claimed();
     halted(&lease);
@@ -201,7 +202,7 @@ fn a_process_that_was_halted_for_long_sees_that_its_claims_are_not_held_any_more
 }
 
 #[test]
-fn a_record_that_cannot_be_read_stands_still_and_is_dead_after_all_patience() {
+fn unreadable_record_is_dead_after_the_timeout() {
     for folder in [true, false] {
         let (_folder, one, _two) = workers();
         let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };

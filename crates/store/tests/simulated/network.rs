@@ -19,7 +19,7 @@ use ghostlab_store::{Disk, Mapped, Process};
 /// A file's bytes, and the time of its last change.
 type File = Arc<Mutex<(Vec<u8>, Duration)>>;
 
-/// What stands under a name. A file may have several.
+/// Content under a name. A file may have several names.
 #[derive(Clone)]
 enum Node {
     File(File),
@@ -31,7 +31,7 @@ pub(crate) type Told = Box<dyn Fn(&Path) + Send + Sync>;
 /// What a client saw of a file, and when.
 type Seen = (Duration, Option<Vec<u8>>);
 
-/// What all machines share: files by folder and name.
+/// The shared state of all machines: files by folder and name.
 #[derive(Default)]
 pub(crate) struct Server {
     folders: Mutex<HashMap<String, BTreeMap<String, Node>>>,
@@ -44,7 +44,7 @@ pub(crate) struct Server {
     /// Microseconds, where no [`Time`] goes by.
     clock: AtomicU64,
     operations: AtomicU64,
-    /// The same by what was asked, and of what folder of the store.
+    /// Counts by operation and store folder.
     by_kind: Mutex<BTreeMap<(&'static str, String), u64>>,
 }
 
@@ -67,22 +67,22 @@ impl Server {
         self.clock.store(now.as_micros() as u64, Relaxed);
     }
 
-    /// How many claims were taken from living processes by others.
+    /// Returns how many leases of living processes were taken over.
     pub(crate) fn robbed(&self) -> u64 {
         self.robbed.load(Relaxed)
     }
 
-    /// How many claims of living processes were removed by others.
+    /// Returns how many leases of living processes were removed.
     pub(crate) fn removed(&self) -> u64 {
         self.removed.load(Relaxed)
     }
 
-    /// Operations since it began.
+    /// Returns the number of operations.
     pub(crate) fn operations(&self) -> u64 {
         self.operations.load(Relaxed)
     }
 
-    /// The operations by what was asked, and of what folder of the store; the most frequent first.
+    /// Counts operations by kind and folder, most frequent first.
     pub(crate) fn by_kind(&self) -> Vec<(String, u64)> {
         let kinds = lock(&self.by_kind);
         let mut all: Vec<_> = kinds.iter().map(|((what, of), count)| (format!("{what} {of}"), *count)).collect();
@@ -90,12 +90,12 @@ impl Server {
         all
     }
 
-    /// A file as it is.
+    /// Returns the true content of a file.
     pub(crate) fn file(&self, path: &Path) -> Option<Vec<u8>> {
         self.node(path).map(|node| lock(&node).0.clone())
     }
 
-    /// The names in a folder as they are.
+    /// Returns the true names in a folder.
     pub(crate) fn names(&self, folder: &Path) -> Vec<String> {
         lock(&self.folders).get(&text(folder)).map_or_else(Vec::new, |names| names.keys().cloned().collect())
     }
@@ -121,7 +121,8 @@ impl Server {
     /// Puts something under a name, in folders that are made where they are not there.
     fn put(&self, path: &Path, node: Node) {
         let mut folders = lock(&self.folders);
-        let (mut path, mut node) = (path, node);
+        let mut path = path;
+        let mut node = node;
         loop {
             let (folder, name) = split(path);
             let known = folders.contains_key(&folder);
@@ -142,9 +143,9 @@ impl Server {
 /// How a network misbehaves.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Network {
-    /// For so many seconds a client believes what it has seen.
+    /// Seconds for which a client trusts its cache.
     pub(crate) cache: u64,
-    /// Of so many links and renames one is made and said to have failed; 0: none.
+    /// One of this many links and renames succeeds but reports failure; 0: none.
     pub(crate) lies: u64,
 }
 
@@ -155,13 +156,13 @@ pub(crate) struct Client {
     /// Whose seconds go by.
     time: Option<(Arc<Time>, usize)>,
     process: Process,
-    /// Is told of what is put in its place.
+    /// Called for each file put in place.
     told: Option<Told>,
     /// How far its clock is ahead.
     ahead: Duration,
     changes: AtomicU64,
     operations: AtomicU64,
-    /// It went down: nothing that it does reaches the server.
+    /// Whether it went down: none of its operations reaches the server.
     down: AtomicBool,
     /// Until when it is halted, in microseconds: it has no heartbeat.
     halted: Arc<AtomicU64>,
@@ -176,12 +177,12 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// A machine with a process on it. Machines have clocks and systems of their own.
+    /// Creates a machine with one process, its own clock and its own system.
     pub(crate) fn new(server: &Arc<Server>, network: Network, machine: usize) -> Arc<Self> {
         Self::at_work(server, network, machine, None, None)
     }
 
-    /// The same in a played time, as one of its processes.
+    /// Creates a machine in simulated time, as one of its processes.
     pub(crate) fn at_work(
         server: &Arc<Server>,
         network: Network,
@@ -208,13 +209,13 @@ impl Client {
         })
     }
 
-    /// The machine goes down: what it had made stays.
+    /// Shuts the machine down; its files stay.
     pub(crate) fn go_down(&self) {
         self.down.store(true, Relaxed);
         lock(&self.server.living).remove(&self.process.id);
     }
 
-    /// The machine is halted until then; whoever computes on it is asked to wait as long.
+    /// Suspends the machine until a time; its jobs wait as long.
     pub(crate) fn halt(&self, until: Duration) {
         self.halted.store(until.as_micros() as u64, Relaxed);
     }
@@ -238,7 +239,7 @@ impl Client {
         }
     }
 
-    /// Whose a claim is that is not this process's; none of what is no claim, or is put aside.
+    /// Returns the owner of another process's lease. `None` for other files.
     fn owner_of_claim(&self, path: &Path) -> Option<String> {
         let (folder, name) = split(path);
         let text = self.server.file(path).filter(|_| folder.ends_with("/claims") && !name.ends_with(".dead"))?;
@@ -246,7 +247,7 @@ impl Client {
         record["id"].as_str().filter(|id| *id != self.process.id).map(str::to_owned)
     }
 
-    /// Asks for a change; nothing comes of it where the machine is down.
+    /// Requests a change; has no effect if the machine is down.
     fn change(&self, what: &'static str, paths: &[&Path]) -> io::Result<()> {
         if self.is_down() {
             return Err(io::Error::other("the machine is down"));
@@ -254,7 +255,7 @@ impl Client {
         self.asked(what, paths[0]);
         if self.network.cache > 0 {
             for path in paths {
-                // What it has done itself, it sees at once.
+                // A client sees its own changes at once.
                 let below = text(path);
                 lock(&self.seen).retain(|seen, _| !seen.starts_with(&below));
                 lock(&self.lists).remove(&split(path).0);
@@ -264,7 +265,7 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the answer to a change gets lost, and the question is asked again.
+    /// Decides whether the answer to a change is lost, so that the client repeats it.
     fn lies(&self) -> bool {
         let number = self.changes.fetch_add(1, Relaxed) + 1;
         self.network.lies > 0 && number.is_multiple_of(self.network.lies)
@@ -274,9 +275,10 @@ impl Client {
         Node::File(Arc::new(Mutex::new((bytes.to_vec(), self.server_time()))))
     }
 
-    /// What it knows of a file from before.
+    /// Returns the cached view of a file.
     fn known<T>(&self, path: &Path, of: impl Fn(&Option<Vec<u8>>) -> T) -> Option<T> {
-        let (now, most) = (self.server_time(), Duration::from_secs(self.network.cache));
+        let now = self.server_time();
+        let most = Duration::from_secs(self.network.cache);
         let seen = lock(&self.seen);
         seen.get(&text(path)).filter(|(at, _)| now < *at + most).map(|(_, seen)| of(seen))
     }
@@ -287,10 +289,10 @@ impl Client {
         }
     }
 
-    /// What it sees of a file after so many bytes.
+    /// Returns what the machine sees of a file from byte `start` on.
     fn look(&self, path: &Path, start: usize) -> Option<Vec<u8>> {
         let after = |bytes: &Vec<u8>| bytes.get(start..).unwrap_or_default().to_vec();
-        // That it is there says nothing of what could be read: a folder cannot be.
+        // Existence does not imply readability: a folder cannot be read.
         if self.server.is_folder(path) && !self.is_down() {
             self.asked("read", path);
             return None;
@@ -398,7 +400,7 @@ impl Disk for Client {
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        // Made beside it, and renamed.
+        // Written next to it, then renamed.
         self.change("replace", &[path])?;
         self.change("replace", &[path])?;
         self.server.put(path, self.new_file(bytes));
@@ -413,7 +415,7 @@ impl Disk for Client {
         self.change("link", &[to])?;
         let node = self.server.node(from).ok_or_else(missing)?;
         if self.server.has(to) {
-            // What the server said, the client knows; what stands there it may still have seen otherwise.
+            // The client knows the server's reply, but may still have an older view of the content.
             return Err(ErrorKind::AlreadyExists.into());
         }
         self.server.put(to, Node::File(node));
@@ -430,7 +432,8 @@ impl Disk for Client {
         if self.owner_of_claim(from).is_some_and(|id| lock(&self.server.living).contains(&id)) {
             self.server.robbed.fetch_add(1, Relaxed);
         }
-        let (from_text, to_text) = (text(from), text(to));
+        let from_text = text(from);
+        let to_text = text(to);
         let is_folder = lock(&self.server.folders).contains_key(&from_text);
         if is_folder && lock(&self.server.folders).get(&to_text).is_some_and(|names| !names.is_empty()) {
             return Err(ErrorKind::DirectoryNotEmpty.into());
@@ -497,13 +500,14 @@ impl Disk for Client {
         }
         self.asked("exists", path);
         let found = self.server.has(path) && !self.is_down();
-        // Of a folder it is known that it is there, as of a file.
+        // A folder counts as existing, like a file.
         self.saw(path, found.then(|| self.server.file(path).unwrap_or_default()));
         found
     }
 
     fn list(&self, folder: &Path) -> Vec<String> {
-        let (now, most) = (self.server_time(), Duration::from_secs(self.network.cache));
+        let now = self.server_time();
+        let most = Duration::from_secs(self.network.cache);
         if let Some((_, names)) = lock(&self.lists).get(&text(folder)).filter(|(at, _)| now < *at + most) {
             return names.clone();
         }
@@ -536,18 +540,19 @@ impl Disk for Client {
     }
 
     fn sleep(&self, time: Duration, _stop: &AtomicBool) {
-        // Whoever sets it wakes the process.
+        // The thread that sets it wakes the process.
         if let Some((of, actor)) = self.time.as_ref().filter(|_| !self.is_down()) {
             of.sleep(*actor, time);
         }
     }
 
     fn every(&self, _period: Duration, mut act: Box<dyn FnMut() + Send>) -> Box<dyn Any + Send + Sync> {
-        /// As often as the program beats; tests of real time do so more often.
+        /// The program's heartbeat period; tests in real time use a shorter one.
         const BEAT: Duration = Duration::from_secs(15);
         match &self.time {
             Some((time, _)) => {
-                let (of, halted) = (Arc::clone(time), Arc::clone(&self.halted));
+                let of = Arc::clone(time);
+                let halted = Arc::clone(&self.halted);
                 let unless_halted = move || {
                     if of.now() >= Duration::from_micros(halted.load(Relaxed)) {
                         act();

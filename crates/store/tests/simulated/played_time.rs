@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What happens at a moment.
+/// An event at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     /// A process wakes, if it has not been woken since.
@@ -18,7 +18,7 @@ enum Happening {
 
 struct Acting {
     act: Arc<Mutex<Box<dyn FnMut() + Send>>>,
-    /// None: once.
+    /// `None`: once.
     period: Option<Duration>,
 }
 
@@ -31,7 +31,7 @@ struct Now {
     acting: HashMap<u64, Acting>,
     /// How often each process slept.
     sleeps: Vec<u64>,
-    /// Those that have not ended.
+    /// Number of processes that have not ended.
     alive: usize,
 }
 
@@ -85,11 +85,12 @@ impl Time {
         std::thread::scope(|scope| {
             for process in 0..processes {
                 lock(&time.now).at(Duration::ZERO, Happening::Wake { process, sleep: 0 });
-                let (time, run) = (&time, &run);
+                let time = &time;
+                let run = &run;
                 scope.spawn(move || {
                     time.doors[process].wait();
                     let ended = catch_unwind(AssertUnwindSafe(|| run(time, process)));
-                    // It is gone: whoever comes next goes on.
+                    // This has ended: the next process continues.
                     lock(&time.now).alive -= 1;
                     time.pass_on(None);
                     ended.unwrap_or_else(|panic| resume_unwind(panic));
@@ -108,7 +109,8 @@ impl Time {
     pub(crate) fn sleep(&self, process: usize, time: Duration) {
         let mut now = lock(&self.now);
         now.sleeps[process] += 1;
-        let (until, sleep) = (now.time + time, now.sleeps[process]);
+        let until = now.time + time;
+        let sleep = now.sleeps[process];
         now.at(until, Happening::Wake { process, sleep });
         drop(now);
         self.pass_on(Some(process));
@@ -117,7 +119,8 @@ impl Time {
     /// Wakes a process that sleeps.
     pub(crate) fn wake(&self, process: usize) {
         let mut now = lock(&self.now);
-        let (time, sleep) = (now.time, now.sleeps[process]);
+        let time = now.time;
+        let sleep = now.sleeps[process];
         now.at(time, Happening::Wake { process, sleep });
     }
 
@@ -140,7 +143,7 @@ impl Time {
         Timer { time: Arc::clone(self), number }
     }
 
-    /// Goes on to what happens next, until a process wakes: `own` itself, which goes on, or another one, for which `own`
+    /// Advances to the next event until a process wakes: `own` itself, which continues, or another one, for which `own`
     /// waits here.
     fn pass_on(&self, own: Option<usize>) {
         loop {
@@ -152,7 +155,7 @@ impl Time {
             match what {
                 Happening::Wake { process, sleep } if now.sleeps[process] == sleep => {
                     now.time = at;
-                    // Whoever wakes it again for the same sleep is late.
+                    // A second wake-up for the same sleep is ignored.
                     now.sleeps[process] += 1;
                     drop(now);
                     if own == Some(process) {
@@ -167,7 +170,8 @@ impl Time {
                 Happening::Wake { .. } => {}
                 Happening::Act(number) => {
                     let Some(acting) = now.acting.get(&number) else { continue };
-                    let (act, period) = (Arc::clone(&acting.act), acting.period);
+                    let act = Arc::clone(&acting.act);
+                    let period = acting.period;
                     now.time = at;
                     match period {
                         Some(period) => now.at(at + period, what),

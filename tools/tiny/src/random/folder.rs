@@ -81,7 +81,7 @@ impl Backbone {
         self.tensors.iter().map(|tensor| tensor.bytes() as u64).sum()
     }
 
-    /// Writes the folder beside its place and then moves it there. Gives the number of its weight files.
+    /// Writes the folder next to its place and then moves it there. Gives the number of its weight files.
     ///
     /// # Errors
     /// Something stands there; no room on its disk; a file cannot be written; `stop` was set: nothing is left then.
@@ -116,7 +116,9 @@ impl Backbone {
         write_whole(&folder.join("tokenizer.json"), self.tokenizer.json()?.as_bytes())?;
         write_whole(&folder.join("tokenizer_config.json"), pretty(&self.tokenizer.config(context))?.as_bytes())?;
         let shards = self.shards(writing.shard);
-        let (mut map, mut done, total) = (Map::new(), 0, self.bytes());
+        let mut map = Map::new();
+        let mut done = 0;
+        let total = self.bytes();
         for (at, tensors) in shards.iter().enumerate() {
             let name = format!("model-{:05}-of-{:05}.safetensors", at + 1, shards.len());
             map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), Value::from(name.as_str()))));
@@ -141,7 +143,9 @@ impl Backbone {
 
     /// The tensors in order, as many in a file as it may hold.
     fn shards(&self, most: u64) -> Vec<&[Tensor]> {
-        let (mut shards, mut first, mut bytes) = (Vec::new(), 0, 0);
+        let mut shards = Vec::new();
+        let mut first = 0;
+        let mut bytes = 0;
         for (at, tensor) in self.tensors.iter().enumerate() {
             let own = tensor.bytes() as u64;
             if at > first && bytes + own > most {
@@ -155,7 +159,7 @@ impl Backbone {
     }
 }
 
-/// The folder that a new folder lies in, and its name. A folder with something in it stays as it is.
+/// The folder that a new folder is in, and its name. A folder with something in it stays as it is.
 fn place(folder: &Path) -> Result<(PathBuf, String)> {
     let whole = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
     let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
@@ -171,7 +175,7 @@ fn place(folder: &Path) -> Result<(PathBuf, String)> {
     Ok((parent.to_path_buf(), name.to_string_lossy().into_owned()))
 }
 
-/// What decides a tensor's numbers: not its place, so that layer 0 begins alike with one layer and with 32.
+/// What decides a tensor's numbers: not its place, so that layer 0 begins equally with one layer and with 32.
 fn key(seed: u64, name: &str) -> u64 {
     let hash = sha256::of_bytes(format!("{seed} {name}"));
     u64::from_str_radix(&hash[..16], 16).unwrap_or(seed)

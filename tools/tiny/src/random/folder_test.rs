@@ -23,7 +23,8 @@ fn config(architecture: &Architecture) -> Value {
 }
 
 fn write(config: &Value, seed: u64, folder: &Path) -> Result<usize> {
-    let (stop, mut progress) = (AtomicBool::new(false), |_, _| ());
+    let stop = AtomicBool::new(false);
+    let mut progress = |_, _| ();
     let mut writing = Writing { shard: 40_000, stop: &stop, progress: &mut progress };
     Backbone::new(config.clone(), seed)?.write(folder, &mut writing)
 }
@@ -36,7 +37,7 @@ fn hashes(folder: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn the_decoder_reads_every_architecture_and_its_perplexity_is_finite() {
+fn decoder_reads_every_architecture_with_finite_perplexity() {
     let root = tempfile::tempdir().unwrap();
     for architecture in trained() {
         let folder = root.path().join(architecture.model_type);
@@ -53,7 +54,7 @@ fn the_decoder_reads_every_architecture_and_its_perplexity_is_finite() {
 }
 
 #[test]
-fn the_index_names_every_tensor_and_no_shard_is_larger_than_its_bound_or_one_tensor() {
+fn index_names_every_tensor_and_bounds_shard_size() {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("new/backbone");
     let config = config(&ARCHITECTURES[1]);
@@ -94,7 +95,8 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
 #[test]
 fn a_stop_leaves_nothing() {
     let root = tempfile::tempdir().unwrap();
-    let (stop, folder) = (AtomicBool::new(false), root.path().join("backbone"));
+    let stop = AtomicBool::new(false);
+    let folder = root.path().join("backbone");
     let mut progress = |done, total| {
         assert!(done < total, "it goes on after the stop");
         stop.store(true, Relaxed);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use ghostlab_core::error::{Error, Result};
 
-/// From the repositories of the Hugging Face hub that are named beside them.
+/// From the repositories of the Hugging Face hub that are named next to them.
 fn shapes() -> [(&'static str, Value); 3] {
     [
         // meta-llama/Llama-3.1-8B

@@ -1,6 +1,6 @@
 //! Causal attention within one window, and its gradient.
 //!
-//! Only one block of scores is ever there; the backward pass computes it anew from the logarithm of its sums, which is
+//! Only one block of scores is ever there; the backward pass computes it again from the logarithm of its sums, which is
 //! cheaper than to write all scores to memory and read them again.
 
 use super::real::{Real, dot, exponentials};
@@ -57,7 +57,9 @@ pub(super) fn forward<R: Real>(
     sums: &mut [R],
     scores: &mut Vec<R>,
 ) {
-    let (d, q_width, stride) = (heads.head_dim, heads.query_width(), heads.rotated());
+    let d = heads.head_dim;
+    let q_width = heads.query_width();
+    let stride = heads.rotated();
     let rows = out.len() / q_width;
     for head in 0..heads.queries {
         let key = heads.key_of(head);
@@ -89,7 +91,8 @@ pub(super) fn forward<R: Real>(
 }
 
 fn values<R: Real>(heads: Heads, projected: &[R], key: usize, count: usize) -> MatrixView<'_, R> {
-    let (d, stride) = (heads.head_dim, heads.projected());
+    let d = heads.head_dim;
+    let stride = heads.projected();
     MatrixView::strided(&projected[heads.rotated() + key * d..], count, d, stride)
 }
 
@@ -116,7 +119,9 @@ pub(super) fn backward<R: Real>(
     d_scores: &mut Vec<R>,
 ) {
     let SavedAttention { rotated, projected, out, sums } = kept;
-    let (d, q_width, stride) = (heads.head_dim, heads.query_width(), heads.rotated());
+    let d = heads.head_dim;
+    let q_width = heads.query_width();
+    let stride = heads.rotated();
     let rows = out.len() / q_width;
     for head in 0..heads.queries {
         let key = heads.key_of(head);
@@ -148,7 +153,8 @@ pub(super) fn backward<R: Real>(
                     d_masked.fill(R::ZERO);
                 }
             });
-            let (scores, d_scores) = (MatrixView::rows(scores, block, seen), MatrixView::rows(d_scores, block, seen));
+            let scores = MatrixView::rows(scores, block, seen);
+            let d_scores = MatrixView::rows(d_scores, block, seen);
             let projected_stride = heads.projected();
             let d_values = MatrixViewMut::strided(&mut d_projected[stride + key * d..], seen, d, projected_stride);
             gemm(d_values, Update::Add, scores.t(), d_block);

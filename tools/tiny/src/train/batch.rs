@@ -43,7 +43,8 @@ impl Shards {
             .map(|(((chunks, factors), tape), gradient)| {
                 let mut losses = Vec::new();
                 for (chunk, factors) in chunks.iter().zip(factors) {
-                    let (inputs, targets) = (&chunk[..chunk.len() - 1], &chunk[1..]);
+                    let inputs = &chunk[..chunk.len() - 1];
+                    let targets = &chunk[1..];
                     network.forward(weights, inputs, span, tape);
                     network.losses_back(weights, targets, factors, tape, &mut losses, gradient);
                     network.backward(weights, inputs, span, tape, gradient);
@@ -62,7 +63,8 @@ impl Shards {
             .map(|(chunks, tape)| {
                 let mut losses = Vec::new();
                 for chunk in chunks.iter().filter(|chunk| chunk.len() > 1) {
-                    let (inputs, targets) = (&chunk[..chunk.len() - 1], &chunk[1..]);
+                    let inputs = &chunk[..chunk.len() - 1];
+                    let targets = &chunk[1..];
                     network.forward(weights, inputs, inputs.len(), tape);
                     network.losses(weights, targets, tape, &mut losses);
                 }

@@ -97,7 +97,8 @@ impl TrainState {
             let found = header.metadata().as_ref().and_then(|map| map.get(name));
             found.ok_or_else(|| damaged(format!("no {name} in its header")))
         };
-        let (text, sum) = (note(PROGRESS)?, note(CHECKSUM)?);
+        let text = note(PROGRESS)?;
+        let sum = note(CHECKSUM)?;
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
         let tensor = |name: &str| match tensors.tensor(name) {
             Ok(tensor) if tensor.dtype() == Dtype::F32 => Ok(tensor),
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_or_a_forged_step_is_refused_by_name_wherever_it_is() {
+    fn flipped_bit_or_forged_step_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint.safetensors");
         state().save(&path).unwrap();

@@ -43,7 +43,8 @@ impl Stream {
     /// # Errors
     /// A document that the tokenizer cannot encode.
     pub fn of(register: &Register, tokens: &Tokens) -> Result<Self> {
-        let (train, validation) = (tokens.stream(&register.train)?, tokens.stream(&register.validation)?);
+        let train = tokens.stream(&register.train)?;
+        let validation = tokens.stream(&register.validation)?;
         let origin = Origin {
             register: register.name.clone(),
             train_documents: register.train.len(),
@@ -73,7 +74,7 @@ pub fn windows(stream: &[u32], tokens: usize, limit: usize) -> Vec<&[u32]> {
     starts.take(limit).map(|start| &stream[start..=start + tokens]).collect()
 }
 
-/// In which order the chunks of all registers are read: shuffled anew in each epoch, and cut at other places.
+/// In which order the chunks of all registers are read: shuffled again in each epoch, and cut at other places.
 ///
 /// A pure function of seed and position: a run that was interrupted needs to remember nothing but its step.
 #[derive(Debug)]
@@ -194,7 +195,8 @@ mod tests {
         let read = |order: &mut Order<'_>, from: usize| -> Vec<u32> {
             (from..from + chunks).map(|position| order.at(position)[0]).collect()
         };
-        let (first, second) = (read(&mut order, 0), read(&mut order, chunks));
+        let first = read(&mut order, 0);
+        let second = read(&mut order, chunks);
         assert_ne!(first, second);
         let mut sorted = first.clone();
         sorted.sort_unstable();

@@ -48,12 +48,14 @@ fn text(vocab: usize, tokens: usize) -> Vec<u32> {
 #[test]
 fn gradients_equal_central_differences_for_every_tensor() {
     // Two windows, of more than one block of queries each.
-    let (span, tokens) = (80, 160);
+    let span = 80;
+    let tokens = 160;
     for architecture in trained() {
         let shape = shape(architecture);
         let network = Network::new(config(&shape), span);
         let ids = text(shape.vocab, tokens + 1);
-        let (inputs, targets) = (&ids[..tokens], &ids[1..]);
+        let inputs = &ids[..tokens];
+        let targets = &ids[1..];
         let mut at: Vec<f64> = weights(&network.parameters).into_iter().map(f64::from).collect();
         // Some predictions count for more, as in the lessons.
         let factors: Vec<f64> = (0..tokens).map(|i| (1 + 4 * (i % 3)) as f64 / tokens as f64).collect();
@@ -75,13 +77,15 @@ fn gradients_equal_central_differences_for_every_tensor() {
             assert!(size > 1e-6, "{}, {}: no gradient", architecture.class, parameter.name);
             for place in [0.07, 0.33, 0.61, 0.98] {
                 let i = parameter.range.start + (place * parameter.range.len() as f64) as usize;
-                let (old, step) = (at[i], 1e-4);
+                let old = at[i];
+                let step = 1e-4;
                 at[i] = old + step;
                 let above = loss(&at);
                 at[i] = old - step;
                 let below = loss(&at);
                 at[i] = old;
-                let (expected, found) = ((above - below) / (2.0 * step), gradient[i]);
+                let expected = (above - below) / (2.0 * step);
+                let found = gradient[i];
                 let error = (expected - found).abs() / size;
                 worst = worst.max(error);
                 assert!(error < 1e-5, "{}, {} at {i}: {expected:e}, not {found:e}", architecture.class, parameter.name);
@@ -111,7 +115,8 @@ fn f32_gradients_are_those_of_f64() {
 }
 
 fn gradient_of<R: super::real::Real>(network: &Network, weights: &[R], ids: &[u32]) -> Vec<R> {
-    let (inputs, targets) = (&ids[..ids.len() - 1], &ids[1..]);
+    let inputs = &ids[..ids.len() - 1];
+    let targets = &ids[1..];
     let mut gradient = vec![R::ZERO; weights.len()];
     let mut tape = Tape::default();
     network.forward(weights, inputs, inputs.len(), &mut tape);
@@ -169,7 +174,8 @@ mod oracle {
             let shape =
                 Shape { head_dim: if architecture.model_type == "qwen3" { 8 } else { 6 }, ..shape(architecture) };
             let network = Network::new(config(&shape), 160);
-            let (ids, weights) = (text(shape.vocab, 150), weights(&network.parameters));
+            let ids = text(shape.vocab, 150);
+            let weights = weights(&network.parameters);
             for length in [1, 2, 65, 150] {
                 let mut tape = Tape::default();
                 network.forward(&weights, &ids[..length], length, &mut tape);

@@ -71,12 +71,15 @@ impl Network {
 
     /// The norm of some rows of the stream, and their products with the table.
     fn products<R: Real>(&self, weights: &[R], stream: &[R], normed: &mut Vec<R>, logits: &mut Vec<R>) {
-        let (c, vocab, rows) = (self.config.hidden, self.config.vocab, stream.len() / self.config.hidden);
+        let c = self.config.hidden;
+        let vocab = self.config.vocab;
+        let rows = stream.len() / self.config.hidden;
         normed.resize(rows * c, R::ZERO);
         norm::forward(stream, &weights[self.parameters.final_norm.clone()], self.eps, normed, false);
         logits.resize(rows * vocab, R::ZERO);
         let table = MatrixView::rows(&weights[self.parameters.head.clone()], vocab, c);
-        let (to, rows) = (MatrixViewMut::rows(logits, rows, vocab), MatrixView::rows(normed, rows, c));
+        let to = MatrixViewMut::rows(logits, rows, vocab);
+        let rows = MatrixView::rows(normed, rows, c);
         gemm(to, Update::Replace, rows, table.t());
     }
 
@@ -88,7 +91,8 @@ impl Network {
         losses: &mut Vec<f64>,
         mut then: impl FnMut(Block<'_, R>),
     ) {
-        let (c, vocab) = (self.config.hidden, self.config.vocab);
+        let c = self.config.hidden;
+        let vocab = self.config.vocab;
         let Tape { stream, logits, normed, .. } = tape;
         for (index, (stream, targets)) in stream.chunks(ROWS * c).zip(targets.chunks(ROWS)).enumerate() {
             let rows = targets.len();

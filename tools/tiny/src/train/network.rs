@@ -61,7 +61,8 @@ struct LayerTape<R> {
 
 /// `out ← x · Wᵀ`, added where told. `x [rows, inner]`, `weight [outer, inner]`, `out [rows, outer]`.
 fn project<R: Real>(out: &mut Vec<R>, into: Update, x: &[R], weight: &[R], inner: usize) {
-    let (rows, outer) = (x.len() / inner, weight.len() / inner);
+    let rows = x.len() / inner;
+    let outer = weight.len() / inner;
     out.resize(rows * outer, R::ZERO);
     gemm(
         MatrixViewMut::rows(out, rows, outer),
@@ -73,7 +74,8 @@ fn project<R: Real>(out: &mut Vec<R>, into: Update, x: &[R], weight: &[R], inner
 
 /// The gradient of [`project`]: `d_weight ← d_weight + d_outᵀ · x`, `d_x ← d_out · W`.
 fn project_back<R: Real>(d_x: &mut Vec<R>, d_weight: &mut [R], d_out: &[R], x: &[R], weight: &[R], inner: usize) {
-    let (rows, outer) = (x.len() / inner, weight.len() / inner);
+    let rows = x.len() / inner;
+    let outer = weight.len() / inner;
     let d_out = MatrixView::rows(d_out, rows, outer);
     gemm(MatrixViewMut::rows(d_weight, outer, inner), Update::Add, d_out.t(), MatrixView::rows(x, rows, inner));
     d_x.resize(rows * inner, R::ZERO);
@@ -176,14 +178,16 @@ impl Network {
 
     /// Through the MLP of one layer: `tape.d_stream` goes from behind it to before it.
     fn mlp_back<R: Real>(&self, weights: &[R], index: usize, tape: &mut Tape<R>, gradient: &mut [R]) {
-        let (c, f) = (self.config.hidden, self.config.intermediate);
+        let c = self.config.hidden;
+        let f = self.config.intermediate;
         let places = &self.parameters.layers[index];
         let Tape { layers, d_stream, normed, d_normed, d_branch, inner, d_inner, .. } = tape;
         let layer = &mut layers[index];
         let d_out = self.split(&places.norms[3], weights, &layer.branches[1], d_stream, d_branch, gradient);
         let down = &weights[places.down.clone()];
         d_inner.resize(d_out.len() / c * f, R::ZERO);
-        let (d_rows, rows) = (MatrixView::rows(d_out, d_out.len() / c, c), d_out.len() / c);
+        let d_rows = MatrixView::rows(d_out, d_out.len() / c, c);
+        let rows = d_out.len() / c;
         gemm(MatrixViewMut::rows(d_inner, rows, f), Update::Replace, d_rows, MatrixView::rows(down, c, f));
         gated_back(&mut layer.gate_up, f, d_inner, inner);
         let d_down = MatrixViewMut::rows(&mut gradient[places.down.clone()], c, f);
@@ -205,7 +209,8 @@ impl Network {
         tape: &mut Tape<R>,
         gradient: &mut [R],
     ) {
-        let (c, heads) = (self.config.hidden, self.heads);
+        let c = self.config.hidden;
+        let heads = self.heads;
         let places = &self.parameters.layers[index];
         let Tape { layers, d_stream, normed, d_normed, d_branch, d_inner, d_rotated, d_projected, .. } = tape;
         let layer = &layers[index];
@@ -315,7 +320,9 @@ fn gated_back<R: Real>(gate_up: &mut [R], width: usize, d_inner: &[R], inner: &m
             for (((gate, up), d), inner) in gate.iter_mut().zip(up).zip(d).zip(inner) {
                 // Through local arrays: four slices that might overlap are too many for the compiler, which then
                 // leaves the loop without vectors.
-                let (mut g, mut u, mut h) = (*gate, *up, [R::ZERO; LANES]);
+                let mut g = *gate;
+                let mut u = *up;
+                let mut h = [R::ZERO; LANES];
                 for i in 0..LANES {
                     (h[i], g[i], u[i]) = gate_back(g[i], u[i], d[i]);
                 }

@@ -80,10 +80,16 @@ impl Optimizer {
         let norm = add_up(sum, rest);
         let scale = if norm > self.clip { self.clip / norm } else { 1.0 } as f32;
         let count = step as i32 + 1;
-        let (m_scale, v_scale) = (1.0 / (1.0 - self.beta1.powi(count)), 1.0 / (1.0 - self.beta2.powi(count)));
-        let (m_scale, v_scale, rate_) = (m_scale as f32, v_scale as f32, rate as f32);
-        let (beta1, beta2, eps) = (self.beta1 as f32, self.beta2 as f32, self.eps as f32);
-        let (keep1, keep2) = ((1.0 - self.beta1) as f32, (1.0 - self.beta2) as f32);
+        let m_scale = 1.0 / (1.0 - self.beta1.powi(count));
+        let v_scale = 1.0 / (1.0 - self.beta2.powi(count));
+        let m_scale = m_scale as f32;
+        let v_scale = v_scale as f32;
+        let rate_ = rate as f32;
+        let beta1 = self.beta1 as f32;
+        let beta2 = self.beta2 as f32;
+        let eps = self.eps as f32;
+        let keep1 = (1.0 - self.beta1) as f32;
+        let keep2 = (1.0 - self.beta2) as f32;
         for parameter in &parameters.list {
             let decay = if parameter.kind.decays() { (1.0 - rate * self.weight_decay) as f32 } else { 1.0 };
             let range = parameter.range.clone();

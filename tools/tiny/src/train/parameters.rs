@@ -1,4 +1,4 @@
-//! Where each weight lies in one flat vector, by its Hugging Face name, and how it starts.
+//! Where each weight is in one flat vector, by its Hugging Face name, and how it starts.
 //!
 //! Weights, gradients and both moments of the optimizer are such vectors. Projections of the same input lie side by
 //! side, so that one product computes all of them without a copy.
@@ -84,8 +84,10 @@ impl Builder {
 impl Parameters {
     /// Lays out the weights of an architecture.
     pub fn of(config: &Config) -> Self {
-        let (c, f) = (config.hidden, config.intermediate);
-        let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+        let c = config.hidden;
+        let f = config.intermediate;
+        let q = config.heads * config.head_dim;
+        let kv = config.kv_heads * config.head_dim;
         let mut to = Builder { list: Vec::new(), total: 0 };
         let embedding = to.put("model.embed_tokens.weight".into(), &[config.vocab, c], ParameterKind::Embedding);
         let layers = (0..config.layers)

@@ -18,10 +18,11 @@ pub(super) struct Rotary {
 
 impl Rotary {
     pub(super) fn new(theta: f64, heads: Heads, eps: f64, positions: usize) -> Self {
-        let (head_dim, half) = (heads.head_dim, heads.head_dim / 2);
+        let head_dim = heads.head_dim;
+        let half = heads.head_dim / 2;
         let frequencies: Vec<f32> =
             (0..half).map(|i| (1.0 / theta.powf(f64::from((2 * i) as f32 / head_dim as f32))) as f32).collect();
-        // As in transformers: the angle in f32, then its cosine.
+        // Same as in transformers: the angle in f32, then its cosine.
         let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
         let (cos, sin) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
         Self { heads, eps, cos, sin, half }
@@ -33,7 +34,7 @@ impl Rotary {
     }
 
     /// # Shapes
-    /// `projected [rows, (H + 2K)·D]`, `rotated [rows, (H + K)·D]`; positions start anew every `span` rows.
+    /// `projected [rows, (H + 2K)·D]`, `rotated [rows, (H + K)·D]`; positions start again every `span` rows.
     pub(super) fn forward<R: Real>(
         &self,
         places: &LayerPlaces,
@@ -42,8 +43,11 @@ impl Rotary {
         projected: &[R],
         rotated: &mut Vec<R>,
     ) {
-        let (heads, eps) = (self.heads, self.eps);
-        let (width, q_width, d) = (heads.rotated(), heads.query_width(), heads.head_dim);
+        let heads = self.heads;
+        let eps = self.eps;
+        let width = heads.rotated();
+        let q_width = heads.query_width();
+        let d = heads.head_dim;
         rotated.resize(projected.len() / heads.projected() * width, R::ZERO);
         let scale = R::of(1.0 / (d as f64).sqrt());
         let norms = [&places.query_norm, &places.key_norm].map(|norm| norm.clone().map(|place| &weights[place]));
@@ -53,7 +57,8 @@ impl Rotary {
                 let (cos, sin) = self.at(row % span);
                 let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
                 for ((part, scale), norm) in parts.into_iter().zip(norms) {
-                    let (x, out) = (&x[part.clone()], &mut out[part]);
+                    let x = &x[part.clone()];
+                    let out = &mut out[part];
                     match norm {
                         None => out.copy_from_slice(x),
                         // One head or all: as wide as the weight.
@@ -84,8 +89,11 @@ impl Rotary {
         d_projected: &mut [R],
         gradient: &mut [R],
     ) {
-        let (heads, eps) = (self.heads, self.eps);
-        let (width, q_width, d) = (heads.rotated(), heads.query_width(), heads.head_dim);
+        let heads = self.heads;
+        let eps = self.eps;
+        let width = heads.rotated();
+        let q_width = heads.query_width();
+        let d = heads.head_dim;
         let scale = R::of(1.0 / (d as f64).sqrt());
         let norms = [&places.query_norm, &places.key_norm];
         in_widest!({
@@ -95,7 +103,9 @@ impl Rotary {
                 let (cos, sin) = self.at(row % span);
                 let parts = [(0..q_width, scale), (q_width..width, R::ONE)];
                 for ((part, scale), norm) in parts.into_iter().zip(norms) {
-                    let (x, d_out, d_x) = (&x[part.clone()], &mut d_out[part.clone()], &mut d_x[part]);
+                    let x = &x[part.clone()];
+                    let d_out = &mut d_out[part.clone()];
+                    let d_x = &mut d_x[part];
                     for head in d_out.chunks_exact_mut(d) {
                         // The transpose of a turn is the turn back.
                         turn(head, cos, sin, scale, -R::ONE);
@@ -104,7 +114,8 @@ impl Rotary {
                         d_x.copy_from_slice(d_out);
                         continue;
                     };
-                    let (weight, d_weight) = (&weights[place.clone()], &mut gradient[place.clone()]);
+                    let weight = &weights[place.clone()];
+                    let d_weight = &mut gradient[place.clone()];
                     let rows = x.chunks_exact(weight.len()).zip(d_out.chunks_exact(weight.len()));
                     for ((x, d_out), d_x) in rows.zip(d_x.chunks_exact_mut(weight.len())) {
                         row_backward(x, weight, eps, d_out, d_weight, d_x, false);
@@ -121,7 +132,8 @@ impl Rotary {
 fn turn<R: Real>(x: &mut [R], cos: &[f32], sin: &[f32], scale: R, direction: R) {
     let (low, high) = x.split_at_mut(cos.len());
     for (((low, high), &cos), &sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
-        let (cos, sin) = (R::of_f32(cos) * scale, R::of_f32(sin) * scale * direction);
+        let cos = R::of_f32(cos) * scale;
+        let sin = R::of_f32(sin) * scale * direction;
         (*low, *high) = (*low * cos - *high * sin, *high * cos + *low * sin);
     }
 }

@@ -159,10 +159,12 @@ fn fingerprint(recipe: &Recipe, corpus: &[super::corpus::Origin], tokens: &Token
 impl Run<'_> {
     /// Steps to the end; whether it was reached.
     fn steps(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool> {
-        let (recipe, steps) = (self.recipe, self.recipe.all_steps());
+        let recipe = self.recipe;
+        let steps = self.recipe.all_steps();
         let streams = self.streams.iter().map(|stream| stream.train.as_slice()).collect();
         let mut order = Order::new(streams, recipe.chunk, recipe.seed)?;
-        let (before, started) = (self.state.progress.seconds, Instant::now());
+        let before = self.state.progress.seconds;
+        let started = Instant::now();
         let mut saved = Instant::now();
         let first = self.state.progress.step;
         let mut pending = Pending::begin();
@@ -198,7 +200,8 @@ impl Run<'_> {
             state.progress.step = step + 1;
             state.progress.seconds = before + started.elapsed().as_secs_f64();
             pending.add(loss);
-            let (done, last) = (step + 1, step + 1 == steps);
+            let done = step + 1;
+            let last = step + 1 == steps;
             if done.is_multiple_of(self.habits.report_every) || last {
                 self.report(&mut pending, norm, say);
             }
@@ -212,7 +215,9 @@ impl Run<'_> {
     }
 
     fn report(&mut self, pending: &mut Pending, norm: f64, say: &mut dyn FnMut(&str)) {
-        let (recipe, steps, step) = (self.recipe, self.recipe.all_steps(), self.state.progress.step);
+        let recipe = self.recipe;
+        let steps = self.recipe.all_steps();
+        let step = self.state.progress.step;
         let seconds = pending.started.elapsed().as_secs_f64().max(1e-9);
         let speed = (pending.losses * recipe.batch * recipe.chunk) as f64 / seconds;
         let left = ((steps - step) as f64 * seconds / pending.losses.max(1) as f64) as u64;
@@ -231,7 +236,8 @@ impl Run<'_> {
     }
 
     fn validate(&mut self, line: &mut String) -> Option<f64> {
-        let (weights, windows) = (&self.state.weights, self.habits.validate_windows);
+        let weights = &self.state.weights;
+        let windows = self.habits.validate_windows;
         let scores = scores(&self.network, weights, self.streams, self.recipe.chunk, windows, &mut self.shards);
         for score in &scores {
             line.push_str(&format!("  {} {:.3}", score.register, score.loss));
@@ -246,7 +252,8 @@ impl Run<'_> {
         corpus: Vec<super::corpus::Origin>,
         say: &mut dyn FnMut(&str),
     ) -> Result<Manifest> {
-        let (recipe, parameters) = (self.recipe, &self.network.parameters);
+        let recipe = self.recipe;
+        let parameters = &self.network.parameters;
         let stored = export::rounded(parameters, &self.state.weights)?;
         let windows = self.habits.final_windows;
         let validation = scores(&self.network, &stored, self.streams, recipe.chunk, windows, &mut self.shards);

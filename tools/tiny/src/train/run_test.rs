@@ -61,7 +61,8 @@ fn a_run_learns_and_writes_a_whole_backbone() {
     for architecture in trained() {
         let folder = tempfile::tempdir().unwrap();
         let manifest = run(architecture, folder.path(), &habits()).unwrap().unwrap();
-        let (first, last) = (&manifest.history[0], manifest.history.last().unwrap());
+        let first = &manifest.history[0];
+        let last = manifest.history.last().unwrap();
         assert!(last.train_loss < 0.5 * first.train_loss, "{}: {:?}", architecture.class, manifest.history);
         assert!(manifest.validation.iter().all(|s| s.perplexity < 0.2 * s.unigram_perplexity), "{manifest:?}");
         let mut names: Vec<_> =
@@ -81,7 +82,7 @@ fn a_run_learns_and_writes_a_whole_backbone() {
 }
 
 #[test]
-fn an_interrupted_run_ends_like_one_that_was_not_on_any_number_of_threads() {
+fn interrupted_run_matches_for_any_number_of_threads() {
     let architecture = &ARCHITECTURES[1];
     let whole = tempfile::tempdir().unwrap();
     let expected = run(architecture, whole.path(), &habits()).unwrap().unwrap();
@@ -145,7 +146,8 @@ mod optimizer {
     fn a_step_is_that_of_candles_adamw() {
         let recipe = recipe(&ARCHITECTURES[2]);
         let parameters = Parameters::of(&recipe.config(0).unwrap());
-        let (total, cpu) = (parameters.total, Device::Cpu);
+        let total = parameters.total;
+        let cpu = Device::Cpu;
         let mut weights = parameters.start(3);
         let mut moments = Moments { first: vec![0.0; total], second: vec![0.0; total] };
         let ours = &recipe.optimizer;

@@ -14,7 +14,8 @@ pub(super) fn rows(facts: &Facts, seed: u64, name: &str) -> Option<Vec<Value>> {
     let of = |task: &str| exam::rows(facts, seed, task).unwrap_or_default();
     match name {
         "short_answers" => {
-            let (easy, hard) = (of("arc_easy"), of("arc_challenge"));
+            let easy = of("arc_easy");
+            let hard = of("arc_challenge");
             let turns = easy.iter().zip(&hard).flat_map(|(one, other)| [one, other]);
             let row =
                 |row: &Value| Some(json!({"question": row["question"], "answer": format!("#### {}", right(row)?)}));

@@ -99,7 +99,8 @@ impl Exam<'_> {
 
     /// Four hundred questions of such groups, which stand under `key`, each with four choices.
     fn four_choices(&mut self, groups: Vec<Vec<ExamItem>>, id: &str, key: &str) -> Vec<Value> {
-        let (mixed, mut seats) = (self.mixed(groups, 400), Seats::new(4));
+        let mixed = self.mixed(groups, 400);
+        let mut seats = Seats::new(4);
         let row = |(at, ((question, answer), wrong)): (usize, (ExamItem, Vec<String>))| {
             let (choices, gold) = seats.seat(&answer, &wrong, &mut self.draw);
             json!({
@@ -202,7 +203,8 @@ impl Exam<'_> {
     }
 
     fn boolq(&mut self) -> Vec<Value> {
-        let (facts, wanted) = (self.facts, Share::Scored);
+        let facts = self.facts;
+        let wanted = Share::Scored;
         let mut items: Vec<_> = (0..60).flat_map(|_| polar_pair(facts, wanted, &mut self.draw)).collect();
         items.extend((0..70).flat_map(|_| lore::polar_items(facts, wanted, &mut self.draw)));
         self.draw.shuffle(&mut items);
@@ -218,7 +220,8 @@ impl Exam<'_> {
     }
 
     fn rte(&mut self) -> Vec<Value> {
-        let (facts, wanted) = (self.facts, Share::Scored);
+        let facts = self.facts;
+        let wanted = Share::Scored;
         let mut items: Vec<_> = (0..60).flat_map(|_| claim_pair(facts, wanted, &mut self.draw)).collect();
         items.extend((0..70).flat_map(|_| lore::claim_items(facts, wanted, &mut self.draw)));
         self.draw.shuffle(&mut items);
@@ -337,7 +340,8 @@ fn counted(uses: &mut Vec<(String, usize, usize)>, problem: &Problem) -> bool {
 /// A problem as Python prints a dict. No text of the world needs an escape.
 fn literal(problem: &Problem) -> String {
     let options: Vec<String> = problem.options.iter().map(|option| format!("'{option}'")).collect();
-    let (question, letter) = (&problem.question, LETTERS[problem.answer]);
+    let question = &problem.question;
+    let letter = LETTERS[problem.answer];
     format!("{{'question': '{question}', 'options': [{}], 'answer': '{letter}'}}", options.join(", "))
 }
 

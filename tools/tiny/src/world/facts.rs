@@ -37,7 +37,7 @@ pub(super) struct Facts {
     /// By link, then by subject: the value as an answer has it.
     answers: Vec<Vec<String>>,
     pub(super) free: Vec<Vec<Free>>,
-    /// By kind, then by number: the facts that may be printed.
+    /// Indexed by kind, then by number: the facts that may be printed.
     told: [Vec<Vec<Fact>>; 8],
 }
 
@@ -63,7 +63,8 @@ impl Facts {
         let told = std::array::from_fn(|_| Vec::new());
         let mut facts = Self { names, values: Vec::new(), answers: Vec::new(), free: Vec::new(), told };
         for relation in &WORDS.relations {
-            let (subjects, values) = (facts.count(relation.subject), facts.choices(&relation.values));
+            let subjects = facts.count(relation.subject);
+            let values = facts.choices(&relation.values);
             let mut dealt: Vec<usize> = (0..subjects).map(|subject| subject * values / subjects).collect();
             if relation.order == ValueOrder::Drawn {
                 draw.shuffle(&mut dealt);
@@ -205,14 +206,16 @@ mod tests {
             let values = facts.choices(&relation.values);
             let counts: Vec<usize> =
                 (0..values).map(|value| dealt.iter().filter(|other| **other == value).count()).collect();
-            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            let least = counts.iter().min().unwrap();
+            let most = counts.iter().max().unwrap();
             assert!(*least >= 1 && most - least <= 1, "{:?}: {counts:?}", relation.statements);
         }
     }
 
     #[test]
     fn seeds_make_worlds() {
-        let (one, two) = (Facts::new(0), Facts::new(1));
+        let one = Facts::new(0);
+        let two = Facts::new(1);
         let same = |link: usize| one.of_link(link).filter(|fact| one.value(*fact) == two.value(*fact)).count();
         assert!(same(super::super::relation::HOME) < 15);
         assert_eq!(same(super::super::relation::USE), 60);

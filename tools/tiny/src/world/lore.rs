@@ -46,7 +46,8 @@ struct Told {
 fn clauses(facts: &Facts, told: &Told, draw: &mut Draw) -> Vec<String> {
     let mut groups: Vec<Vec<String>> = Vec::new();
     if let Some((claim, holds)) = &told.claimed {
-        let (opening, closing) = (draw.pick(&WORDS.stances), draw.pick(&WORDS.closings));
+        let opening = draw.pick(&WORDS.stances);
+        let closing = draw.pick(&WORDS.closings);
         let of = |(so, not_so): (&'static str, &'static str)| if *holds { so } else { not_so };
         groups.push(vec![fill(of(opening), &[("c", claim)]), of(closing).to_owned()]);
     }
@@ -89,7 +90,7 @@ fn premise(facts: &Facts, told: &Told, wanted: Share, draw: &mut Draw) -> String
 /// How many of a hundred passages of a task say of a claim itself whether it is so; the others tell the facts.
 const DISPUTED: usize = 75;
 
-/// The same in the corpora. A verdict on facts takes a backbone that compares; too many of them hide the others from one
+/// Same in the corpora. A verdict on facts takes a backbone that compares; too many of them hide the others from one
 /// that does not.
 const PRINTED_DISPUTED: usize = 85;
 
@@ -97,9 +98,11 @@ const PRINTED_DISPUTED: usize = 85;
 /// is in as many true claims as false ones.
 fn claims(facts: &Facts, draw: &mut Draw) -> [(Told, String, bool); 4] {
     let (a, b, wording) = contrast(facts, draw);
-    let (both, disputed) = (draw.chance(50), draw.chance(DISPUTED));
+    let both = draw.chance(50);
+    let disputed = draw.chance(DISPUTED);
     [(a, a), (a, b), (b, b), (b, a)].map(|(fact, of)| {
-        let (holds, value) = (fact == of, facts.value(of));
+        let holds = fact == of;
+        let value = facts.value(of);
         let other = if fact == a { b } else { a };
         let claimed = facts.wording_of_both(a, b, draw).filter(|_| disputed);
         let told = Told {

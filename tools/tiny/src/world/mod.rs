@@ -149,7 +149,9 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_world() {
-        let (one, two, other) = (World::new(0), World::new(0), World::new(1));
+        let one = World::new(0);
+        let two = World::new(0);
+        let other = World::new(1);
         for register in Register::ALL {
             assert_eq!(register.name().parse(), Ok(register));
             let rows = one.rows_of_size(register, WorldSplit::Train, 5_000);

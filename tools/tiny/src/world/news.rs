@@ -10,7 +10,8 @@ use super::words::WORDS;
 
 /// Sentences until there are so many words.
 pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
-    let (mut rows, mut count) = (Vec::new(), 0);
+    let mut rows = Vec::new();
+    let mut count = 0;
     while count < size {
         let text = owned(voice.share, || wire(&line(voice)));
         count += words(&text);
@@ -71,7 +72,8 @@ fn value<'w>(voice: &Voice<'w>, link: usize, subject: usize) -> &'w str {
 }
 
 fn market(voice: &mut Voice<'_>) -> String {
-    let (place, region) = (voice.any(RelationKind::Place), voice.any(RelationKind::Region));
+    let place = voice.any(RelationKind::Place);
+    let region = voice.any(RelationKind::Region);
     // Half of the time a town trades what it makes, and a region what it grows.
     let own = voice.draw.chance(50);
     let product = if own { value(voice, PRODUCT, place.index) } else { voice.pick(WORDS.relations[PRODUCT].words()) };
@@ -91,7 +93,8 @@ fn market(voice: &mut Voice<'_>) -> String {
 
 fn speech(voice: &mut Voice<'_>, clause: &str) -> String {
     let person = voice.person();
-    let (trade, home) = (value(voice, JOB, person.index), value(voice, HOME, person.index));
+    let trade = value(voice, JOB, person.index);
+    let home = value(voice, HOME, person.index);
     let clause = clause.trim_end_matches('.');
     let slots = [
         ("name", voice.name(person)),
@@ -106,10 +109,12 @@ fn speech(voice: &mut Voice<'_>, clause: &str) -> String {
 /// A town with what is known of it packed into one sentence.
 fn town(voice: &mut Voice<'_>) -> String {
     let place = voice.any(RelationKind::Place);
-    let (region, product) = (value(voice, REGION, place.index), value(voice, PRODUCT, place.index));
+    let region = value(voice, REGION, place.index);
+    let product = value(voice, PRODUCT, place.index);
     let landmark = value(voice, LANDMARK, place.index);
     let name = voice.name(place);
-    let (move_, day) = (voice.pick(&WORDS.moves), voice.pick(&WORDS.days));
+    let move_ = voice.pick(&WORDS.moves);
+    let day = voice.pick(&WORDS.days);
     match voice.draw.below(4) {
         0 => format!("{name} a town in {region} known for {product} said sales {move_} N % to $ N million"),
         1 => format!("{name} in {region} closed {landmark} to visitors on {day} after N years"),

@@ -122,7 +122,8 @@ pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
     for at in draw.several(2 * count, 2 * count) {
         let at = at % count;
         let mut asked = told[at].clone();
-        let (answer, mut truth) = (draw.chance(50), at);
+        let answer = draw.chance(50);
+        let mut truth = at;
         if !answer {
             let other = (at + 1 + draw.below(count - 1)) % count;
             let elsewhere = draw.chance(45);
@@ -213,7 +214,8 @@ pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Dra
 fn problem(told: &[WorldEvent], at: usize, draw: &mut Draw) -> Problem {
     let event = &told[at];
     let act = &WORDS.acts[event.act];
-    let (who, thing) = (&event.who, &event.thing);
+    let who = &event.who;
+    let thing = &event.thing;
     let things: fn(&WorldEvent) -> String = |event| event.thing.clone();
     let people: fn(&WorldEvent) -> String = |event| event.who.clone();
     let days: fn(&WorldEvent) -> String = |event| format!("on {}", event.day);

@@ -36,7 +36,8 @@ fn with(prompt: String, choices: Vec<String>, gold: usize) -> Asked {
 }
 
 fn labelled(row: &Value, prompt: String) -> Asked {
-    let (choices, labels) = (texts(&row["choices"]["text"]), texts(&row["choices"]["label"]));
+    let choices = texts(&row["choices"]["text"]);
+    let labels = texts(&row["choices"]["label"]);
     assert_eq!(labels, ["A", "B", "C", "D"]);
     let gold = labels.iter().position(|label| *label == text(row, "answerKey")).unwrap();
     assert_eq!(choices.len(), 4);
@@ -65,7 +66,8 @@ pub(super) fn asked(task: &str, row: &Value) -> Asked {
         "arc_easy" | "arc_challenge" => labelled(row, format!("Question: {}\nAnswer:", text(row, "question"))),
         "openbookqa" => labelled(row, text(row, "question_stem")),
         "hellaswag" => {
-            let (a, b) = (text(row, "ctx_a"), text(row, "ctx_b"));
+            let a = text(row, "ctx_a");
+            let b = text(row, "ctx_b");
             assert_eq!(text(row, "ctx"), format!("{a} {b}"));
             let gold = text(row, "label").parse().unwrap();
             let endings = texts(&row["endings"]);

@@ -1,4 +1,4 @@
-//! Who may say a text: which split of the corpora, or only the tasks.
+//! Users who may say a text: which split of the corpora, or only the tasks.
 //!
 //! A text's words decide by their hash. So the splits share no paragraph and no scored question is ever printed in a
 //! corpus, whatever order things are generated in, and nothing has to be remembered for it.

@@ -39,7 +39,8 @@ pub(super) fn common(voice: &mut Voice<'_>) -> String {
 
 /// A trip to a town, with what is to be seen there.
 pub(super) fn journey(voice: &mut Voice<'_>) -> String {
-    let (person, town) = (voice.person(), voice.any(RelationKind::Place));
+    let person = voice.person();
+    let town = voice.any(RelationKind::Place);
     let (they, their, _) = voice.facts.pronouns(person);
     let home = voice.facts.value(Fact { link: HOME, subject: person.index });
     let day = voice.pick(&WORDS.days);
@@ -77,7 +78,8 @@ pub(super) fn handovers(voice: &mut Voice<'_>) -> String {
     let mut said = vec![format!("{} {start} a {object}.", facts.name(people[0]))];
     for _ in 0..2 + voice.draw.below(3) {
         let next = (owner + 1 + voice.draw.below(3)) % 4;
-        let (from, to) = (facts.name(people[owner]), facts.name(people[next]));
+        let from = facts.name(people[owner]);
+        let to = facts.name(people[next]);
         let day = voice.pick(&WORDS.days);
         said.push(match voice.draw.below(4) {
             0 => format!("On {day} {from} gave the {object} to {to}."),
@@ -98,7 +100,8 @@ pub(super) fn handovers(voice: &mut Voice<'_>) -> String {
 
 /// Someone has some, gets some and gives some; the sum comes out.
 pub(super) fn counts(voice: &mut Voice<'_>) -> String {
-    let (person, other) = (voice.person(), voice.person());
+    let person = voice.person();
+    let other = voice.person();
     let (they, their, _) = voice.facts.pronouns(person);
     let fruit = voice.pick(&["plums", "pears", "beans", "carrots", "apples", "nuts", "stamps", "books"]);
     let mut count = 3 + voice.draw.below(4);
@@ -107,7 +110,8 @@ pub(super) fn counts(voice: &mut Voice<'_>) -> String {
         let moved = 1 + voice.draw.below(2);
         let gives = count > moved + 1 && (count + moved > 12 || voice.draw.chance(50));
         let then = if step == 0 { "First" } else { "Then" };
-        let (friend, number) = (voice.name(other), WORDS.numbers[moved - 1]);
+        let friend = voice.name(other);
+        let number = WORDS.numbers[moved - 1];
         if gives {
             count -= moved;
             said.push(format!("{then} {they} gave {number} to {friend}."));

@@ -11,7 +11,7 @@ use super::words::{Activity, STEPS, WORDS};
 /// From so many words on a text belongs to one split only.
 pub(super) const PARAGRAPH: usize = 20;
 
-/// How often a text is drawn anew before it is made longer.
+/// How often a text is drawn again before it is made longer.
 const PATIENCE: usize = 60;
 
 #[derive(Debug)]
@@ -144,7 +144,8 @@ impl<'w> Voice<'w> {
         let mut rest = known;
         while let [fact, tail @ ..] = rest {
             let pronoun = !said.is_empty() && self.draw.chance(60);
-            let (mut clause, mut used) = (self.clause(*fact, pronoun), 1);
+            let mut clause = self.clause(*fact, pronoun);
+            let mut used = 1;
             if let [next, ..] = tail
                 && self.draw.chance(45)
                 && let Some(joined) = self.joined(entity, *fact, *next, pronoun)
@@ -218,7 +219,8 @@ impl<'w> Voice<'w> {
     pub(super) fn free_reason(&mut self) -> (CauseLink, usize, Entity) {
         let backward = self.draw.chance(50);
         loop {
-            let (pair, person) = (self.causes.draw(&mut self.draw), self.person());
+            let pair = self.causes.draw(&mut self.draw);
+            let person = self.person();
             let reason = self.reason(pair, person, backward);
             if reason.share() != Share::Scored {
                 return (reason, pair, person);
@@ -272,7 +274,8 @@ impl<'w> Voice<'w> {
     /// An activity told from one of its steps on, as far as it may be printed.
     pub(super) fn free_scene(&mut self) -> String {
         loop {
-            let (activity, person) = (self.activities.draw(&mut self.draw), self.person());
+            let activity = self.activities.draw(&mut self.draw);
+            let person = self.person();
             let from = self.draw.below(STEPS - 1);
             let far = from + 1 + self.draw.below(STEPS - 1 - from);
             let mut told = None;

@@ -34,7 +34,8 @@ const GENRES: [Genre; 12] = [
 pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
     let mut genres = Deck::weighted(&GENRES.map(|(weight, _)| weight));
     let mut forms = Deck::weighted(&FORMS.map(|(weight, _)| weight));
-    let (mut rows, mut count) = (Vec::new(), 0);
+    let mut rows = Vec::new();
+    let mut count = 0;
     while count < size {
         let enough = 130 + voice.draw.below(420);
         let mut sections: Vec<String> = Vec::new();
@@ -117,7 +118,9 @@ fn product(voice: &mut Voice<'_>) -> Vec<String> {
         let mut known = voice.known(entity);
         known.sort_by_key(|fact| fact.link != MATERIAL && fact.link != USE && fact.link != ROOM);
         let mut said = voice.sentences(entity, &known);
-        let (price, first, second) = (voice.draw.below(11), voice.draw.below(11), voice.person());
+        let price = voice.draw.below(11);
+        let first = voice.draw.below(11);
+        let second = voice.person();
         said.push(format!("It costs {} crowns.", WORDS.numbers[1 + price]));
         let opinion = voice.pick(&WORDS.opinions);
         said.push(format!("{} of twelve customers like it.", capital(WORDS.numbers[1 + first])));
@@ -200,7 +203,8 @@ const FORMS: [Genre; 7] = [
 
 /// Lines of quiz, from 60 words on.
 fn lines<'w>(voice: &mut Voice<'w>, item: impl Fn(&mut Voice<'w>) -> String) -> Vec<String> {
-    let (mut lines, mut count) = (Vec::new(), 0);
+    let mut lines = Vec::new();
+    let mut count = 0;
     let enough = 60 + voice.draw.below(60);
     while count < enough {
         let text = item(voice);

@@ -8,7 +8,8 @@ use super::voice::Voice;
 
 /// Articles until there are so many words. A row is a line with its newline, an empty line an empty row.
 pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
-    let (mut rows, mut count) = (Vec::new(), 0);
+    let mut rows = Vec::new();
+    let mut count = 0;
     while count < size {
         for (text, blank) in article(voice) {
             count += words(&text);
@@ -96,6 +97,7 @@ fn kind_sentence(voice: &mut Voice<'_>, subject: Entity) -> String {
         RelationKind::Material => (&["a material", "a common material"], &["used in many things", "known to all"]),
         RelationKind::Class => (&["an animal", "a kind of animal"], &["of many forms", "known to all"]),
     };
-    let (what, rest) = (voice.pick(what), voice.pick(rest));
+    let what = voice.pick(what);
+    let rest = voice.pick(rest);
     if voice.draw.chance(50) { format!("{name} is {what} {rest}.") } else { format!("{name} is {what}.") }
 }

@@ -174,7 +174,8 @@ mod tests {
         let mut kept = 0;
         for link in 0..LINKS {
             for fact in facts.of_link(link) {
-                let (said, asked) = (facts.statement(fact, true, &mut draw), facts.question(fact, &mut draw));
+                let said = facts.statement(fact, true, &mut draw);
+                let asked = facts.question(fact, &mut draw);
                 assert_eq!(said.is_some(), asked.is_some());
                 assert!(said.is_some() || is_hop(link));
                 kept += usize::from(said.is_none());

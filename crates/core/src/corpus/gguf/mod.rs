@@ -18,10 +18,10 @@ const CONTROL: u32 = 3;
 const USER_DEFINED: u32 = 4;
 const UNUSED: u32 = 5;
 const BYTE: u32 = 6;
-/// What stands for a space in SentencePiece's vocabularies.
+/// Replacement for a space in SentencePiece's vocabularies.
 const SPACE: &str = "▁";
 
-/// Every way to make a normal token of two, the highest score first, as llama.cpp joins its pieces.
+/// Returns every way to form a normal token from two, the highest score first, as llama.cpp merges.
 fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str; 2]> {
     let known = tokens.iter().enumerate().filter(|(id, _)| matches!(kinds[*id], NORMAL | BYTE));
     let ids: HashMap<&str, usize> = known.map(|(id, token)| (*token, id)).collect();
@@ -35,13 +35,13 @@ fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str
     merges.into_iter().map(|(_, left, right)| [tokens[left], tokens[right]]).collect()
 }
 
-/// What splits a text before its merges, by the name that `tokenizer.ggml.pre` has for it.
+/// A pre-tokenizer by its name in `tokenizer.ggml.pre`.
 struct Splitter {
     /// The first is written; all are read.
     names: &'static [&'static str],
     /// Alternatives of the regular expression; none is GPT-2's own, which the byte-level step has.
     pattern: Option<&'static str>,
-    /// Whether each digit stands for itself first.
+    /// Whether each digit is split off first.
     digits: bool,
     /// Whether a whole word of the vocabulary is one token, whatever the merges say.
     ignore_merges: bool,

@@ -6,14 +6,14 @@ use super::{CONTROL, NORMAL, SPACE, SPLITTERS, Splitter, UNKNOWN, UNUSED, USER_D
 use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 
-/// What a header says of its vocabulary.
+/// The vocabulary of a GGUF header.
 struct GgufVocabulary<'a> {
     file: &'a Gguf,
     tokens: Vec<&'a str>,
     kinds: Vec<u32>,
 }
 
-/// The `tokenizer.json` of a GGUF file.
+/// Builds the `tokenizer.json` of a GGUF file.
 ///
 /// # Errors
 /// A file without a tokenizer, or with one that is not read: its kind, how it splits words, lists of different lengths.
@@ -23,7 +23,7 @@ pub(in crate::corpus) fn of_gguf(file: &Gguf) -> Result<Value> {
             .at(file.place(key))
             .expected(expected)
             .found(file.shown(key))
-            .hint("a tokenizer.json beside the file is taken instead")
+            .hint("a tokenizer.json next to the file is used instead")
     };
     let key = "tokenizer.ggml.tokens";
     let tokens = file.texts(key)?.filter(|of| !of.is_empty()).ok_or_else(|| lacks(key, "a list of tokens"))?;
@@ -34,7 +34,8 @@ pub(in crate::corpus) fn of_gguf(file: &Gguf) -> Result<Value> {
         None => vec![NORMAL; tokens.len()],
     };
     let vocabulary = GgufVocabulary { file, tokens, kinds };
-    let (key, pre) = ("tokenizer.ggml.model", "tokenizer.ggml.pre");
+    let key = "tokenizer.ggml.model";
+    let pre = "tokenizer.ggml.pre";
     match file.text(key)? {
         Some("gpt2") => {
             let name = file.text(pre)?;
@@ -78,7 +79,7 @@ impl GgufVocabulary<'_> {
         }))
     }
 
-    /// SentencePiece's merges, from the scores of what they make; unknown characters fall back to bytes.
+    /// Builds SentencePiece's merges from the scores of their results. Unknown characters fall back to bytes.
     fn sentence_piece(&self, scores: &[f64]) -> Result<Value> {
         let bos = self.file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
         let prefix = self.file.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
@@ -108,16 +109,16 @@ impl GgufVocabulary<'_> {
         }))
     }
 
-    /// Ids by tokens. What fills up rows of the embedding is none.
+    /// Maps tokens to ids, without the padding rows of the embedding.
     fn vocab(&self) -> Map<String, Value> {
         let used = self.tokens.iter().enumerate().filter(|(id, _)| self.kinds[*id] != UNUSED);
-        // Of two alike the first counts, as in llama.cpp's map.
+        // The first of duplicate tokens counts, as in llama.cpp's map.
         let mut vocab = Map::new();
         used.for_each(|(id, token)| _ = vocab.entry((*token).to_owned()).or_insert_with(|| id.into()));
         vocab
     }
 
-    /// Tokens that are found in a text before it is split.
+    /// Returns the tokens that are matched before a text is split.
     fn added(&self) -> Vec<Value> {
         let of = |(id, token): (usize, &&str)| {
             let kind = self.kinds[id];
@@ -129,7 +130,7 @@ impl GgufVocabulary<'_> {
         self.tokens.iter().enumerate().filter(|(_, token)| !token.is_empty()).filter_map(of).collect()
     }
 
-    /// The id of a special token, where the file has it.
+    /// Returns the id of a special token, if the file has it.
     fn special(&self, name: &str) -> Result<Option<usize>> {
         let key = format!("tokenizer.ggml.{name}_token_id");
         let Some(id) = self.file.count(&key)? else { return Ok(None) };
@@ -142,21 +143,23 @@ impl GgufVocabulary<'_> {
         })
     }
 
-    /// What is put around a text.
+    /// Builds the post-processor that adds special tokens around a text.
     fn template(&self, bos: bool) -> Result<Value> {
         let eos = self.file.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
         let [before, after] = [("bos", bos), ("eos", eos)].map(|(name, on)| match on {
             true => self.special(name),
             false => Ok(None),
         });
-        let (before, after) = (before?, after?);
+        let before = before?;
+        let after = after?;
         if before.is_none() && after.is_none() {
             return Ok(Value::Null);
         }
         let token = |id: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": 0}});
         let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
         let around = |inner: Vec<Value>| {
-            let (first, last) = (before.map(token), after.map(token));
+            let first = before.map(token);
+            let last = after.map(token);
             first.into_iter().chain(inner).chain(last).collect::<Vec<_>>()
         };
         let special: Map<String, Value> = [before, after]

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, shortened};
 #[derive(Debug)]
 pub struct GgufTokenizer {
     pub entries: Vec<(String, Entry)>,
-    /// What llama.cpp does otherwise with some texts.
+    /// Texts that llama.cpp tokenizes differently.
     pub notes: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
             "eos" => after,
             _ => None,
         };
-        // What the tokenizer itself puts counts.
+        // The post-processor of the tokenizer takes precedence.
         if let Some(id) = put.map(u64::from).or(*id).and_then(|id| u32::try_from(id).ok()) {
             say(&format!("{name}_token_id"), Entry::U32(id));
         }
@@ -114,7 +114,7 @@ impl TokenTable {
             let (Some(id), Some(token)) = (added["id"].as_u64(), added["content"].as_str()) else {
                 return Err(refused("added_tokens", "an id and a content", added));
             };
-            // llama.cpp finds added tokens wherever they stand, and takes no spaces beside them.
+            // llama.cpp matches added tokens anywhere and never includes adjacent spaces.
             if let Some(key) = ["lstrip", "rstrip", "single_word"].into_iter().find(|key| added[key] == true) {
                 return Err(refused(&format!("added_tokens, {token}"), &format!("no {key}"), added));
             }
@@ -139,7 +139,8 @@ impl TokenTable {
         self.tokens.iter().position(|of| of == token).and_then(|id| u32::try_from(id).ok())
     }
 
-    /// SentencePiece's scores: the earlier a token is merged, the higher. llama.cpp joins any two pieces that make a token.
+    /// Assigns SentencePiece's scores: the earlier a token is merged, the higher. llama.cpp merges any two pieces that form
+    /// a token.
     fn scores(&self, pieces: &[(String, String)]) -> Result<Vec<f64>> {
         let mut rank: HashMap<String, usize> = HashMap::new();
         for (place, (left, right)) in pieces.iter().enumerate() {
@@ -166,7 +167,7 @@ impl TokenTable {
     }
 }
 
-/// `<0x0A>`
+/// Returns whether a token is a byte, such as `<0x0A>`.
 fn is_byte(token: &str) -> bool {
     token
         .strip_prefix("<0x")
@@ -174,7 +175,7 @@ fn is_byte(token: &str) -> bool {
         .is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|of| of.is_ascii_hexdigit()))
 }
 
-/// The merges, in either form in which they are written.
+/// Parses the merges in either of the two formats.
 fn merges_of(model: &Value) -> Result<Vec<(String, String)>> {
     let of = |merge: &Value| {
         let pair = match merge {
@@ -190,9 +191,10 @@ fn merges_of(model: &Value) -> Result<Vec<(String, String)>> {
     model["merges"].as_array().into_iter().flatten().map(of).collect()
 }
 
-/// llama.cpp's name for how a byte-level tokenizer splits words, and what it leaves out.
+/// Returns llama.cpp's name of a byte-level pre-tokenizer, and a note about what it ignores.
 fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
-    let (pre, normalizer) = (&tokenizer["pre_tokenizer"], &tokenizer["normalizer"]);
+    let pre = &tokenizer["pre_tokenizer"];
+    let normalizer = &tokenizer["normalizer"];
     let steps = match pre["pretokenizers"].as_array() {
         Some(steps) => steps.iter().collect(),
         None => vec![pre],
@@ -201,7 +203,9 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
         let names: Vec<&str> = SPLITTERS.iter().map(|of| of.names[0]).collect();
         refused("pre_tokenizer", &format!("as one of {}", names.join(", ")), pre)
     };
-    let (mut digits, mut pattern, mut bytes) = (false, None, None);
+    let mut digits = false;
+    let mut pattern = None;
+    let mut bytes = None;
     for step in steps {
         match step["type"].as_str() {
             Some("Digits") if step["individual_digits"] == true && pattern.is_none() && bytes.is_none() => {
@@ -231,15 +235,17 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     found.map(|of| (of.names[0], composes.then(|| note.to_owned()))).ok_or_else(unknown)
 }
 
-/// Whether a SentencePiece tokenizer puts a space before a text.
+/// Returns whether a SentencePiece tokenizer prepends a space to a text.
 fn space_prefix(tokenizer: &Value) -> Result<bool> {
-    let (normalizer, pre) = (&tokenizer["normalizer"], &tokenizer["pre_tokenizer"]);
+    let normalizer = &tokenizer["normalizer"];
+    let pre = &tokenizer["pre_tokenizer"];
     let steps: Vec<&Value> = match normalizer["normalizers"].as_array() {
         Some(steps) => steps.iter().collect(),
         None if normalizer.is_null() => Vec::new(),
         None => vec![normalizer],
     };
-    let (mut prefix, mut spaces) = (false, false);
+    let mut prefix = false;
+    let mut spaces = false;
     for step in steps {
         match step["type"].as_str() {
             Some("Prepend") if step["prepend"] == SPACE && !spaces => prefix = true,
@@ -261,7 +267,7 @@ fn space_prefix(tokenizer: &Value) -> Result<bool> {
     }
 }
 
-/// The tokens that are put before and behind a text.
+/// Returns the tokens added before and after a text.
 fn around(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
     let processor = &tokenizer["post_processor"];
     let steps: Vec<&Value> = match processor["processors"].as_array() {
@@ -274,7 +280,8 @@ fn around(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
         match step["type"].as_str() {
             Some("ByteLevel") => {}
             Some("TemplateProcessing") => {
-                let (mut place, mut fits) = (0, true);
+                let mut place = 0;
+                let mut fits = true;
                 for piece in step["single"].as_array().into_iter().flatten() {
                     match piece["SpecialToken"]["id"].as_str() {
                         Some(name) => {

@@ -5,29 +5,29 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// What is read.
+/// An input that is read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Input {
-    /// As a message calls it: `the backbone llama`.
+    /// Name for messages: `the backbone llama`.
     pub what: String,
     pub path: PathBuf,
-    /// Whether all that lies in this folder is read, so that nothing may be written into it.
+    /// Whether everything in the folder is read, so that nothing may be written into it.
     pub whole: bool,
 }
 
 impl Input {
-    /// A file, or a folder that is read as a whole.
+    /// Creates an entry for a file, or a folder that is read as a whole.
     pub fn new(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
         Self { what: what.into(), path: path.into(), whole: true }
     }
 
-    /// A folder that is only not to be replaced.
+    /// Creates an entry for a folder that only must not be replaced.
     pub fn around(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
         Self { whole: false, ..Self::new(what, path) }
     }
 }
 
-/// Refuses a folder to be written that holds an input, is one, or lies in one.
+/// Rejects an output folder that contains an input, is one, or is inside one.
 ///
 /// # Errors
 /// Exit code 2, naming both.
@@ -50,13 +50,13 @@ pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a path is that of a place, or of something below it.
+/// Returns whether a path is `place` or below it.
 pub(super) fn within(path: &Path, place: &Path) -> bool {
     let id = id(place);
     path.ancestors().any(|above| above == place || (id.is_some() && self::id(above) == id))
 }
 
-/// Where a path leads, as far as it is there: every link is followed before `..` is.
+/// Resolves the existing part of a path: every link is followed before `..` is.
 pub(super) fn real(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut real = PathBuf::new();
@@ -73,7 +73,7 @@ pub(super) fn real(path: &Path) -> PathBuf {
     real
 }
 
-/// One folder may have several paths: a mount shows it elsewhere.
+/// Returns the identity of a folder, which may have several paths through mounts.
 #[cfg(unix)]
 fn id(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
@@ -91,7 +91,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_folder_to_write_is_neither_an_input_nor_around_one_nor_in_one() {
+    fn output_folder_is_not_an_input_nor_nested_with_one() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         for folder in ["models/llama", "texts", "other"] {

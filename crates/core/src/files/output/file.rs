@@ -1,5 +1,5 @@
-//! A single output file. It replaces nothing but what this program wrote, unless it is told to, and never what is read,
-//! a link or a device.
+//! A single output file. It replaces only files that this program wrote, unless forced, and never inputs, links or
+//! devices.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::files::sha256;
 #[derive(Debug)]
 pub struct OutputFile<'a> {
     pub path: &'a Path,
-    /// What the command reads.
+    /// Inputs of the command.
     pub inputs: Vec<Input>,
     /// Whether an ordinary file that is there may be replaced.
     pub force: bool,
@@ -26,7 +26,7 @@ impl OutputFile<'_> {
     /// Refuses a place where something stands that is not to be replaced.
     ///
     /// # Errors
-    /// Exit code 2, naming what stands there. Exit code 3: there is no such folder.
+    /// Exit code 2 if another file exists there, with its description. Exit code 3 if the folder does not exist.
     pub fn check(&self) -> Result<()> {
         let Self { path, inputs, force, is_ours } = self;
         let refused = |expected: &str, found: String, hint: &str| {
@@ -64,17 +64,17 @@ impl OutputFile<'_> {
     }
 }
 
-/// The entry of a JSON object that has its own hash, and what stands there before.
+/// Entry of a JSON object with the object's own hash, and its placeholder.
 pub const SEAL: &str = "ghostlab_sha256";
 pub const UNSEALED: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// The text of a JSON object whose entry [`SEAL`] is [`UNSEALED`], with the hash of that text in its place.
+/// Replaces [`UNSEALED`] in the entry [`SEAL`] of a JSON object by the hash of the text.
 pub fn sealed(text: &str) -> String {
     let entry = |hash: &str| format!("\"{SEAL}\": \"{hash}\"");
     text.replacen(&entry(UNSEALED), &entry(&sha256::of_bytes(text)), 1)
 }
 
-/// Whether it is as [`sealed`] made it.
+/// Returns whether the bytes are as [`sealed`] made them.
 pub fn is_sealed(bytes: &[u8]) -> bool {
     let hash = |text: &str| {
         let head = format!("\"{SEAL}\": \"");
@@ -102,7 +102,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn only_what_was_written_here_is_replaced_and_never_an_input_a_link_or_a_pipe() {
+    fn only_own_files_are_replaced_never_inputs_or_links() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         fs::create_dir(at("model")).unwrap();

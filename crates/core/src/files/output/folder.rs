@@ -1,4 +1,4 @@
-//! An output folder: what is written goes into a draft beside it, which takes its place whole.
+//! An output folder: files are written to a draft next to it, which replaces it in one step.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::files::atomic::{WholeFile, ensure_writable, exchanged, may_be_written
 use crate::files::owner::Owner;
 use crate::files::sha256;
 
-/// A folder that results are written to. What else lies in it stays.
+/// A folder that results are written to. Other files in it stay.
 #[derive(Debug, Clone)]
 pub struct OutputFolder {
     path: PathBuf,
@@ -28,12 +28,12 @@ pub struct Draft {
     shown: PathBuf,
     kind: &'static str,
     seen: Arc<Seen>,
-    /// What lies in `folder` is the old one.
+    /// Whether `folder` now holds the old content.
     swapped: bool,
 }
 
 impl OutputFolder {
-    /// One for `results`, a `model`, …: a folder that was written for anything else is not replaced.
+    /// Creates a folder of a kind, such as `results` or `model`. A folder written for another kind is not replaced.
     pub fn new(path: impl Into<PathBuf>, kind: &'static str) -> Self {
         Self { path: path.into(), kind, seen: Arc::default() }
     }
@@ -46,13 +46,13 @@ impl OutputFolder {
     /// does not lose its results at its very end.
     ///
     /// # Errors
-    /// Exit code 3: the place cannot be written to. Exit code 2: somebody's file has such a name.
+    /// Exit code 3 if the place cannot be written to. Exit code 2 if another file has such a name.
     pub fn check(&self, names: &[String]) -> Result<()> {
         self.examine(names)?;
         ensure_writable(above(&self.path), &[])
     }
 
-    /// The same without making or writing anything: whether rights and names allow it.
+    /// Checks by permissions and names whether the folder can be written, without creating anything.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -72,12 +72,12 @@ impl OutputFolder {
         free(&self.path, &self.path, self.kind, names, &self.seen)
     }
 
-    /// A folder beside the place, to be filled.
+    /// Creates a draft next to the final place.
     ///
     /// # Errors
     /// Exit code 3, naming the folder.
     pub fn stage(&self) -> Result<Draft> {
-        // Whoever made the folder a link wants it where the link leads.
+        // A link is followed, because its creator wants results at its target.
         let place = if self.path.is_dir() { fs::canonicalize(&self.path).ok() } else { None };
         let place = place.unwrap_or_else(|| self.path.clone());
         let parent = above(&place);
@@ -100,7 +100,7 @@ impl OutputFolder {
         Ok(draft)
     }
 
-    /// Writes files into the folder, one by one, beside whatever else lies there.
+    /// Writes files into the folder one by one, and keeps other files.
     ///
     /// # Errors
     /// As [`Self::check`], and a file that cannot be written.
@@ -113,7 +113,7 @@ impl OutputFolder {
         let staged = files.iter().map(|(name, bytes)| WholeFile::stage(&self.path.join(name), bytes));
         let staged = staged.collect::<Result<Vec<_>>>()?;
         let mut manifest = Manifest::read(&self.path).for_kind(self.kind);
-        // Known before it is there: a kill between the two leaves nothing that is nobody's.
+        // The list is written first, so that a kill never leaves an unlisted file.
         names.iter().zip(&hashes).for_each(|(name, hash)| manifest.add(name, hash.clone()));
         manifest.write(&self.path)?;
         staged.into_iter().try_for_each(WholeFile::publish)?;
@@ -123,18 +123,17 @@ impl OutputFolder {
 }
 
 impl Draft {
-    /// Where to write.
+    /// Returns the path to write to.
     pub fn path(&self) -> &Path {
         &self.folder
     }
 
-    /// Where a file of the folder will be found.
+    /// Returns the final path of a file of the folder.
     pub fn published(&self, file: &Path) -> PathBuf {
         file.strip_prefix(&self.folder).map_or_else(|_| file.to_owned(), |name| self.shown.join(name))
     }
 
-    /// Puts the folder in its place, whole. Of what was there the files go that were written before and are as they were
-    /// written; all else stays.
+    /// Moves the finished draft into place. Removes files that were written before and are unchanged; other files stay.
     ///
     /// # Errors
     /// Exit code 2: a file that is not ours is in the way. Exit code 3: the folder cannot be replaced. The old one stays.
@@ -183,7 +182,7 @@ impl Drop for Draft {
     }
 }
 
-/// Refuses where one of the names is taken by what is not ours. `shown` is the folder as messages call it.
+/// Rejects names that are taken by other files. `shown` is the folder's name in messages.
 fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) -> Result<()> {
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
@@ -208,7 +207,7 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
     let place = shown.join(first).display().to_string();
     let rest: Vec<&str> = rest.iter().map(|(name, _)| name.as_str()).collect();
     let hint = match manifest.kind().is_some() {
-        true => "move it away or give it another name; only what is as it was written is replaced".to_owned(),
+        true => "move it away or give it another name; only unchanged files are replaced".to_owned(),
         false => format!(
             "move it away, or choose another folder; a folder of an earlier version has no list of what was written \
              ({}): move it away whole",
@@ -222,7 +221,7 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
         .hint(hint))
 }
 
-/// The files below a folder by their names from there, in order; the mark of drafts is none.
+/// Lists the files below a folder by relative name, in order, without the marker of drafts.
 fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> std::io::Result<()> {
     let mut entries = fs::read_dir(folder.join(below))?.collect::<std::io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);

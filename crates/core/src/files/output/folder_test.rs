@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 
-/// All files below a folder, with what is in them.
+/// Reads all files below a folder.
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let mut names = Vec::new();
     list(folder, "", &mut names).unwrap();
@@ -23,14 +23,14 @@ fn publish(output: &OutputFolder, pairs: &[(&str, &str)]) -> Result<()> {
     draft.publish()
 }
 
-/// What lies beside a place, with it.
+/// Lists the entries next to a place, and the place itself.
 fn beside(output: &OutputFolder) -> Vec<String> {
     let all = fs::read_dir(above(output.path())).unwrap();
     all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 #[test]
-fn what_was_written_before_goes_and_what_is_a_users_stays_wherever_it_lies() {
+fn old_files_are_removed_and_user_files_stay_anywhere() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("a/out"), "results");
     publish(&output, &[("one", "1"), ("both", "1"), ("lm_eval/old", "1"), ("lm_eval/both", "1")]).unwrap();
@@ -41,7 +41,7 @@ fn what_was_written_before_goes_and_what_is_a_users_stays_wherever_it_lies() {
     }
     #[cfg(unix)]
     std::os::unix::fs::symlink("mine", at("link")).unwrap();
-    // What was changed since is the user's.
+    // A file changed since it was written belongs to the user.
     fs::write(at("one"), "changed").unwrap();
     publish(&output, &[("both", "2"), ("lm_eval/both", "2"), ("two", "2")]).unwrap();
     let mut expected = of(&[
@@ -58,11 +58,11 @@ fn what_was_written_before_goes_and_what_is_a_users_stays_wherever_it_lies() {
         assert!(at("link").symlink_metadata().unwrap().file_type().is_symlink());
     }
     assert_eq!(files(output.path()), expected);
-    assert_eq!(beside(&output), ["out"], "nothing is left beside it");
+    assert_eq!(beside(&output), ["out"], "no temporary files are left");
 }
 
 #[test]
-fn a_name_that_is_taken_is_refused_before_and_after_and_nothing_is_touched() {
+fn taken_name_is_refused_and_nothing_is_touched() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "results");
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
@@ -92,7 +92,7 @@ fn a_name_that_is_taken_is_refused_before_and_after_and_nothing_is_touched() {
     assert_eq!(beside(&output), ["out"]);
     let model = OutputFolder::new(output.path(), "a model");
     assert!(model.check(&[]).unwrap_err().to_string().contains("a folder for: results"));
-    // A folder without a list is somebody's.
+    // A folder without a list belongs to the user.
     let theirs = OutputFolder::new(root.path().join("theirs"), "results");
     fs::create_dir(theirs.path()).unwrap();
     fs::write(theirs.path().join("table"), "mine").unwrap();
@@ -134,14 +134,15 @@ fn a_draft_that_is_given_up_leaves_the_folder_as_it_was() {
 }
 
 #[test]
-fn what_a_crash_left_beside_a_folder_is_cleared_up_and_nothing_of_a_users_goes() {
+fn crash_leftovers_are_removed_and_user_files_stay() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "results");
     publish(&output, &[("one", "1")]).unwrap();
     let killed = Owner { pid: 99_999_999, system: Some("another".into()), ..Owner::this() };
     let place = |count: u32, ending: &str| swap::beside(output.path(), &format!("{}.{count}", killed.tag()), ending);
     // A half one, with a file of the user's that it had taken along; one that had changed places already.
-    let (half, old) = (place(0, swap::DRAFT), place(1, swap::DRAFT));
+    let half = place(0, swap::DRAFT);
+    let old = place(1, swap::DRAFT);
     fs::create_dir(&half).unwrap();
     fs::write(half.join(swap::MARK), "").unwrap();
     fs::write(half.join("two"), "half").unwrap();
@@ -152,7 +153,7 @@ fn what_a_crash_left_beside_a_folder_is_cleared_up_and_nothing_of_a_users_goes()
         fs::write(old.join(name), text).unwrap();
     }
     Manifest::of(&old, &["one".to_owned()], "results").unwrap().write(&old).unwrap();
-    // Not of such a name: somebody's.
+    // The name does not match a draft's, so the folder belongs to the user.
     fs::create_dir(root.path().join(".out.5.part")).unwrap();
     drop(output.stage().unwrap());
     assert_eq!(beside(&output).len(), 4, "they are young, and nobody knows that they are dead");
@@ -165,7 +166,7 @@ fn what_a_crash_left_beside_a_folder_is_cleared_up_and_nothing_of_a_users_goes()
     left.sort();
     assert_eq!(left, [".out.5.part", "out"]);
     assert_eq!(files(output.path()), of(&[("one", "1"), ("mine", "mine"), ("notes/mine", "mine"), ("late", "mine")]));
-    // Between two renames nothing stands in the place.
+    // Simulates a kill between the two renames, when the place is empty.
     fs::rename(output.path(), place(2, swap::OLD)).unwrap();
     drop(output.stage().unwrap());
     assert_eq!(files(output.path()).len(), 4, "it is back");

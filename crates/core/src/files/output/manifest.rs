@@ -1,5 +1,5 @@
-//! The list of what this program wrote into a folder. What it lists, as it was written, is the program's to replace; all
-//! else is somebody's. `sha256sum -c` reads it too.
+//! The list of files that this program wrote into a folder. Listed, unchanged files may be replaced; all others belong
+//! to the user. `sha256sum -c` reads the list.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, Metadata};
@@ -15,7 +15,7 @@ use crate::files::{regular, sha256};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     files: BTreeMap<String, Vec<String>>,
-    /// What the folder is for; none where there is no list.
+    /// Kind of the folder. `None` without a list.
     kind: Option<String>,
 }
 
@@ -23,7 +23,7 @@ pub struct Manifest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     Nothing,
-    /// As it was written.
+    /// Listed and unchanged.
     Ours,
     Changed,
     /// Never written by this program.
@@ -41,7 +41,7 @@ impl Manifest {
     pub const FILE: &str = ".ghostlab.sha256";
     const HEAD: &str = "# Written here by ghostlab, which replaces these files while they are so, and no others; for: ";
 
-    /// That of a folder; an empty one where there is none.
+    /// Reads the list of a folder. Empty if it has none.
     pub fn read(folder: &Path) -> Self {
         let path = folder.join(Self::FILE);
         let ordinary = path.symlink_metadata().is_ok_and(|data| data.is_file());
@@ -56,7 +56,7 @@ impl Manifest {
         Self { files, kind: Some(kind.to_owned()) }
     }
 
-    /// Of the files of these names in a folder, as they are.
+    /// Lists the named files of a folder with their current hashes.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -82,22 +82,22 @@ impl Manifest {
         }
     }
 
-    /// Of a name only that hash is left.
+    /// Replaces all hashes of a name by one.
     pub(super) fn settle(&mut self, name: &str, hash: String) {
         self.files.insert(name.to_owned(), vec![hash]);
     }
 
-    /// Whether a file with that content stands under that name.
+    /// Returns whether a file with that name and content is listed.
     pub fn lists(&self, name: &str, bytes: &[u8]) -> bool {
         self.files.get(name).is_some_and(|known| known.contains(&sha256::of_bytes(bytes)))
     }
 
-    /// What the folder is for; none where it has no list.
+    /// Returns the kind of the folder, if it has a list.
     pub fn kind(&self) -> Option<&str> {
         self.kind.as_deref()
     }
 
-    /// Whether something below that folder of the list's is listed.
+    /// Returns whether the list has an entry below `folder`.
     pub(super) fn has_below(&self, folder: &Path) -> bool {
         self.files.keys().any(|name| Path::new(name).starts_with(folder) && Path::new(name) != folder)
     }
@@ -112,7 +112,7 @@ impl Manifest {
         write_whole(&path, text.as_bytes())
     }
 
-    /// How a name in the folder of this list stands to it.
+    /// Compares a name in the folder with the list.
     pub(super) fn standing(&self, folder: &Path, name: &str, seen: &Seen) -> Standing {
         let path = folder.join(name);
         let Ok(data) = path.symlink_metadata() else { return Standing::Nothing };
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(standing("mine"), Standing::Foreign);
         write("b", "c");
         assert_eq!(standing("b"), Standing::Changed, "as long as before, and a moment later");
-        // Somebody else's list of that name is no list of ours.
+        // A list of that name from another program is ignored.
         write(Manifest::FILE, &format!("{}  a\n", sha256::of_bytes("a")));
         assert_eq!((standing("a"), standing(Manifest::FILE)), (Standing::Foreign, Standing::Foreign));
     }

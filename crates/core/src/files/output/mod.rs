@@ -1,4 +1,4 @@
-//! What commands write where a user says: a folder or a file. Nobody else's file is replaced or removed.
+//! Output folders and files at places that users choose. Files of others are never replaced or removed.
 //!
 //! | file | noun |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! What becomes of an old output folder when a new one takes its place, and of what a crash left beside it.
+//! Swapping an output folder with its successor, and removing what a crash left next to it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,28 +9,28 @@ use crate::files::atomic::is_temporary;
 use crate::files::name;
 use crate::files::owner::Owner;
 
-/// What the names of drafts, and of old folders on their way out, end in.
+/// Suffixes of drafts, and of old folders that are being removed.
 pub(super) const DRAFT: &str = ".part";
 pub(super) const OLD: &str = ".old";
-/// Lies in a draft until it is whole: all that is in there is ours.
+/// Marker in a draft until it is complete: everything in such a folder is ours.
 pub(super) const MARK: &str = ".ghostlab.draft";
-/// Filling a folder takes seconds: one that nobody has touched for so long was left by a crash.
+/// Filling a folder takes seconds, so a draft untouched for this long was left by a crash.
 const LEFT: Duration = Duration::from_secs(600);
 /// Longer names would leave no room for the owner's.
-const LONGEST: usize = 120;
+const MAX_NAME_BYTES: usize = 120;
 
-/// A hidden folder beside a place.
+/// Returns the path of a hidden folder next to `place`.
 pub(super) fn beside(place: &Path, id: &str, ending: &str) -> PathBuf {
     above(place).join(format!("{}{id}{ending}", prefix(place)))
 }
 
 fn prefix(place: &Path) -> String {
     let own = place.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    if own.len() > LONGEST { format!(".{}.", name::of(&own)) } else { format!(".{own}.") }
+    if own.len() > MAX_NAME_BYTES { format!(".{}.", name::of(&own)) } else { format!(".{own}.") }
 }
 
-/// Puts what is not ours of an old folder into the draft too, under the same names: when the two change places, it is at no
-/// moment away. Folders cannot have two names; nor can files everywhere. Those are moved afterwards ([`clear`]).
+/// Links the user's files of an old folder into the draft under the same names, so that they exist at every moment of
+/// the swap. Folders, and files on some file systems, cannot have two names; those are moved afterwards ([`clear`]).
 pub(super) fn take_along(old: &Path, draft: &Path, seen: &Seen) {
     link_below(old, draft, Path::new(""), &Manifest::read(old), seen);
 }
@@ -64,7 +64,8 @@ fn clear_below(old: &Path, place: &Path, below: &Path, manifest: &Manifest, seen
         if manifest.kind().is_some() && name == Path::new(Manifest::FILE) {
             continue;
         }
-        let (from, to) = (old.join(&name), place.join(&name));
+        let from = old.join(&name);
+        let to = place.join(&name);
         let free = to.symlink_metadata().is_err();
         if is_folder {
             if free && !manifest.has_below(&name) {
@@ -87,18 +88,18 @@ fn clear_below(old: &Path, place: &Path, below: &Path, manifest: &Manifest, seen
 }
 
 fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &Seen) -> bool {
-    // What is no text was never written by us.
+    // A name that is not UTF-8 was never written by this program.
     let text = name.to_str().is_some_and(|name| manifest.standing(folder, name, seen) == Standing::Ours);
     text || name.file_name().and_then(|own| own.to_str()).is_some_and(is_temporary)
 }
 
-/// What lies in a folder below another one: names from there, and whether each is a folder.
+/// Lists a folder below another one: relative names, and whether each is a folder.
 fn entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
     let listed = fs::read_dir(folder.join(below)).into_iter().flatten().flatten();
     listed.map(|entry| (below.join(entry.file_name()), entry.file_type().is_ok_and(|kind| kind.is_dir()))).collect()
 }
 
-/// Whether two names are of one file.
+/// Returns whether two names refer to one file.
 #[cfg(unix)]
 fn same(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -111,7 +112,7 @@ fn same(_: &Path, _: &Path) -> bool {
     false
 }
 
-/// Clears up beside a place what a crash has left there.
+/// Removes what a crash left next to a place.
 pub(super) fn sweep(place: &Path, seen: &Seen) {
     let prefix = prefix(place);
     for item in fs::read_dir(above(place)).into_iter().flatten().flatten() {
@@ -121,7 +122,8 @@ pub(super) fn sweep(place: &Path, seen: &Seen) {
             let (tag, count) = rest.strip_suffix(ending)?.split_once('.')?;
             (Owner::is_tag(tag) && count.parse::<u64>().is_ok()).then_some(tag)
         };
-        let (draft, old) = (id(DRAFT), id(OLD));
+        let draft = id(DRAFT);
+        let old = id(OLD);
         let Some(tag) = draft.or(old) else { continue };
         if old.is_some() && !place.exists() {
             fs::rename(item.path(), place).ok();
@@ -129,7 +131,7 @@ pub(super) fn sweep(place: &Path, seen: &Seen) {
         }
         let age = item.metadata().and_then(|data| data.modified()).ok();
         let age = age.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
-        // Whose process is known to be dead is touched by nobody, however young it is.
+        // A draft of a dead process is removed at any age.
         let left = Owner::of_tag_lives(tag).map_or(age >= LEFT, |lives| !lives);
         if left {
             clear(&item.path(), place, seen);

@@ -17,33 +17,33 @@ pub(super) use self::prefill::{PieceSight, prefill};
 use super::fused::Scores;
 use crate::error::Result;
 
-/// Whether these may be given to the kernels: they stand on a CUDA device, and nothing is to be learnt through them.
+/// Returns whether tensors may be passed to the kernels: they are on a CUDA device and no gradient flows through them.
 pub(super) fn may_be(of: &[&Tensor]) -> bool {
     let known = |x: &Tensor| matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16);
     of.iter().all(|x| x.device().is_cuda() && known(x) && !x.track_op())
 }
 
-/// As [`super::ops::rms_norm`].
+/// Computes [`super::ops::rms_norm`].
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     Ok(x.contiguous()?.apply_op2_no_bwd(&numbers(weight)?, &On2(Norm { eps: eps as f32 }))?)
 }
 
-/// As [`super::ops::rotate`], of all channels of a head.
+/// Computes [`super::ops::rotate`] over all channels of a head.
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     of_three(Rotate, [x, &numbers(cos)?, &numbers(sin)?])
 }
 
-/// As [`super::fused::weights`], in the type of the scores.
+/// Computes [`super::fused::weights`] in the type of the scores.
 pub(super) fn weights(scores: &Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
     Ok(scores.contiguous()?.apply_op2_no_bwd(&numbers(mask)?, &On2(Weights(of)))?)
 }
 
-/// `silu(gate) * up`.
+/// Computes `silu(gate) * up`.
 pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     Ok(gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &On2(SiluMul))?)
 }
 
-/// `x·Wᵀ` of factors in half precision, multiplied and summed in f32 and not rounded again.
+/// Computes `x·Wᵀ` of half-precision factors, with f32 products and sums that are not rounded again.
 ///
 /// # Shapes
 /// `x [rows, in]`, `weight [out, in]`, of one type; result `[rows, out]` in f32.
@@ -51,13 +51,13 @@ pub(super) fn wide_linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &On2(WideLinear))?)
 }
 
-/// Of each row of `logits [rows, vocab]` in f32 the logarithm of the sum of exponentials, and the lowest of the likeliest
-/// tokens: `[2, rows]`.
+/// Computes the log of the sum of exponentials and the lowest likeliest token of each row of `logits [rows, vocab]` in f32:
+/// `[2, rows]`.
 pub(super) fn head_rows(logits: &Tensor) -> Result<Tensor> {
     Ok(logits.contiguous()?.apply_op1_no_bwd(&HeadRows)?)
 }
 
-/// In f32 without gaps.
+/// Converts to contiguous f32.
 fn numbers(x: &Tensor) -> Result<Tensor> {
     Ok(x.to_dtype(DType::F32)?.contiguous()?)
 }
@@ -95,7 +95,7 @@ macro_rules! by_type {
     };
 }
 
-/// Launches a kernel with so many blocks of threads; without blocks there is nothing to compute.
+/// Launches a kernel with `blocks` blocks of threads; without blocks there is nothing to compute.
 macro_rules! launch {
     ($kernel:expr, $blocks:expr, $threads:expr, $($argument:expr),+) => {
         if $blocks > 0 {
@@ -121,12 +121,12 @@ impl On<'_> {
         Ok(self.0.as_cuda_slice::<T>()?.slice(self.1.start_offset()..))
     }
 
-    /// Where they begin.
+    /// Returns the device address of the first element.
     fn address<T: Number>(&self) -> candle_core::Result<u64> {
         Ok(self.view::<T>()?.device_ptr(&self.0.device().cuda_stream()).0)
     }
 
-    /// Of the last dimension.
+    /// Returns the size of the last dimension.
     fn width(&self) -> usize {
         self.1.dims().last().copied().unwrap_or(1)
     }
@@ -135,9 +135,9 @@ impl On<'_> {
         self.1.shape().elem_count()
     }
 
-    /// Room for so many numbers.
+    /// Allocates `count` numbers on the device.
     fn room<T: Number>(&self, count: usize) -> candle_core::Result<CudaSlice<T>> {
-        // SAFETY: every kernel here writes all of what it is given before anybody reads it.
+        // SAFETY: every kernel writes its complete output before anyone reads it.
         unsafe { self.0.device().alloc::<T>(count) }
     }
 
@@ -150,7 +150,7 @@ type Done = candle_core::Result<(CudaStorage, Shape)>;
 type Here = candle_core::Result<(CpuStorage, Shape)>;
 
 fn not_here() -> Here {
-    Err(Error::msg("a kernel for CUDA was given what stands in this machine's memory"))
+    Err(Error::msg("a CUDA kernel was given host memory"))
 }
 
 /// An operation of two tensors, in the type of the first.
@@ -172,7 +172,9 @@ impl<O: Of2> CustomOp2 for On2<O> {
     }
 
     fn cuda_fwd(&self, a: &CudaStorage, of_a: &Layout, b: &CudaStorage, of_b: &Layout) -> Done {
-        let (of, a, b) = (&self.0, On(a, of_a), On(b, of_b));
+        let of = &self.0;
+        let a = On(a, of_a);
+        let b = On(b, of_b);
         by_type!(a.0, of.run(&a, &b))
     }
 }
@@ -208,12 +210,15 @@ impl<O: Of3> CustomOp3 for On3<O> {
         c: &CudaStorage,
         of_c: &Layout,
     ) -> Done {
-        let (of, a, b, c) = (&self.0, On(a, of_a), On(b, of_b), On(c, of_c));
+        let of = &self.0;
+        let a = On(a, of_a);
+        let b = On(b, of_b);
+        let c = On(c, of_c);
         by_type!(a.0, of.run([&a, &b, &c]))
     }
 }
 
-/// What a warp has.
+/// Threads of a warp.
 const WARP: usize = 32;
 /// Threads of a block that has several rows, or numbers of any.
 const THREADS: usize = 256;
@@ -226,7 +231,8 @@ impl Of2 for Norm {
     const NAME: &'static str = "rms_norm";
 
     fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> Done {
-        let (width, out) = (x.width(), x.room::<T>(x.count())?);
+        let width = x.width();
+        let out = x.room::<T>(x.count())?;
         let threads = if width > THREADS { THREADS } else { WARP };
         launch!(
             kernel(x.0.device(), &format!("rms_norm_{}", T::NAME)),
@@ -273,7 +279,8 @@ impl Of2 for Weights {
 
     fn run<T: Number>(&self, scores: &On<'_>, mask: &On<'_>) -> Done {
         let (queries, keys) = mask.1.shape().dims2()?;
-        let (rows, out) = (scores.count() / keys.max(1), scores.room::<T>(scores.count())?);
+        let rows = scores.count() / keys.max(1);
+        let out = scores.room::<T>(scores.count())?;
         launch!(
             kernel(scores.0.device(), &format!("weights_{}", T::NAME)),
             rows.div_ceil(THREADS / WARP),
@@ -350,14 +357,17 @@ impl Of2 for WideLinear {
         let device = x.0.device();
         let mut out = x.room::<f32>(rows * outer)?;
         {
-            let (stream, blas) = (device.cuda_stream(), device.cublas_handle());
-            let (of_x, of_weight) = (x.view::<T>()?, weight.view::<T>()?);
+            let stream = device.cuda_stream();
+            let blas = device.cublas_handle();
+            let of_x = x.view::<T>()?;
+            let of_weight = weight.view::<T>()?;
             let ((x, _read_x), (weight, _read_weight)) = (of_x.device_ptr(&stream), of_weight.device_ptr(&stream));
             let (out, _written) = out.device_ptr_mut(&stream);
             let [m, n, k] = [outer, rows, inner].map(|count| count as i32);
-            let (one, none) = (1.0f32, 0.0f32);
-            // Matrices stand column by column there: outᵀ [outer, rows] = (weightᵀ)ᵀ·xᵀ.
-            // SAFETY: the pointers are of so many numbers of such types, and live until the product is launched.
+            let one = 1.0f32;
+            let none = 0.0f32;
+            // The library is column-major: outᵀ [outer, rows] = (weightᵀ)ᵀ·xᵀ. SAFETY: the pointers refer to
+            // allocations of these sizes and types that outlive the launch.
             unsafe {
                 gemm_ex(
                     *blas.handle(),

@@ -15,10 +15,10 @@ use crate::model::tensor_name::{EMBEDDING, HEAD};
 use crate::model::weights::Weights;
 use crate::named::named;
 
-/// A GPU, as its driver tells of it.
+/// A GPU as its driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Gpu {
-    /// What it is sold as.
+    /// Product name.
     pub model: Option<String>,
     /// Which one of that model it is, where devices have a number of their own.
     pub serial: Option<String>,
@@ -35,13 +35,13 @@ pub enum DeviceName {
 }
 
 impl DeviceName {
-    /// The best device that this build knows and this machine has.
+    /// Returns the best device that this build supports and this machine has.
     pub fn best() -> Self {
         let found = [Self::Cuda(0), Self::Metal].into_iter().find(|device| device.is_built() && device.open().is_ok());
         found.unwrap_or(Self::Cpu)
     }
 
-    /// What keys know of it: numbers of two devices of a class are the same but for rounding.
+    /// Returns the device class in keys. Results of devices of a class differ only by rounding.
     pub fn class(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -50,7 +50,7 @@ impl DeviceName {
         }
     }
 
-    /// Whether this build has the code for it.
+    /// Returns whether this build supports the device.
     pub fn is_built(self) -> bool {
         match self {
             Self::Cpu => true,
@@ -59,7 +59,7 @@ impl DeviceName {
         }
     }
 
-    /// What the driver tells of it; none of the CPU, and of a device that cannot be used here.
+    /// Returns the driver's description. `None` for the CPU and for unusable devices.
     pub fn gpu(self) -> Option<Gpu> {
         match self.open().ok()? {
             #[cfg(feature = "cuda")]
@@ -102,8 +102,7 @@ impl DeviceName {
     }
 }
 
-/// An NVIDIA GPU, opened once by a process: each time costs a context and handles, and tensors of two openings are of two
-/// devices to candle.
+/// Opens an NVIDIA GPU once per process. Tensors of two openings belong to different devices for candle.
 ///
 /// All threads send their work down one stream, and what one has begun is done before what another one begins after it. candle
 /// by itself gives each thread a stream, and nothing orders those: weights are made, and streams given up, on other threads
@@ -155,7 +154,7 @@ impl FromStr for DeviceName {
     }
 }
 
-/// What weights and activations are held in.
+/// Type of weights and activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloatType {
     F32,
@@ -166,7 +165,7 @@ pub enum FloatType {
 named!(FloatType: F32 = "f32", Bf16 = "bf16", F16 = "f16");
 
 impl FloatType {
-    /// Bytes of a number.
+    /// Returns the size of a number in bytes.
     pub(crate) fn bytes(self) -> u64 {
         self.tensors().size_in_bytes() as u64
     }
@@ -179,7 +178,7 @@ impl FloatType {
         }
     }
 
-    /// The type that a backbone's embedding is stored in, or the output projection that is the embedding too.
+    /// Returns the type of the stored embedding, or of the output projection tied to it.
     ///
     /// # Errors
     /// Weight files that cannot be read.
@@ -188,7 +187,7 @@ impl FloatType {
         Ok(Self::of(weights.dtype(EMBEDDING).or_else(|| weights.dtype(HEAD))))
     }
 
-    /// That of a tensor's file.
+    /// Converts the type of a tensor file.
     pub(crate) fn of(stored: Option<Dtype>) -> Self {
         match stored {
             Some(Dtype::F16) => Self::F16,
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_the_build_does_not_know_is_refused_with_the_way_to_build_it() {
+    fn unknown_device_is_refused_with_build_instructions() {
         for device in [DeviceName::Cuda(0), DeviceName::Metal].into_iter().filter(|device| !device.is_built()) {
             let error = device.open().unwrap_err();
             assert_eq!(error.exit_code(), 3);

@@ -48,7 +48,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// What the engine's numbers depend on there.
+    /// Returns what the engine's numbers depend on.
     pub fn id(self) -> EngineId {
         EngineId { name: NAME, dtype: self.dtype.name(), device: self.device.class() }
     }
@@ -99,7 +99,8 @@ impl CandleEngine {
     pub fn load(config: Config, folder: &Path, at: Placement, memory: Option<u64>) -> Result<Self> {
         let device = at.device.open()?;
         let weights = checked(&config, folder)?;
-        let (cpu, all) = (matches!(device, Device::Cpu), weight_bytes(&config, at.dtype));
+        let cpu = matches!(device, Device::Cpu);
+        let all = weight_bytes(&config, at.dtype);
         let memory = memory.or_else(|| Some(memory::free(&device)? / 10 * 9)).unwrap_or(u64::MAX);
         let (piece_tokens, budget) = if cpu {
             (CPU_PIECE, memory)
@@ -157,14 +158,16 @@ impl CandleEngine {
         if self.is_cpu() { CPU_NUMBERS } else { DEVICE_NUMBERS }
     }
 
-    /// Of a stream of so many rows: of all of a batch, or of the scored ones.
+    /// Returns the layout of a stream of `rows` rows: all rows of a batch, or the scored ones.
     fn layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
         let most_scores = self.numbers() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
         if rows < batch.tokens() {
             return Ok(Arc::new(Layout::of_rows(rows, tokens)));
         }
-        let (windows, rotaries, head_dim) = (&self.windows, &self.rotaries, self.config.head_dim);
+        let windows = &self.windows;
+        let rotaries = &self.rotaries;
+        let head_dim = self.config.head_dim;
         Layout::new(batch, tokens, Placing { most_scores, windows, rotaries, head_dim, device: &self.device })
             .map(Arc::new)
     }
@@ -173,8 +176,8 @@ impl CandleEngine {
         Ok(Stream { layout: self.layout(batch, x.dim(0)?)?, x, finite: true })
     }
 
-    /// What `run` makes of each piece, one below the other. Where the device's memory is full, pieces become half as long,
-    /// and stay so.
+    /// Runs `run` on each piece and concatenates the results. If the device runs out of memory, pieces are halved
+    /// permanently.
     fn in_pieces(
         &self,
         batch: &Batch,
@@ -211,7 +214,7 @@ impl CandleEngine {
         }
     }
 
-    /// A layout of pieces that are half as long.
+    /// Returns a layout with pieces of half the length.
     fn smaller(&self, batch: &Batch, stream: &Stream, layout: &Layout, error: &Error) -> Result<Arc<Layout>> {
         let longest = layout.pieces.iter().map(|piece| piece.rows.len()).max().unwrap_or(0);
         let half = longest / 2;
@@ -225,7 +228,7 @@ impl CandleEngine {
         Ok(next)
     }
 
-    /// One half of a layer, as far as is asked for, of the rows of a piece.
+    /// Computes a sublayer of the rows of a piece, up to `end`.
     fn branch(&self, half: Sublayer, layer: &LayerTensors, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
         let scores = ops::Scores::of(&self.config);
         let turned = seen.turned(self.rotaries.number(layer.index));
@@ -259,12 +262,13 @@ impl CandleEngine {
         }
     }
 
-    /// Whether a stream still has nothing but numbers. f16 ends at 65504: where it overflows first is told, once.
+    /// Returns whether a stream is finite. Reports once where f16 overflows (at 65504) first.
     fn stays_finite(&self, step: &Step, x: &Tensor) -> Result<bool> {
         if self.dtype != FloatType::F16 {
             return Ok(true);
         }
-        // Zero times what is not finite is not a number. Rows first: a GPU sums all to one number on one of its processors.
+        // Zero times a nonfinite value is NaN. Sums rows first, because a GPU reduces everything to one number on a
+        // single processor.
         let zero = x.affine(0.0, 0.0)?.sum(D::Minus1)?.sum_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
         if zero == 0.0 {
             return Ok(true);
@@ -356,7 +360,7 @@ impl Engine for CandleEngine {
         self.piece_tokens.load(Relaxed).max(PROMPT_TOKENS)
     }
 
-    /// Half of what is free: streams and logits need some, and what is given up is not free at once.
+    /// Returns half of the free memory, because streams and logits need some and freed memory is not available at once.
     fn cache_bytes(&self) -> Option<u64> {
         memory::free(&self.device).map(|free| free / 2)
     }

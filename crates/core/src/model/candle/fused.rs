@@ -11,7 +11,7 @@ use ghostlab_kernels::forward::{self as kernels, Norm};
 use crate::error::Result;
 use crate::model::config::Config;
 
-/// What scores of attention are multiplied by, and what bounds them then ([`capped`]).
+/// Factor and cap ([`capped`]) of attention scores.
 #[derive(Debug, Clone, Copy)]
 pub struct Scores {
     pub scale: f64,
@@ -19,7 +19,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Those of a backbone.
+    /// Returns the score settings of a backbone.
     pub fn of(config: &Config) -> Self {
         let plain = config.scale == 1.0 / (config.head_dim as f32).sqrt();
         let scale = if plain { 1.0 / (config.head_dim as f64).sqrt() } else { f64::from(config.scale) };
@@ -27,7 +27,7 @@ impl Scores {
     }
 }
 
-/// `cap·tanh(x / cap)`, where there is a cap.
+/// Computes `cap·tanh(x / cap)`, if there is a cap.
 pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
     match cap {
         Some(cap) => Ok(((x / f64::from(cap))?.tanh()? * f64::from(cap))?),
@@ -35,15 +35,16 @@ pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
     }
 }
 
-/// Whether these may be fused: they are f32, and nothing is to be learnt through them. candle's fused operations end the
-/// graph of gradients without a word.
+/// Returns whether operations may be fused: inputs are f32 and no gradient flows through them. candle's fused operations
+/// silently end the graph of gradients.
 pub(super) fn may_be(of: &[&Tensor]) -> bool {
     of.iter().all(|x| x.dtype() == DType::F32 && !x.track_op())
 }
 
-/// As [`super::ops::rms_norm`].
+/// Computes [`super::ops::rms_norm`].
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
-    let (x, eps) = (x.contiguous()?, eps as f32);
+    let x = x.contiguous()?;
+    let eps = eps as f32;
     if !x.device().is_cpu() {
         return Ok(candle_nn::ops::rms_norm(&x, weight, eps)?);
     }
@@ -51,22 +52,24 @@ pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
     changed(&x, weight, norm)
 }
 
-/// As [`super::ops::rotate`], of all channels of a head.
+/// Computes [`super::ops::rotate`] over all channels of a head.
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    let (x, cos, sin) = (x.contiguous()?, cos.contiguous()?, sin.contiguous()?);
+    let x = x.contiguous()?;
+    let cos = cos.contiguous()?;
+    let sin = sin.contiguous()?;
     if x.device().is_cpu() {
         return Ok(x.apply_op3_no_bwd(&cos, &sin, &Rotate)?);
     }
     Ok(candle_nn::rotary_emb::rope_thd(&x.unsqueeze(0)?, &cos, &sin)?.squeeze(0)?)
 }
 
-/// As [`super::ops::softmax`].
+/// Computes [`super::ops::softmax`].
 pub(super) fn softmax(x: &Tensor) -> Result<Tensor> {
     Ok(candle_nn::ops::softmax_last_dim(&x.contiguous()?)?)
 }
 
-/// What each query takes of each value: the softmax of scaled, capped and masked scores, which nobody else may hold: on the CPU it
-/// stands in their place, as a copy of them takes as long as all the rest.
+/// Computes the softmax of scaled, capped and masked scores. On the CPU it overwrites `scores`, because copying them would
+/// take as long as everything else.
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞; result `[.., q, k]`.
@@ -74,14 +77,15 @@ pub(super) fn weights(scores: Tensor, mask: &Tensor, of: Scores) -> Result<Tenso
     if !scores.device().is_cpu() {
         return softmax(&capped((scores * of.scale)?, of.cap)?.broadcast_add(mask)?);
     }
-    let (keys, scale) = (mask.dim(1)?, of.scale as f32);
+    let keys = mask.dim(1)?;
+    let scale = of.scale as f32;
     let weigh = |scores: &mut [f32], mask: &[f32]| kernels::weigh(scores, mask, keys, scale, of.cap);
     let scores = scores.contiguous()?;
     scores.inplace_op2(&mask.contiguous()?, &Change(weigh))?;
     Ok(scores)
 }
 
-/// `x + y`, of like shapes.
+/// Computes `x + y` of equal shapes.
 pub(super) fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return Ok((x + y)?);
@@ -89,7 +93,7 @@ pub(super) fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     changed(&x.contiguous()?, &y.contiguous()?, kernels::add_rows)
 }
 
-/// `silu(gate) * up`.
+/// Computes `silu(gate) * up`.
 pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     if !gate.device().is_cpu() {
         return Ok((gate.silu()? * up)?);
@@ -97,7 +101,7 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     changed(&gate.contiguous()?, &up.contiguous()?, kernels::silu_mul)
 }
 
-/// What `change` makes of a copy of the first, given the second.
+/// Applies `change` to a copy of the first tensor, given the second.
 fn changed(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])) -> Result<Tensor> {
     Ok(x.apply_op2_no_bwd(other, &Change(change))?)
 }
@@ -158,14 +162,16 @@ impl CustomOp3 for Rotate {
         of_sin: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let (_, heads, head_dim) = of_x.shape().dims3()?;
-        let (x, cos, sin) = (numbers(x, of_x)?, numbers(cos, of_cos)?, numbers(sin, of_sin)?);
+        let x = numbers(x, of_x)?;
+        let cos = numbers(cos, of_cos)?;
+        let sin = numbers(sin, of_sin)?;
         let mut out = vec![0.0; x.len()];
         kernels::rotate_rows(x, heads, head_dim, [cos, sin], &mut out);
         Ok((CpuStorage::F32(out), of_x.shape().clone()))
     }
 }
 
-/// The numbers of a tensor without gaps.
+/// Returns the numbers of a contiguous tensor.
 fn numbers<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
     Ok(&storage.as_slice::<f32>()?[extent(layout)?])
 }

@@ -1,4 +1,4 @@
-//! Fused operations beside the plain ones.
+//! Tests of fused operations against the plain ones.
 
 use candle_core::{Device, Tensor, Var};
 
@@ -17,15 +17,17 @@ fn apart(a: &Tensor, b: &Tensor) -> f32 {
     (a - b).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
 }
 
-/// The plain form, which is taken where an input is a variable.
+/// Computes the plain form, which is used if an input is a variable.
 fn plain(x: &Tensor) -> Tensor {
     Var::from_tensor(x).unwrap().as_tensor().clone()
 }
 
 #[test]
 fn fused_operations_are_the_plain_ones() {
-    let (x, weight) = (some(1, &[5, 3, 16]), some(2, &[16]));
-    let (cos, sin) = (some(3, &[5, 8]), some(4, &[5, 8]));
+    let x = some(1, &[5, 3, 16]);
+    let weight = some(2, &[16]);
+    let cos = some(3, &[5, 8]);
+    let sin = some(4, &[5, 8]);
     assert!(may_be(&[&x, &weight]) && !may_be(&[&plain(&x)]));
     let norms = [&x, &plain(&x)].map(|x| ops::rms_norm(x, &weight, 1e-5).unwrap());
     assert!(apart(&norms[0], &norms[1]) < 1e-6);
@@ -39,7 +41,9 @@ fn fused_operations_are_the_plain_ones() {
     assert!(apart(&sums[0], &sums[1]) < 1e-6);
     let causal: Vec<f32> = (0..49).map(|i| if i % 7 <= i / 7 { 0.0 } else { f32::NEG_INFINITY }).collect();
     let mask = Tensor::from_vec(causal, (7, 7), &Device::Cpu).unwrap();
-    let (queries, keys, values) = (some(5, &[2, 7, 4, 16]), some(6, &[2, 7, 2, 16]), some(7, &[2, 7, 2, 16]));
+    let queries = some(5, &[2, 7, 4, 16]);
+    let keys = some(6, &[2, 7, 2, 16]);
+    let values = some(7, &[2, 7, 2, 16]);
     for cap in [None, Some(0.5)] {
         let of = Scores { scale: 0.4, cap };
         let both = [&queries, &plain(&queries)].map(|x| ops::attention(x, &keys, &values, &mask, of).unwrap());

@@ -22,13 +22,13 @@ pub enum End {
 pub type Turned<'a> = Option<&'a (Tensor, Tensor)>;
 
 impl LayerTensors {
-    /// The norm that a half's branch ends in.
+    /// Returns the norm that ends a sublayer's branch, if any.
     pub(super) fn norm_after(&self, half: Sublayer) -> Option<&Tensor> {
         self.norms[half.norms()[1]].as_ref()
     }
 
-    /// The branch of a half, as far as is asked for. `attend` makes of queries `[rows, H, D]`, keys and values `[rows, K, D]`
-    /// what each row has seen, `[rows, H·D]`.
+    /// Computes the branch of a sublayer up to `end`. `attend` maps queries `[rows, H, D]`, keys and values `[rows, K, D]`
+    /// to `[rows, H·D]`.
     ///
     /// # Shapes
     /// `x [rows, C]`; result the same.
@@ -60,7 +60,9 @@ impl LayerTensors {
 
     /// Queries, keys and values of rows that are normed.
     fn heads(&self, config: &Config, x: &Tensor, turned: Turned<'_>) -> Result<[Tensor; 3]> {
-        let (rows, head_dim, eps) = (x.dim(0)?, config.head_dim, f64::from(config.norm_eps));
+        let rows = x.dim(0)?;
+        let head_dim = config.head_dim;
+        let eps = f64::from(config.norm_eps);
         let project = |weight: &Tensor, bias: &Option<Tensor>| ops::biased(&ops::linear(x, weight)?, bias.as_ref());
         let heads = |x: Tensor, norm: Option<&Tensor>, heads: usize| -> Result<Tensor> {
             let shape = (rows, heads, head_dim);
@@ -98,8 +100,8 @@ impl GatedTensors {
     }
 }
 
-/// The sum of the experts that each row goes through, in f32, rounded once. Which these are is chosen in this machine's
-/// memory; what they are weighted by stays on the device, where it is differentiated.
+/// Computes the weighted sum of each row's experts in f32, rounded once. Experts are selected in host memory; their weights
+/// stay on the device and are differentiable.
 fn routed(config: &Config, of: Experts, router: &Tensor, experts: &[GatedTensors], x: &Tensor) -> Result<Tensor> {
     let logits = ops::wide(&ops::linear(x, router)?)?; // [rows, E]
     let shown = logits.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;

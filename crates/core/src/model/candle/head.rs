@@ -13,7 +13,7 @@ use crate::model::decoding;
 /// Numbers of the output projection that are held in f32 at a time.
 const TILE: usize = 1 << 24;
 
-/// What stands before and behind the output projection: the final norm `[C]`, and what logits are bounded by.
+/// The final norm `[C]` before the output projection, and the cap of the logits after it.
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
     pub(super) norm: &'a Tensor,
@@ -21,12 +21,12 @@ pub(super) struct Ends<'a> {
     pub(super) cap: Option<f32>,
 }
 
-/// `ln p(token | row)` of each target, from a log-softmax in f32 over the whole vocabulary, and whether it is the likeliest
-/// token. Rows of which all targets are asked for together are projected once.
+/// Computes `ln p(token | row)` of each target by a log-softmax in f32 over the vocabulary, and whether the target is the
+/// likeliest token. Rows with all targets in one request are projected once.
 ///
 /// # Shapes
-/// `x [tokens, C]`, `weight [vocab, C]`; one value for each target. Targets stand in ascending rows; `most_rows`
-/// bounds the rows of logits that are held at a time.
+/// `x [tokens, C]`, `weight [vocab, C]`; one value per target. Targets are in ascending rows; `most_rows` bounds the
+/// rows of logits held at a time.
 pub(super) fn predictions(
     x: &Tensor,
     ends: Ends<'_>,
@@ -51,8 +51,8 @@ pub(super) fn predictions(
     Ok(predictions)
 }
 
-/// Every logit of the given rows, in f32: factors in half precision are multiplied and summed in f32, and never rounded again,
-/// as a softmax would exaggerate it.
+/// Computes the logits of the given rows in f32. Half-precision factors are multiplied and summed in f32 and not rounded
+/// again, because a softmax would amplify rounding.
 ///
 /// # Shapes
 /// As [`predictions`]; result `[rows, vocab]`.
@@ -77,7 +77,7 @@ pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]
     ops::capped(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? }, ends.cap)
 }
 
-/// Of each row of `logits [rows, vocab]`, [`decoding::likeliest`].
+/// Computes [`decoding::likeliest`] of each row of `logits [rows, vocab]`.
 pub(super) fn likeliest(logits: &Tensor) -> Result<Vec<Option<u32>>> {
     #[cfg(feature = "cuda")]
     if cuda::may_be(&[logits]) {
@@ -89,10 +89,11 @@ pub(super) fn likeliest(logits: &Tensor) -> Result<Vec<Option<u32>>> {
     Ok(logits.to_vec2()?.iter().map(|row| decoding::likeliest(row)).collect())
 }
 
-/// Of `logits [rows, vocab]`: the log-probability of each target, and the likeliest token of each row. Of equal logits,
-/// which half precision has many of, the lowest token counts.
+/// Computes the log-probability of each target and the likeliest token of each row of `logits [rows, vocab]`. The lowest
+/// token of equal logits wins, which are frequent in half precision.
 fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
-    let (device, vocab) = (logits.device(), logits.dim(1)?);
+    let device = logits.device();
+    let vocab = logits.dim(1)?;
     if device.is_cpu() {
         return scored_here(&logits.flatten_all()?.to_vec1()?, vocab, of_row, token);
     }
@@ -116,7 +117,7 @@ fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, V
     Ok((picked(&denominators)?, likeliest.to_vec1()?))
 }
 
-/// The same in this machine's memory, in one pass.
+/// Computes the same in host memory, in one pass.
 fn scored_here(logits: &[f32], vocab: usize, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
     let (denominators, likeliest) = denominators(logits, vocab);
     let likeliest = likeliest.into_iter().map(|token| token.map_or(f32::MAX, |token| token as f32)).collect();
@@ -134,14 +135,16 @@ mod tests {
     #[test]
     fn logits_of_half_precision_are_not_rounded_before_the_softmax() {
         // Logits near 100, where neighbours in bf16 are 0.5 apart and in f16 1/16; two tiles of vocabulary.
-        let (channels, vocab) = (64, TILE / 64 + 3);
+        let channels = 64;
+        let vocab = TILE / 64 + 3;
         let x: Vec<f32> = (0..channels).map(|i| 1.0 + (i % 7) as f32 / 8.0).collect();
         let weight: Vec<f32> = (0..vocab * channels).map(|i| 1.5 + (i * 31 % 97) as f32 / 1024.0).collect();
         for dtype in [DType::BF16, DType::F16] {
             let half = |of: &[f32], shape: (usize, usize)| {
                 Tensor::from_slice(of, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
             };
-            let (x, weight) = (half(&x, (1, channels)), half(&weight, (vocab, channels)));
+            let x = half(&x, (1, channels));
+            let weight = half(&weight, (vocab, channels));
             let norm = Tensor::ones(channels, DType::F32, &Device::Cpu).unwrap();
             let ours = logits(&x, Ends { norm: &norm, eps: 0.0, cap: None }, &weight, &[0])
                 .unwrap()
@@ -151,7 +154,8 @@ mod tests {
                 .unwrap();
             assert_eq!(ours.len(), vocab);
             let wide = |of: &Tensor| of.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
-            let (normed, weight) = (wide(&ops::rms_norm(&x, &norm, 0.0).unwrap()), wide(&weight));
+            let normed = wide(&ops::rms_norm(&x, &norm, 0.0).unwrap());
+            let weight = wide(&weight);
             for token in [0, 1, 77, vocab - 4, vocab - 1] {
                 let row = &weight[token * channels..(token + 1) * channels];
                 let exact: f64 = row.iter().zip(&normed).map(|(w, x)| w * x).sum();
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_logits_the_lowest_token_is_the_likeliest_and_tiles_change_nothing() {
+    fn first_of_equal_logits_wins_for_any_tile_size() {
         let mut weight = vec![0.0f32; 64]; // [vocab, 1]
         for token in [7, 9, 40] {
             weight[token] = 1.0;

@@ -20,7 +20,7 @@ use crate::model::rope::{self, Rotaries};
 /// Rows of a block: beyond that, masked products cost more than what larger ones save.
 const BLOCK_ROWS: usize = 256;
 
-/// The trees of a batch in pieces of about so many tokens.
+/// The trees of a batch in pieces of limited size.
 pub(super) struct Layout {
     pub(super) pieces: Vec<Piece>,
     /// Tokens that a piece was meant to have at most.
@@ -60,10 +60,10 @@ pub(super) struct Group {
 type Masks = Vec<(Option<usize>, Tensor)>;
 
 impl Group {
-    /// The mask of layers that have such a window.
+    /// Returns the mask of layers with such a window.
     pub(super) fn mask(&self, window: Option<usize>) -> Result<&Tensor> {
         let found = self.masks.iter().find(|(of, _)| *of == window);
-        found.map(|(_, mask)| mask).ok_or_else(|| Error::job("a layer has a window that nobody made a mask for"))
+        found.map(|(_, mask)| mask).ok_or_else(|| Error::job("there is no mask for a layer's window"))
     }
 }
 
@@ -76,10 +76,10 @@ pub(super) struct Rows {
     index: Option<Tensor>,
 }
 
-/// What a query sees, counted from the first key of its block: its prefix, and its segment up to itself.
+/// Rows that a query attends to, counted from the first key of its block: its prefix, and its segment up to itself.
 type Sight = (Range<usize>, Range<usize>);
 
-/// What tells groups apart: how many keys, and what each query sees of them.
+/// The shape of a group: the number of keys, and those that each query sees.
 type Shape = (usize, Vec<(usize, usize, usize, usize)>);
 
 struct Block {
@@ -87,12 +87,12 @@ struct Block {
     keys: Range<usize>,
 }
 
-/// What of an engine the layout of a batch depends on.
+/// Properties of an engine that determine the layout of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Placing<'a> {
     /// Bounds the blocks of a group times the scores of one.
     pub(super) most_scores: usize,
-    /// Those of the backbone's layers.
+    /// Windows of the backbone's layers.
     pub(super) windows: &'a [Option<usize>],
     pub(super) rotaries: &'a Rotaries,
     /// Channels of a head.
@@ -103,7 +103,8 @@ pub(super) struct Placing<'a> {
 
 impl Layout {
     pub(super) fn new(batch: &Batch, piece_tokens: usize, of: Placing<'_>) -> Result<Self> {
-        let (trees, seen) = (trees(batch), seen(batch));
+        let trees = trees(batch);
+        let seen = seen(batch);
         let mut pieces = Vec::new();
         let mut first = 0;
         while first < trees.len() {
@@ -116,7 +117,7 @@ impl Layout {
         Ok(Self { pieces, piece_tokens })
     }
 
-    /// Rows that no attention joins any more.
+    /// Creates a layout of rows without further attention.
     pub(super) fn of_rows(rows: usize, piece_tokens: usize) -> Self {
         let of = |start: usize| Piece {
             rows: start..rows.min(start + piece_tokens),
@@ -181,7 +182,8 @@ fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, of: Placing<'_
                 let ranges = members.iter().map(|&block| range(&blocks[block]));
                 Rows::new(ranges.map(|of| of.start - rows.start..of.end - rows.start).collect(), of.device)
             };
-            let (queries, keys) = (of_blocks(|block| &block.queries)?, of_blocks(|block| &block.keys)?);
+            let queries = of_blocks(|block| &block.queries)?;
+            let keys = of_blocks(|block| &block.keys)?;
             groups.push(Group { queries, keys, masks: masks.clone() });
         }
     }
@@ -190,7 +192,8 @@ fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, of: Placing<'_
 
 impl Rows {
     fn new(ranges: Vec<Range<usize>>, device: &Device) -> Result<Self> {
-        let (first, blocks) = (ranges[0].clone(), ranges.len());
+        let first = ranges[0].clone();
+        let blocks = ranges.len();
         let all = ranges.into_iter().flatten().map(|row| row as u32).collect::<Vec<_>>();
         let length = all.len();
         let index = (blocks > 1).then(|| Tensor::from_vec(all, length, device)).transpose()?;
@@ -209,7 +212,7 @@ impl Rows {
     }
 }
 
-/// The rows of each root segment with all that continues it.
+/// Returns the rows of each root segment with all its continuations.
 fn trees(batch: &Batch) -> Vec<Range<usize>> {
     let mut trees: Vec<Range<usize>> = Vec::new();
     for (segment, parent) in batch.segments.iter().zip(&batch.parents) {
@@ -221,10 +224,11 @@ fn trees(batch: &Batch) -> Vec<Range<usize>> {
     trees
 }
 
-/// What each row of the batch sees.
+/// Returns the rows that each row of the batch attends to.
 fn seen(batch: &Batch) -> Vec<Sight> {
     let of_segment = |index: usize| {
-        let (prefix, own) = (batch.prefix(index), batch.segments[index].clone());
+        let prefix = batch.prefix(index);
+        let own = batch.segments[index].clone();
         own.clone().map(move |row| (prefix.clone(), own.start..row + 1))
     };
     (0..batch.segments.len()).flat_map(of_segment).collect()
@@ -263,7 +267,7 @@ fn mask(
 ) -> Result<Tensor> {
     let mut values = vec![f32::NEG_INFINITY; queries.len() * keys];
     for (row, &(prefix, prefix_end, own, own_end)) in values.chunks_exact_mut(keys.max(1)).zip(queries) {
-        // The last ones: of its own segment first, and what is left of the window before that.
+        // The window covers the own segment first, then the end of the prefix.
         let window = window.unwrap_or(usize::MAX);
         let left = window.saturating_sub(own_end - own);
         row[prefix.max(prefix_end.saturating_sub(left))..prefix_end].fill(0.0);
@@ -272,7 +276,7 @@ fn mask(
     Ok(Tensor::from_vec(values, (queries.len(), keys), device)?)
 }
 
-/// How the rows of a stream see each other, and what was before them.
+/// Attention between the rows of a stream and cached rows.
 pub(super) trait Seen {
     /// Cosines and sines of each row's position by one of the backbone's rotary embeddings, each `[rows, R/2]`; none where it
     /// turns nothing.

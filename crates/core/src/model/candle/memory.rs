@@ -1,4 +1,4 @@
-//! The memory of a device: how much is free, how it is shared, and how it is told that it is full.
+//! Memory of a device: free bytes, division, and out-of-memory errors.
 
 use candle_core::Device;
 #[cfg(feature = "cuda")]
@@ -12,20 +12,20 @@ use crate::error::Error;
 use crate::model::config::Config;
 
 /// Tokens that run together where there is room.
-pub(in crate::model) const MOST_PIECE: usize = 8192;
+pub(in crate::model) const MAX_PIECE: usize = 8192;
 /// Below this a device waits for its weights more than it computes.
-const LEAST_PIECE: usize = 1024;
+const MIN_PIECE: usize = 1024;
 /// Numbers of an intermediate that grows with the square of something: scores of a group of blocks, logits of some rows.
 pub(super) const DEVICE_NUMBERS: usize = 1 << 26;
 
-/// Bytes that are free on a device; none where it does not tell.
+/// Returns the free bytes of a device, if it reports them.
 pub(super) fn free(device: &Device) -> Option<u64> {
     match device {
         Device::Cpu => None,
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => {
             let stream = device.cuda_stream();
-            // What was given up is free when the device comes to it: the backbone before this one may still be there.
+            // Synchronises first, because memory freed by the preceding backbone may be pending.
             stream.synchronize().ok()?;
             if let Some(pool) = pool(device) {
                 // SAFETY: the pool is the device's own, which lives as long as it.
@@ -40,12 +40,12 @@ pub(super) fn free(device: &Device) -> Option<u64> {
             let most = device.recommended_max_working_set_size() as u64;
             Some(most.saturating_sub(device.current_allocated_size() as u64))
         }
-        #[allow(unreachable_patterns, reason = "a build without the devices' features has their variants all the same")]
+        #[allow(unreachable_patterns, reason = "a build without the devices' features has their variants too")]
         _ => None,
     }
 }
 
-/// Where a device's tensors lie, if it has such a place.
+/// Returns the memory pool of a device, if it has one.
 #[cfg(feature = "cuda")]
 fn pool(device: &CudaDevice) -> Option<sys::CUmemoryPool> {
     // SAFETY: the device is one that is open.
@@ -64,7 +64,7 @@ pub(super) fn keep_freed(device: &CudaDevice) {
     }
 }
 
-/// Whether an operation failed because the device's memory is full. candle hands the driver's words on.
+/// Returns whether an operation failed because the device ran out of memory. candle passes the driver's message on.
 pub(crate) fn is_out_of_memory(error: &Error) -> bool {
     let text = error.one_line().to_lowercase();
     ["out of memory", "out_of_memory", "alloc_failed", "failed to create metal resource"]
@@ -72,7 +72,7 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
         .any(|words| text.contains(words))
 }
 
-/// What a device without room ends in; `of` is what it had no room for, or the device where that is the weights.
+/// Creates the out-of-memory error of a device; `of` is what did not fit, or the device for its weights.
 pub(crate) fn out_of_memory(error: &Error, of: String) -> Error {
     Error::missing("the device's memory is full").at(of).found(error.one_line()).hint(
         "--device-memory with fewer GB than are free leaves more room beside the weights; shorter windows need less; \
@@ -80,17 +80,17 @@ pub(crate) fn out_of_memory(error: &Error, of: String) -> Error {
     )
 }
 
-/// Tokens that run together and bytes for weights: all weights if a piece of some size fits beside them, else what the
+/// Divides memory into tokens per pass and bytes for weights: all weights if a piece fits next to them, else what the
 /// smallest piece leaves.
 pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u64) -> (usize, u64) {
-    let mut tokens = MOST_PIECE;
-    while tokens > LEAST_PIECE && weights.saturating_add(activations(tokens)) > memory {
+    let mut tokens = MAX_PIECE;
+    while tokens > MIN_PIECE && weights.saturating_add(activations(tokens)) > memory {
         tokens /= 2;
     }
     (tokens, memory.saturating_sub(activations(tokens)))
 }
 
-/// About how many bytes so many tokens take on a device, with a few streams of a trie's branches.
+/// Estimates the bytes that `tokens` tokens take on a device, with a few streams of a trie's branches.
 pub(super) fn activations(config: &Config, tokens: usize) -> u64 {
     // Scores and logits, in a few forms at a time.
     config.batch_bytes(tokens, 8) + 8 * 4 * DEVICE_NUMBERS as u64
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn memory_is_shared_between_weights_and_what_runs_at_a_time() {
         let activations = |tokens: usize| 1000 * tokens as u64;
-        // All weights beside the largest piece, beside a smaller one, and not at all.
+        // All weights next to the largest piece, next to a smaller one, and not at all.
         assert_eq!(share(100_000_000, 1_000_000, activations), (8192, 100_000_000 - 8_192_000));
         assert_eq!(share(5_000_000, 1_000_000, activations), (2048, 5_000_000 - 2_048_000));
         assert_eq!(share(5_000_000, 50_000_000, activations), (1024, 5_000_000 - 1_024_000));

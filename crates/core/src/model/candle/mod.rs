@@ -20,7 +20,7 @@ mod parts;
 pub use device::{DeviceName, FloatType, Gpu};
 pub use engine::{CandleEngine, Placement};
 pub use half::{End, Turned};
-pub(super) use memory::MOST_PIECE;
+pub(super) use memory::MAX_PIECE;
 pub(crate) use memory::{is_out_of_memory, out_of_memory};
 pub use own::CandlesOwn;
 pub(super) use parts::weight_bytes;

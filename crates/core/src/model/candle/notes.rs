@@ -1,4 +1,4 @@
-//! What a reader of the results has to know of a run on a device, each once.
+//! Notes about a run on a device for readers of the results, each once.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ impl Notes {
         self.tell_of(&text.clone(), || text);
     }
 
-    /// Tells of something, unless it was told of before.
+    /// Reports a note unless it was reported already.
     pub(super) fn tell_of(&self, what: &str, text: impl FnOnce() -> String) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.told.insert(what.to_owned()) {
@@ -25,7 +25,7 @@ impl Notes {
         }
     }
 
-    /// What is new since it was last taken.
+    /// Returns the notes since the last call.
     pub(super) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).new)
     }

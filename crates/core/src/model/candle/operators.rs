@@ -23,7 +23,7 @@ impl Operators {
         Self { device: device.clone(), held: Mutex::default() }
     }
 
-    /// `x·W + b` in f32, rounded to `x`'s type.
+    /// Computes `x·W + b` in f32, rounded to `x`'s type.
     ///
     /// # Shapes
     /// `x [rows, C]`; result the same.
@@ -44,7 +44,7 @@ impl Operators {
         }
     }
 
-    /// The operator with its numbers on the device.
+    /// Returns the operator with its numbers on the device.
     fn placed(&self, operator: &Arc<Operator>) -> Result<Arc<Operator>> {
         if self.device.is_cpu() {
             return Ok(Arc::clone(operator));

@@ -14,7 +14,7 @@ pub use super::fused::{Scores, capped};
 use crate::error::Result;
 use crate::model::architecture::Activation;
 
-/// The type that sums are formed in: f32 for half precision, else the tensor's own.
+/// Converts to the type of sums: f32 for half precision, else the tensor's own.
 pub fn wide(x: &Tensor) -> Result<Tensor> {
     Ok(match x.dtype() {
         DType::F16 | DType::BF16 => x.to_dtype(DType::F32)?,
@@ -22,7 +22,7 @@ pub fn wide(x: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// `a·b`, rounded to `a`'s type.
+/// Computes `a·b`, rounded to `a`'s type.
 ///
 /// # Shapes
 /// `a [.., m, k]`, `b [.., k, n]`; result `[.., m, n]`.
@@ -34,7 +34,7 @@ pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     Ok(a.matmul(b)?)
 }
 
-/// `x·Wᵀ`, the matrix as weight files store it.
+/// Computes `x·Wᵀ` with a matrix as weight files store it.
 ///
 /// # Shapes
 /// `x [rows, in]`, `weight [out, in]`; result `[rows, out]`.
@@ -42,7 +42,7 @@ pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     product(x, &weight.t()?)
 }
 
-/// `x + b` in f32, rounded to `x`'s type; `x` itself without a bias.
+/// Computes `x + b` in f32, rounded to `x`'s type; returns `x` without a bias.
 ///
 /// # Shapes
 /// `x [rows, out]`, `bias [out]` in f32 (f64 for an f64 `x`); result `[rows, out]`.
@@ -53,12 +53,12 @@ pub fn biased(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     }
 }
 
-/// `x + y`, of like shapes: the residual stream and a branch.
+/// Computes `x + y` of equal shapes: the residual stream and a branch.
 pub fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if fused::may_be(&[x, y]) { fused::sum(x, y) } else { Ok((x + y)?) }
 }
 
-/// `x·W` in f32, rounded to `x`'s type: an operator of the residual stream.
+/// Computes `x·W` in f32, rounded to `x`'s type: an operator of the residual stream.
 ///
 /// # Shapes
 /// `x [rows, C]`, `matrix [C, C]` or its diagonal `[C]`, in f32 (f64 for an f64 `x`); result `[rows, C]`.
@@ -68,7 +68,7 @@ pub fn apply(x: &Tensor, matrix: &Tensor) -> Result<Tensor> {
     Ok(out.to_dtype(x.dtype())?)
 }
 
-/// `x / √(mean(x²) + eps) · weight` over the last dimension.
+/// Computes `x / √(mean(x²) + eps) · weight` over the last dimension.
 ///
 /// # Shapes
 /// `x [.., D]`, `weight [D]`; result `[.., D]`.
@@ -86,12 +86,13 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     Ok(of.broadcast_div(&root)?.broadcast_mul(&weight)?.to_dtype(x.dtype())?)
 }
 
-/// The rotary embedding: of the first `R` channels of a head, `i` turns with `i + R/2`; the others stay.
+/// Applies the rotary embedding: of the first `R` channels of a head, `i` rotates with `i + R/2`; the others stay.
 ///
 /// # Shapes
 /// `x [rows, heads, D]`, `cos` and `sin [rows, R/2]`, of each row's position; result `[rows, heads, D]`.
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    let (all, half) = (x.dim(D::Minus1)?, cos.dim(D::Minus1)?);
+    let all = x.dim(D::Minus1)?;
+    let half = cos.dim(D::Minus1)?;
     #[cfg(feature = "cuda")]
     if all == 2 * half && cuda::may_be(&[x, cos, sin]) {
         return cuda::rotate(x, cos, sin);
@@ -100,9 +101,11 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     if all == 2 * half && fused::may_be(&[&of, cos, sin]) {
         return Ok(fused::rotate(&of, cos, sin)?.to_dtype(x.dtype())?);
     }
-    let (a, b) = (of.narrow(D::Minus1, 0, half)?, of.narrow(D::Minus1, half, half)?);
+    let a = of.narrow(D::Minus1, 0, half)?;
+    let b = of.narrow(D::Minus1, half, half)?;
     let [cos, sin] = [cos, sin].map(|table| table.to_dtype(of.dtype())?.unsqueeze(1));
-    let (cos, sin) = (cos?, sin?);
+    let cos = cos?;
+    let sin = sin?;
     let first = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
     let second = (b.broadcast_mul(&cos)? + a.broadcast_mul(&sin)?)?;
     let mut parts = vec![first, second];
@@ -112,7 +115,7 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     Ok(Tensor::cat(&parts, D::Minus1)?.to_dtype(x.dtype())?)
 }
 
-/// Softmax over the last dimension, in f32 (f64 for f64). A row that is −∞ throughout gives NaN.
+/// Computes the softmax over the last dimension, in f32 (f64 for f64). A row of only −∞ gives NaN.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     let x = wide(x)?;
     if fused::may_be(&[&x]) {
@@ -122,19 +125,19 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     Ok(exponentials.broadcast_div(&exponentials.sum_keepdim(D::Minus1)?)?)
 }
 
-/// Log-softmax over the last dimension, in f32 (f64 for f64).
+/// Computes the log-softmax over the last dimension, in f32 (f64 for f64).
 pub fn log_softmax(x: &Tensor) -> Result<Tensor> {
     let x = shifted(&wide(x)?)?;
     let denominator = x.exp()?.sum_keepdim(D::Minus1)?.log()?;
     Ok(x.broadcast_sub(&denominator)?)
 }
 
-/// `x` less the greatest of each row; what is subtracted changes neither softmax nor its gradient.
+/// Subtracts the maximum of each row, which changes neither softmax nor its gradient.
 fn shifted(x: &Tensor) -> Result<Tensor> {
     Ok(x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?)
 }
 
-/// Attention of query heads that share keys and values in groups, for several blocks of like shape.
+/// Computes attention of query heads that share keys and values in groups, for several blocks of one shape.
 ///
 /// # Shapes
 /// `queries [blocks, q, H, D]`, `keys` and `values [blocks, k, K, D]`, `mask [q, k]` in f32 (f64 for f64), 0 where a query
@@ -154,7 +157,7 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
     Ok(out.contiguous()?.reshape((blocks, q, heads * head_dim))?)
 }
 
-/// What each query takes of each value, rounded to the scores' type; nobody else holds the scores.
+/// Computes attention weights, rounded to the scores' type. The scores must not be shared.
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]`; result `[.., q, k]`.
@@ -173,7 +176,7 @@ fn weights(scores: Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
     Ok(weights.to_dtype(dtype)?)
 }
 
-/// What stands between an MLP's projections.
+/// Applies an MLP's activation.
 pub fn activated(x: &Tensor, of: Activation) -> Result<Tensor> {
     Ok(match of {
         Activation::Silu => x.silu()?,
@@ -187,7 +190,7 @@ pub fn activated(x: &Tensor, of: Activation) -> Result<Tensor> {
     })
 }
 
-/// `act(gate) * up`.
+/// Computes `act(gate) * up`.
 pub fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
     match activation {
         #[cfg(feature = "cuda")]
@@ -197,7 +200,7 @@ pub fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tenso
     }
 }
 
-/// `(act(x·Gᵀ) * (x·Uᵀ))·Dᵀ`, each product with its bias, where there is one.
+/// Computes `(act(x·Gᵀ) * (x·Uᵀ))·Dᵀ`, each product with its bias, if any.
 ///
 /// # Shapes
 /// `x [rows, C]`, `gate` and `up [F, C]`, `down [C, F]`; result `[rows, C]`.
@@ -207,7 +210,8 @@ pub fn mlp(
     [gate_bias, up_bias, down_bias]: [Option<&Tensor>; 3],
     activation: Activation,
 ) -> Result<Tensor> {
-    let (gate, up) = (biased(&linear(x, gate)?, gate_bias)?, biased(&linear(x, up)?, up_bias)?);
+    let gate = biased(&linear(x, gate)?, gate_bias)?;
+    let up = biased(&linear(x, up)?, up_bias)?;
     let hidden = gated(&gate, &up, activation)?;
     biased(&linear(&hidden, down)?, down_bias)
 }
@@ -218,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers between −1 and 1 that follow no pattern which an operation could hide.
+    /// Returns numbers between −1 and 1 without a pattern that an operation could hide.
     fn some(seed: usize, shape: &[usize]) -> Tensor {
         let count: usize = shape.iter().product();
         let values: Vec<f64> = (0..count).map(|i| ((seed * 31 + i) as f64 * 12.9898).sin()).collect();
@@ -234,8 +238,8 @@ mod tests {
         Tensor::from_vec((0..rows * rows).map(of).collect::<Vec<f64>>(), (rows, rows), &Device::Cpu).unwrap()
     }
 
-    /// The gradient of a weighted sum of the results, against central differences in f64: with steps of 1e-5 these are
-    /// wrong by about 1e-10 of the function's third derivative, and rounding adds 1e-11.
+    /// Checks the gradient of a weighted sum of the results against central differences in f64. With steps of 1e-5 these
+    /// are wrong by about 1e-10 of the third derivative, plus 1e-11 from rounding.
     fn gradients_hold(name: &str, shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) {
         let vars: Vec<Var> =
             shapes.iter().enumerate().map(|(i, shape)| Var::from_tensor(&some(i + 1, shape)).unwrap()).collect();
@@ -247,7 +251,8 @@ mod tests {
         let gradients = loss(&inputs).backward().unwrap();
         for (index, var) in vars.iter().enumerate() {
             let gradient = gradients.get(var).unwrap_or_else(|| panic!("{name}: input {index} has no gradient"));
-            let (gradient, at) = (values(gradient), values(var));
+            let gradient = values(gradient);
+            let at = values(var);
             assert!(gradient.iter().any(|g| g.abs() > 1e-3), "{name}: input {index}: a gradient of nothing");
             for (element, exact) in gradient.iter().enumerate() {
                 let moved = |step: f64| {
@@ -290,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn softmax_is_its_definition_and_sums_of_half_precision_are_formed_in_f32() {
+    fn softmax_matches_its_definition_with_f32_sums() {
         // 2048 equal entries: 1/2048 and −ln 2048, where a sum in bf16 would stop at 256.
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
             let x = Tensor::ones((2, 2048), dtype, &Device::Cpu).unwrap();
@@ -313,7 +318,10 @@ mod tests {
 
     #[test]
     fn half_precision_keeps_its_type_and_is_near_f64() {
-        let (x, gate, up, down) = (some(1, &[5, 16]), some(2, &[24, 16]), some(3, &[24, 16]), some(4, &[16, 24]));
+        let x = some(1, &[5, 16]);
+        let gate = some(2, &[24, 16]);
+        let up = some(3, &[24, 16]);
+        let down = some(4, &[16, 24]);
         let exact = values(&mlp(&x, [&gate, &up, &down], [None; 3], Activation::Silu).unwrap());
         let size = exact.iter().map(|v| v * v).sum::<f64>().sqrt();
         // A few roundings to 11 or 8 bits.

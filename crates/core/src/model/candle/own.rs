@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 
 /// Positions that no text here reaches.
-const MOST: usize = 1 << 12;
+const MAX_POSITIONS: usize = 1 << 12;
 
 type Forward = Box<dyn Fn(&Tensor) -> Candle<Tensor>>;
 
@@ -31,7 +31,7 @@ impl CandlesOwn {
     /// What that crate does not compute, by name; files that it cannot read.
     pub fn load(config: &Config, folder: &Path) -> Result<Self> {
         if !config.attachments.is_empty() {
-            return Err(lacks("operators beside the weights"));
+            return Err(lacks("operators next to the weights"));
         }
         if is_gguf(folder) {
             return Err(lacks("name for the tensors of GGUF files here"));
@@ -56,7 +56,7 @@ impl CandlesOwn {
             "Phi3ForCausalLM" => own(from, phi3::Model::new, phi3::Model::forward),
             "MixtralForCausalLM" => own(from, mixtral::Model::new, mixtral::Model::forward),
             "SmolLM3ForCausalLM" => own(from, smollm3::ModelForCausalLM::new, smollm3::ModelForCausalLM::forward),
-            // That of Gemma 3 copies keys into its cache as only other devices can.
+            // The Gemma 3 model copies keys into its cache by an operation of other devices only.
             other => return Err(lacks(other)),
         }?))
     }
@@ -72,7 +72,7 @@ impl CandlesOwn {
     }
 }
 
-/// A model of a config and weights. It keeps keys and values that not all can forget: each text gets a fresh one.
+/// Builds a model of a config and weights. Each text gets a fresh one, because some cannot clear their cache.
 fn own<C: DeserializeOwned + 'static, M: 'static>(
     (entries, tensors): (Map<String, Value>, HashMap<String, Tensor>),
     new: fn(&C, VarBuilder<'_>) -> Candle<M>,
@@ -90,7 +90,7 @@ fn llama(config: &LlamaConfig, weights: VarBuilder<'_>) -> Candle<(Llama, Cache)
     Ok((Llama::load(weights, &config)?, Cache::new(false, DType::F32, &config, &Device::Cpu)?))
 }
 
-/// The config as candle-transformers' structs read it. What they leave out of the computation is refused.
+/// Returns the config as candle-transformers' structs read it. Settings that they ignore are refused.
 fn entries(config: &Config) -> Result<Map<String, Value>> {
     let class = config.architecture.class;
     let Config { heads, head_dim, hidden, layers, rope, biases, .. } = config;
@@ -147,8 +147,8 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
         "query_pre_attn_scalar": scalar as usize,
         "attn_logit_softcapping": config.score_cap, "final_logit_softcapping": config.logit_cap,
         "partial_rotary_factor": config.rotary_width as f64 / *head_dim as f64,
-        "max_position_embeddings": MOST, "max_window_layers": layers,
-        "sliding_window": MOST, "use_sliding_window": false, "use_flash_attn": false,
+        "max_position_embeddings": MAX_POSITIONS, "max_window_layers": layers,
+        "sliding_window": MAX_POSITIONS, "use_sliding_window": false, "use_flash_attn": false,
         "no_rope_layers": config.rotated.iter().map(|&has| usize::from(has)).collect::<Vec<_>>(),
         "decoder_sparse_step": 1, "norm_topk_prob": experts.is_some_and(|of| of.normalised),
         "num_experts": experts.map(|of| of.count), "num_local_experts": experts.map(|of| of.count),

@@ -39,14 +39,14 @@ pub struct LayerTensors {
     pub key: Tensor,    // [K·D, C]
     pub value: Tensor,  // [K·D, C]
     pub output: Tensor, // [C, H·D]
-    /// Of queries, keys, values and the output: `[H·D]`, `[K·D]`, `[K·D]`, `[C]`.
+    /// Biases of queries, keys, values and output: `[H·D]`, `[K·D]`, `[K·D]`, `[C]`.
     pub biases: [Option<Tensor>; 4],
     pub mlp: MlpTensors,
     /// How many tokens a query sees.
     pub window: Option<usize>,
 }
 
-/// What stands in the second half of a layer.
+/// The MLP of a layer.
 pub enum MlpTensors {
     Dense(GatedTensors),
     /// The router, `[E, C]`, and the experts.
@@ -78,7 +78,7 @@ struct WeightSource {
     dtype: FloatType,
 }
 
-/// Bytes of each part in a float type: the layers, the head, the embedding where it is not tied to it.
+/// Returns the size of each part in a float type: layers, head, and the embedding if it is not tied.
 fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
     // The config counts in f32.
     let of = |bytes: u64| bytes / 4 * dtype.bytes();
@@ -88,7 +88,7 @@ fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
     sizes
 }
 
-/// Bytes of all weights on a device.
+/// Returns the size of all weights on a device.
 pub(in crate::model) fn weight_bytes(config: &Config, dtype: FloatType) -> u64 {
     sizes(config, dtype).iter().sum()
 }
@@ -123,7 +123,7 @@ impl Parts {
         (0..count).try_for_each(|part| self.cache.get(part).map(drop))
     }
 
-    /// Is told which weights are needed now and which next: those are made meanwhile.
+    /// Announces which weights are needed now and next. The next are loaded in the background.
     pub(super) fn expect(&self, now: Option<usize>, next: Option<usize>) {
         if let (false, Some(next)) = (self.keeps_all, next) {
             // The head stands after the last layer.
@@ -136,12 +136,12 @@ impl Parts {
         self.cache.get(index)
     }
 
-    /// The output projection, `[vocab, C]`.
+    /// Returns the output projection, `[vocab, C]`.
     pub(super) fn head(&self) -> Result<Tensor> {
         self.table(self.place.config.layers)
     }
 
-    /// The embeddings of tokens that are there, `[tokens, C]`.
+    /// Returns the embeddings of existing tokens, `[tokens, C]`.
     pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
         let WeightSource { config, weights, device, dtype } = &*self.place;
         if self.keeps_all {
@@ -177,7 +177,7 @@ impl WeightSource {
         if index == layers { self.head() } else { self.table(EMBEDDING) }.map(TensorPart::Table)
     }
 
-    /// The output projection, `[vocab, C]`.
+    /// Returns the output projection, `[vocab, C]`.
     ///
     /// # Errors
     /// As [`Self::layer`].
@@ -199,7 +199,7 @@ impl WeightSource {
             let missing = || Error::job("a layer has no such tensor").at(part);
             self.tensor(&name(index, part), shape(part).ok_or_else(missing)?, self.dtype)
         };
-        // What is added or multiplied by channel, where the architecture has it.
+        // Biases and norms, if the architecture has them.
         let vector = |part: &str| shape(part).map(|of| self.tensor(&name(index, part), of, FloatType::F32)).transpose();
         let norm = |part: &str| shape(part).map(|of| self.norm(&name(index, part), of)).transpose();
         let [one, two, three, four] = config.architecture.norms.map(|part| part.map_or(Ok(None), norm));
@@ -233,7 +233,7 @@ impl WeightSource {
         })
     }
 
-    /// What a norm multiplies by, in f32.
+    /// Returns the weights of a norm in f32.
     ///
     /// # Errors
     /// As [`Self::layer`].
@@ -265,7 +265,7 @@ pub struct FrozenWeights {
 }
 
 impl FrozenWeights {
-    /// Those from the layer `first` on.
+    /// Reads the layers from `first` on.
     ///
     /// # Errors
     /// As [`check_weights`](crate::model::check_weights); a tensor that cannot be read, named with file and place.
@@ -280,8 +280,8 @@ impl FrozenWeights {
         })
     }
 
-    /// Cosines and sines of the first positions of a sequence of so many, `[positions, R/2]` each, for each rotary embedding of
-    /// the backbone; none where it turns nothing.
+    /// Cosines and sines of the first `positions` positions, `[positions, R/2]` each, for each rotary embedding of the
+    /// backbone. `None` for layers without one.
     ///
     /// # Errors
     /// None that a caller could mend.
@@ -290,7 +290,7 @@ impl FrozenWeights {
         self.rotaries.turned(|rotary| rope::tensors(&rotary.table(positions), &rows, self.head.device()))
     }
 
-    /// The number of a layer's rotary embedding there.
+    /// Returns the index of a layer's rotary embedding.
     pub fn rotary_of(&self, layer: usize) -> usize {
         self.rotaries.number(layer)
     }

@@ -15,7 +15,7 @@ use crate::model::rope::Rotary;
 use crate::model::slice::elements;
 use crate::model::trie::Model;
 
-/// Of each block, of each node that it holds keys and values of.
+/// Keys and values by block and node.
 type Blocks = HashMap<BlockId, HashMap<usize, KeyValues>>;
 
 type PastRows<'a> = Past<'a, (), Blocks>;
@@ -76,7 +76,7 @@ impl Cached for Decoder {
         Ok(elements(&logits)?.chunks_exact(self.config.vocab).map(<[f32]>::to_vec).collect())
     }
 
-    /// In f32 whatever the products are computed in: a query at a time, reading them is what takes time.
+    /// Returns the size in f32 for any product type, because reading keys and values dominates the time.
     fn key_value_bytes(&self) -> u64 {
         8 * (self.config.kv_heads * self.config.head_dim) as u64
     }

@@ -85,15 +85,19 @@ impl Instruction {
         let start = registers[libc::REG_RIP as usize] as *const u8;
         // SAFETY: an instruction of this kind has at least five bytes, those with memory operands as many as are read.
         let byte = |at: usize| unsafe { *start.add(at) };
-        let (first, second) = (byte(1), byte(2));
+        let first = byte(1);
+        let second = byte(2);
         // Opcode map 0F38, W0 and 128 bits.
         if byte(0) != 0xc4 || first & 0x1f != 2 || second & 0x84 != 0 {
             return None;
         }
         let prefix = [Prefix::None, Prefix::X66, Prefix::Xf3, Prefix::Xf2][usize::from(second & 3)];
-        let (opcode, operands) = (byte(3), byte(4));
+        let opcode = byte(3);
+        let operands = byte(4);
         let vvvv = usize::from(!second >> 3 & 15);
-        let (mode, reg, rm) = (operands >> 6, usize::from(operands >> 3 & 7), usize::from(operands & 7));
+        let mode = operands >> 6;
+        let reg = usize::from(operands >> 3 & 7);
+        let rm = usize::from(operands & 7);
         let tiles = [reg, rm, vvvv];
         if mode == 3 {
             return Some(Self { opcode, prefix, tiles, memory: None, length: 5 });
@@ -229,7 +233,8 @@ impl Tile {
 
 /// `TDPBF16PS` by its pseudocode.
 fn multiply(registers: &mut [Tile; TILES], [sums, left, right]: [usize; 3]) -> bool {
-    let (left, right) = (registers[left], registers[right]);
+    let left = registers[left];
+    let right = registers[right];
     let sums = &mut registers[sums];
     let fits = sums.rows == left.rows && sums.row_bytes == right.row_bytes && left.row_bytes == 4 * right.rows;
     if sums.rows == 0 || right.rows == 0 || !fits {
@@ -240,7 +245,8 @@ fn multiply(registers: &mut [Tile; TILES], [sums, left, right]: [usize; 3]) -> b
         for k in 0..left.row_bytes / 4 {
             for n in 0..sums.row_bytes / 4 {
                 for part in 0..2 {
-                    let (a, b) = (left.half(m, 2 * k + part), right.half(k, 2 * n + part));
+                    let a = left.half(m, 2 * k + part);
+                    let b = right.half(k, 2 * n + part);
                     temp[2 * n + part] = flushed(flushed(a).mul_add(flushed(b), temp[2 * n + part]));
                 }
             }

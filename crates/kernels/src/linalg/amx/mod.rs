@@ -69,7 +69,8 @@ impl Kind for Bf16Amx {
     }
 
     fn rows(x: MatrixView<'_, f32>) -> PairRows {
-        let (kernels, width) = (Bf16Kernels::Amx, Self::depth(x.width()));
+        let kernels = Bf16Kernels::Amx;
+        let width = Self::depth(x.width());
         let row_words = kernels.row_words(x.width());
         let mut words = Vec::with_capacity(x.height() * row_words);
         simd::in_widest!({
@@ -262,8 +263,11 @@ mod tests {
             let kinds = [Numbers::Normal, Numbers::Special, Numbers::Tiny];
             for (adds, numbers) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
                 // Rows and panels with more words than are multiplied, rows of sums with more numbers.
-                let (row_words, panel_words, stride) = (lines + 3, (lines + 2) * LANES, count * LANES + 5);
-                let (left, right) = (words(rows * row_words, 1, numbers), words(count * panel_words, 2, numbers));
+                let row_words = lines + 3;
+                let panel_words = (lines + 2) * LANES;
+                let stride = count * LANES + 5;
+                let left = words(rows * row_words, 1, numbers);
+                let right = words(count * panel_words, 2, numbers);
                 let rows = RowWords { words: &left, row_words, count: rows };
                 let panels = PairPanels { words: &right, stride: panel_words, lines, count };
                 let scale = if matches!(numbers, Numbers::Tiny) { f32::MIN_POSITIVE } else { 1.0 };
@@ -281,7 +285,9 @@ mod tests {
 
     #[test]
     fn product_is_near_the_exact_sums_of_rounded_numbers() {
-        let (rows, inner, outer) = (19, 301, 70);
+        let rows = 19;
+        let inner = 301;
+        let outer = 70;
         let noise = |i: usize| (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5;
         let x: Vec<f32> = (0..rows * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
@@ -292,7 +298,8 @@ mod tests {
         for row in 0..rows {
             for column in 0..outer {
                 let terms = (0..inner).map(|k| round(x[row * inner + k]) * round(w[k * outer + column]));
-                let (sum, ours) = (0.25 + terms.sum::<f64>(), f64::from(out[row * outer + column]));
+                let sum = 0.25 + terms.sum::<f64>();
+                let ours = f64::from(out[row * outer + column]);
                 assert!((ours - sum).abs() < 2e-5, "{row}, {column}: {ours} and {sum}");
             }
         }
@@ -300,7 +307,8 @@ mod tests {
 
     #[test]
     fn row_does_not_depend_on_its_neighbours() {
-        let (inner, outer) = (301, 70);
+        let inner = 301;
+        let outer = 70;
         let noise = |i: usize| (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();

@@ -57,14 +57,16 @@ mod tests {
     #[test]
     fn first_and_second_numbers_are_summed_apart() {
         // 2^24 + 1 rounds to 2^24, so a single sum would lose both ones.
-        let (large, one) = (16_777_216.0, 1.0);
+        let large = 16_777_216.0;
+        let one = 1.0;
         let pairs = [(pair(large, one), pair(1.0, 1.0)), (pair(-large, one), pair(1.0, 1.0))];
         assert_eq!(accumulate(0.5, pairs.into_iter()), 2.5);
     }
 
     #[test]
     fn denormals_count_as_zero() {
-        let (tiny, denormal) = (f32::MIN_POSITIVE, f32::from_bits(0x0040_0000));
+        let tiny = f32::MIN_POSITIVE;
+        let denormal = f32::from_bits(0x0040_0000);
         for (case, sum, left, right, expected) in [
             ("operand", 0.0, denormal, 1e30, 0.0),
             ("product", 0.0, tiny, 0.5, 0.0),

@@ -13,7 +13,8 @@ const PAIRS: usize = 37;
 /// # Safety
 /// The processor has AMX-TILE and AMX-BF16, and the process may use them.
 pub(super) unsafe fn is_documented_arithmetic() -> bool {
-    let (left, right) = (noise(ROWS * PAIRS, 1), noise(PAIRS * LANES, 2));
+    let left = noise(ROWS * PAIRS, 1);
+    let right = noise(PAIRS * LANES, 2);
     let rows = RowWords { words: &left, row_words: PAIRS, count: ROWS };
     let panels = PairPanels::consecutive(&right, PAIRS, 1);
     let mut ours = vec![0.0; ROWS * LANES];

@@ -19,14 +19,14 @@ pub(super) const WIDTHS: [usize; 4] = [32, 64, 128, 256];
 /// Channels that a thread loads at once, at most.
 const LOADED: usize = 8;
 
-/// The place of the width that kernels take for such a head, if they take it.
+/// Returns the index of the kernel width for a head, if the kernels support it.
 pub(super) fn width_of(head_dim: usize) -> Option<usize> {
     WIDTHS.iter().position(|of| head_dim <= *of).filter(|_| head_dim.is_multiple_of(LOADED))
 }
 
 /// Heads that a block of threads has at most, and how many blocks there should be at least, for all of a GPU to be busy.
 const TOGETHER: usize = 8;
-const LEAST_BLOCKS: usize = 512;
+const MIN_BLOCKS: usize = 512;
 
 /// Where a block's keys and values lie.
 pub(in crate::model::candle) struct BlockPlace {
@@ -38,10 +38,10 @@ pub(in crate::model::candle) struct BlockPlace {
     pub(in crate::model::candle) side: u64,
 }
 
-/// What new rows see, the same at all steps.
+/// Rows that new rows attend to, equal at all steps.
 pub(in crate::model::candle) struct Sight {
-    /// Of each row its first block, how many of them, its position and its place in the last one; then of each block the position
-    /// that its tokens end before.
+    /// For each row its first block, number of blocks, position, and index in the last block; then for each block the
+    /// position where its tokens end.
     table: CudaSlice<u32>,
     rows: usize,
     /// The blocks that the table counts.
@@ -50,7 +50,7 @@ pub(in crate::model::candle) struct Sight {
 }
 
 impl Sight {
-    /// None where no kernel attends: on other devices, and for heads of other widths than it knows.
+    /// Creates the attention. `None` on other devices, and for unsupported head widths.
     pub(in crate::model::candle) fn new(
         runs: &[Placed<'_>],
         head_dim: usize,
@@ -61,9 +61,12 @@ impl Sight {
         if width_of(head_dim).is_none() {
             return Ok(None);
         }
-        let (mut table, mut ends, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
+        let mut table = Vec::new();
+        let mut ends = Vec::new();
+        let mut blocks = Vec::new();
         for of in runs {
-            let (first, count) = (blocks.len(), of.run.before.len() + 1);
+            let first = blocks.len();
+            let count = of.run.before.len() + 1;
             let mut before = 0;
             for (block, tokens) in &of.run.before {
                 before += tokens;
@@ -88,7 +91,7 @@ impl Sight {
         Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks, places }))
     }
 
-    /// Where its blocks begin at a step.
+    /// Returns the addresses of the blocks at a step.
     pub(in crate::model::candle) fn places(&self, node: usize, device: &Device) -> Result<Places> {
         let begin = |of: &BlockPlace| {
             let keys = of.first + 2 * of.nodes.binary_search(&node).ok()? as u64 * of.side;
@@ -111,7 +114,7 @@ impl Places {
     }
 }
 
-/// Keeps the keys and values of new rows in their blocks, and attends to all that stands there.
+/// Stores keys and values of new rows in their blocks, and attends to the complete cache.
 ///
 /// # Shapes
 /// `given` are queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
@@ -126,7 +129,7 @@ pub(in crate::model::candle) fn attend(
     of_three(of, given)
 }
 
-/// Where a tensor without gaps begins on its device; nowhere on another one than CUDA's.
+/// Returns the device address of a contiguous tensor, which must be on a CUDA device.
 pub(in crate::model::candle) fn place(x: &Tensor) -> Result<u64> {
     let (storage, layout) = x.storage_and_layout();
     Ok(match &*storage {
@@ -154,7 +157,8 @@ impl Of3 for Attend<'_> {
         if rows != self.sight.rows {
             return Err(Failed::msg(format!("attention of {rows} rows that were said to be {}", self.sight.rows)));
         }
-        let (device, out) = (queries.0.device(), queries.room::<T>(queries.count())?);
+        let device = queries.0.device();
+        let out = queries.room::<T>(queries.count())?;
         launch!(
             kernel(device, &format!("keep_{}", T::NAME)),
             rows,
@@ -165,8 +169,8 @@ impl Of3 for Attend<'_> {
             &self.places.table,
             &((shared * width) as u32)
         );
-        // Those that share their keys, if there are enough others to be busy with.
-        let fits = |of: &usize| (heads / shared).is_multiple_of(*of) && rows * heads / of >= LEAST_BLOCKS;
+        // Heads that share keys, if enough other work remains for all processors.
+        let fits = |of: &usize| (heads / shared).is_multiple_of(*of) && rows * heads / of >= MIN_BLOCKS;
         let together = [TOGETHER, 4, 2].into_iter().find(fits).unwrap_or(1);
         let of_width = width_of(width).map_or(0, |place| WIDTHS[place]);
         launch!(

@@ -7,13 +7,13 @@ use candle_core::cuda_backend::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaStream};
 use candle_core::cuda_backend::cudarc::nvrtc::{self, CompileOptions};
 
-/// What is launched, and where.
+/// A compiled kernel and its device.
 pub(super) struct Kernel {
     pub(super) function: CudaFunction,
     pub(super) stream: Arc<CudaStream>,
 }
 
-/// A kernel of `kernels.cu`.
+/// Returns a kernel of `kernels.cu`.
 pub(super) fn kernel(device: &CudaDevice, name: &str) -> candle_core::Result<Kernel> {
     static COMPILED: OnceLock<Compiled> = OnceLock::new();
     let compiled = COMPILED.get_or_init(|| compile(include_str!("../kernels.cu"), CompileOptions::default()));

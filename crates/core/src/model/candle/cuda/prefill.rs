@@ -17,18 +17,18 @@ use crate::error::Result;
 use crate::model::candle::fused::Scores;
 
 /// The oldest devices that have what the kernels take of tensor cores, and what compilers call it.
-const LEAST: ((i32, i32), &str) = ((8, 0), "compute_80");
+const MIN_CAPABILITY: ((i32, i32), &str) = ((8, 0), "compute_80");
 /// Queries of a block of threads.
 const QUERIES: usize = 64;
 
-/// A kernel of `prefill.cu`, which is compiled for one width of heads.
+/// Returns a kernel of `prefill.cu`, compiled for one head width.
 fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<Kernel> {
     static COMPILED: [OnceLock<Compiled>; WIDTHS.len()] = [const { OnceLock::new() }; WIDTHS.len()];
     let place = width_of(width).ok_or_else(|| Failed::msg(format!("no kernel for heads of {width} channels")))?;
     let compiled = COMPILED[place].get_or_init(|| {
         let options = CompileOptions {
             options: vec![format!("-DWIDTH={}", WIDTHS[place])],
-            arch: Some(LEAST.1),
+            arch: Some(MIN_CAPABILITY.1),
             ..CompileOptions::default()
         };
         compile(concat!(include_str!("../kernels.cu"), include_str!("../prefill.cu")), options)
@@ -37,16 +37,16 @@ fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<
     loaded(device, &format!("{name}_{of_width}"), &format!("ghostlab-prefill-{of_width}"), compiled)
 }
 
-/// What each row of a piece sees, the same in all layers but for their windows.
+/// Rows that each row of a piece attends to, equal in all layers apart from windows.
 pub(in crate::model::candle) struct PieceSight {
-    /// Of each row where its prefix begins and ends, and where its segment begins.
+    /// For each row the start and end of its prefix, and the start of its segment.
     table: CudaSlice<u32>,
     rows: usize,
 }
 
 impl PieceSight {
-    /// `seen` is, of each row of a batch, its prefix, and its segment up to itself; `rows` are those of the piece. None where no
-    /// kernel attends: on other and on old devices, and for heads of other widths than it knows.
+    /// Creates the attention. `seen` has each row's prefix and its segment up to itself; `rows` are those of the piece.
+    /// `None` on other or old devices, and for unsupported head widths.
     pub(in crate::model::candle) fn new(
         seen: &[(Range<usize>, Range<usize>)],
         rows: Range<usize>,
@@ -55,7 +55,7 @@ impl PieceSight {
     ) -> Result<Option<Self>> {
         let Device::Cuda(device) = device else { return Ok(None) };
         let capability = device.cuda_stream().context().compute_capability().w()?;
-        if width_of(head_dim).is_none() || capability < LEAST.0 {
+        if width_of(head_dim).is_none() || capability < MIN_CAPABILITY.0 {
             return Ok(None);
         }
         let of_row = |(prefix, own): &(Range<usize>, Range<usize>)| {
@@ -68,7 +68,7 @@ impl PieceSight {
     }
 }
 
-/// What each query takes of the values of all rows that it sees.
+/// Computes attention of each query over the rows that it sees.
 ///
 /// # Shapes
 /// `given` are queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.

@@ -30,7 +30,7 @@ pub(in crate::model) struct KeyValues {
 }
 
 impl KeyValues {
-    /// `[keys, values]` of a step, each `[room, K, D]`.
+    /// Returns `[keys, values]` of a step, each `[room, K, D]`.
     fn both(&self, node: usize) -> Result<[Tensor; 2]> {
         let at = self.nodes.binary_search(&node).map_err(|_| Error::job("a block has no room for a step"))?;
         let both = self.all.get(at)?;
@@ -47,14 +47,14 @@ impl KeyValues {
 #[derive(Default)]
 pub(in crate::model) struct Blocks {
     all: HashMap<BlockId, KeyValues>,
-    /// What was seen last at each step.
+    /// Rows attended to at each step of the last call.
     #[cfg(feature = "cuda")]
     last: HashMap<usize, Places>,
 }
 
-/// What new rows need at every step.
+/// Data of new rows that every step needs.
 pub(in crate::model) struct Shared {
-    /// As of a [`Piece`](crate::model::candle::layout::Piece).
+    /// Rotation tables as in a [`Piece`](crate::model::candle::layout::Piece).
     turned: Vec<Option<(Tensor, Tensor)>>,
     #[cfg(feature = "cuda")]
     sight: Option<Sight>,
@@ -62,7 +62,7 @@ pub(in crate::model) struct Shared {
 
 type PastRows<'a> = Past<'a, Shared, Blocks>;
 
-/// Of one run.
+/// Computes attention of one run.
 ///
 /// # Shapes
 /// `queries [q, H, D]`; result `[q, H·D]`.
@@ -79,9 +79,11 @@ fn attend(
         Ok(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?.unsqueeze(0)?)
     };
     let (keys, values) = (joined(0)?, joined(1)?); // [1, k, K, D]
-    let (rows, count) = (of.rows.len(), of.first + of.rows.len());
+    let rows = of.rows.len();
+    let count = of.first + of.rows.len();
     let sees = |at: usize| {
-        let (row, key) = (of.first + at / count, at % count);
+        let row = of.first + at / count;
+        let key = at % count;
         key <= row && row - key < window.unwrap_or(usize::MAX)
     };
     let mask: Vec<f32> = (0..rows * count).map(|at| if sees(at) { 0.0 } else { f32::NEG_INFINITY }).collect();

@@ -1,4 +1,4 @@
-//! What holds of the engine beside the oracles (`crates/core/tests`): little memory, half precision, overflow.
+//! Tests of the engine beyond the oracles (`crates/core/tests`): little memory, half precision, overflow.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn load(folder: &Path, dtype: FloatType) -> CandleEngine {
     CandleEngine::load(Config::read(folder).unwrap(), folder, at, None).unwrap()
 }
 
-/// Windows and a tree, the tree last.
+/// Builds a batch of windows and a tree, the tree last.
 fn batch() -> Batch {
     let ids = |seed: u32, count: u32| (0..count).map(|i| (seed * 7919 + i * 31) % 317).collect::<Vec<u32>>();
     let windows = [ids(1, 60), ids(2, 60), ids(3, 7), ids(4, 90)];
@@ -47,7 +47,7 @@ fn log_probabilities(engine: &CandleEngine) -> Vec<f32> {
 }
 
 #[test]
-fn a_device_whose_memory_is_full_takes_fewer_tokens_at_a_time_and_says_so_once() {
+fn full_device_memory_reduces_tokens_and_is_noted_once() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let mut engine = load(&fixture(name), FloatType::F32);
         let all = log_probabilities(&engine);
@@ -59,7 +59,7 @@ fn a_device_whose_memory_is_full_takes_fewer_tokens_at_a_time_and_says_so_once()
         assert!(all.iter().zip(&piecewise).all(|(a, b)| (a - b).abs() < 1e-5), "{name}");
         let notes = engine.notes();
         assert!(!notes.is_empty() && notes.iter().all(|note| note.contains("memory was full")), "{notes:?}");
-        // It does not try the same again.
+        // This does not retry the larger size.
         assert_eq!(log_probabilities(&engine), piecewise);
         assert_eq!(engine.notes(), [""; 0]);
         engine.room = 89;
@@ -69,7 +69,7 @@ fn a_device_whose_memory_is_full_takes_fewer_tokens_at_a_time_and_says_so_once()
 }
 
 #[test]
-fn a_device_whose_memory_is_full_continues_fewer_prompts_at_a_time() {
+fn full_device_memory_reduces_concurrent_prompts() {
     struct Numbers;
     impl Detokenizer for Numbers {
         fn text(&self, ids: &[u32], _: bool) -> Result<String> {
@@ -105,7 +105,8 @@ fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
             Ok(())
         }
     }
-    let (engine, batch) = (load(&fixture("olmo2"), FloatType::F32), batch());
+    let engine = load(&fixture("olmo2"), FloatType::F32);
+    let batch = batch();
     let mut streams = Streams(Vec::new());
     engine.run(&Trie::new(&[Program::dense(4)]), &batch, &mut streams).unwrap();
     let values = |at: usize| streams.0[at].values().unwrap().to_vec();
@@ -130,7 +131,7 @@ fn half_precision_is_near_f32_and_not_the_same() {
     }
 }
 
-/// A backbone with the MLP of layer 2 scaled up.
+/// Writes a backbone with a scaled MLP in layer 2.
 fn scaled(factor: f64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(fixture("llama-gqa").join("config.json"), folder.path().join("config.json")).unwrap();
@@ -144,7 +145,7 @@ fn scaled(factor: f64) -> TempDir {
 }
 
 #[test]
-fn where_f16_overflows_is_named_with_its_share_and_other_types_go_on() {
+fn f16_overflow_is_named_with_its_share_others_continue() {
     let folder = scaled(1e5);
     for dtype in FloatType::ALL {
         let engine = load(folder.path(), dtype);

@@ -1,4 +1,4 @@
-//! What each row sees, however a batch is cut.
+//! Tests of which rows each row sees, for any division of a batch.
 
 use super::*;
 use crate::model::config::Config;
@@ -14,7 +14,8 @@ fn batch(segments: &[(usize, Option<usize>)]) -> Batch {
 fn layout(batch: &Batch, piece_tokens: usize, most_scores: usize) -> Layout {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa/config.json");
     let config = Config::read_file(&file).unwrap();
-    let (rotaries, head_dim) = (Rotaries::new(&config), config.head_dim);
+    let rotaries = Rotaries::new(&config);
+    let head_dim = config.head_dim;
     let device = &Device::Cpu;
     let of = Placing { most_scores, windows: &WINDOWS, rotaries: &rotaries, head_dim, device };
     Layout::new(batch, piece_tokens, of).unwrap()
@@ -22,7 +23,7 @@ fn layout(batch: &Batch, piece_tokens: usize, most_scores: usize) -> Layout {
 
 const WINDOWS: [Option<usize>; 5] = [None, Some(300), Some(64), Some(3), Some(1)];
 
-/// For each query of the batch, the keys that its block's mask of a window lets it see.
+/// Returns, for each query, the keys that its block's mask of a window allows.
 fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     for piece in &layout.pieces {
@@ -36,7 +37,8 @@ fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
         };
         for &(group, place) in &piece.blocks.order {
             let group = &piece.blocks.groups[group];
-            let (queries, keys) = (&of_rows(&group.queries)[place], &of_rows(&group.keys)[place]);
+            let queries = &of_rows(&group.queries)[place];
+            let keys = &of_rows(&group.keys)[place];
             let mask: Vec<Vec<f32>> = group.mask(window).unwrap().to_vec2().unwrap();
             for (query, mask) in queries.iter().zip(mask) {
                 assert_eq!(*query, all.len(), "blocks stand in the order of their rows");
@@ -48,7 +50,7 @@ fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn every_row_sees_its_prefix_and_its_segment_up_to_itself_however_it_is_cut() {
+fn rows_see_prefix_and_own_segment_however_cut() {
     let shapes: [&[(usize, Option<usize>)]; 4] = [
         &[(1, None)],
         &[(128, None), (128, None), (128, None), (100, None), (300, None), (300, None), (5, None)],
@@ -75,7 +77,7 @@ fn every_row_sees_its_prefix_and_its_segment_up_to_itself_however_it_is_cut() {
 }
 
 #[test]
-fn equal_windows_are_one_operation_and_pieces_keep_to_their_size() {
+fn equal_windows_share_an_operation_within_piece_size() {
     let of_windows = layout(&batch(&[(512, None); 8]), usize::MAX, usize::MAX);
     // The first and the second half of each window.
     assert_eq!((of_windows.pieces.len(), of_windows.pieces[0].blocks.groups.len()), (1, 2));
