@@ -228,6 +228,7 @@ fn sample() -> Page {
         <text x='40' y='30'>drawn for paper only</text></svg>";
     let figure = |svg: &str, label: &str| FigureView { svg: svg.into(), label: label.into() };
     let claim = |claim: &str, artifact: &str| ClaimRow {
+        sentence: claim.into(),
         claim: claim.into(),
         place: "§5.1, Table 2".into(),
         // The longest possible value.

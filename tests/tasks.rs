@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod nonsense;
+mod rows;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

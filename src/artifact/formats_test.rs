@@ -400,7 +400,7 @@ fn methods_may_be_tested_against_one_that_the_table_names() {
     assert_eq!(against.collect::<Vec<_>>(), ["ghosted"; 3]);
     let text = markdown(&table);
     assert!(
-        text.contains("⁺ and ⁻: better or worse than Ghost Layer (Ours) on the same selection, p < 0.05"),
+        text.contains("⁺ and ⁻: better or worse than Ghost Layer (Ours) on the same selection (paired test on the same items, p < 0.05)."),
         "{text}"
     );
     assert!(text.contains("| Ghost Layer, low rank (8) | **65.00** |"), "{text}");

@@ -439,9 +439,13 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
     // The perplexities are `exp` of a logarithm.
     let near = |name: &str, value: f64| (ghosted[place(name)].parse::<f64>().unwrap() - value).abs() < 1e-12;
     assert!(near("value", 30.0) && near("std_seeds", 10.0) && ghosted[place("n")] == "3", "{ghosted:?}");
-    for form in ["table3.md", "table3.tex"] {
+    for (form, words) in [
+        ("table3.md", ["30.00", "10.00", "calibration seeds"]),
+        ("table3.tex", ["30.00", "10.00", "tab:table3"]),
+        ("table3-notes.tex", ["n = 3", "calibration seeds", "tab:table3"]),
+    ] {
         let text = fs::read_to_string(folder.join(form)).unwrap();
-        assert!(text.contains("30.00") && text.contains("10.00") && text.contains("calibration seeds"), "{text}");
+        assert!(words.iter().all(|word| text.contains(word)), "{form}: {text}");
     }
     // The numbers of each seed are stored, and the page contains their figure.
     assert_eq!(StoredResults::read(&folder).unwrap().numbers.len(), 1 + 2 * 2 * 3);

@@ -2,7 +2,7 @@
 //! for a run's, so nothing is computed. The paper's layout is a fixture made by `tools/paper_tables.py` from the
 //! paper's source; if the source is present, the fixture is checked against it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -338,7 +338,12 @@ fn all_printed_tables_compile_without_warnings() {
         return;
     }
     let mut text = "\\listoftables\n".to_owned();
+    let mut known = BTreeSet::new();
     let mut add = |name: &str, table: &Table| {
+        // Tables with two names have one form next to the paper's values.
+        if !known.insert(name.to_owned()) {
+            return;
+        }
         let notes = latex_notes(table, name).unwrap_or_default();
         text.push_str(&format!("{}\n{notes}\\clearpage\n", latex(table, name)));
     };
@@ -429,8 +434,12 @@ fn all_recorded_tables_compile_without_warnings() {
 fn table_2_is_one_part_at_120_columns() {
     let table = laid_out("table2", &paper::records("table2").unwrap().into_iter().map(measured).collect::<Vec<_>>());
     let text = screen(&table, Some(120));
-    assert_eq!(text, include_str!("../../tests/fixtures/screen/table2-120.txt"));
-    assert_eq!(screen(&table, Some(80)), include_str!("../../tests/fixtures/screen/table2-80.txt"));
+    let expected = |name: &str| {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/screen");
+        fs::read_to_string(fixtures.join(name)).unwrap()
+    };
+    assert_eq!(text, expected("table2-120.txt"));
+    assert_eq!(screen(&table, Some(80)), expected("table2-80.txt"));
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/table2/tiny");
     let recorded = StoredResults::read(&recorded).unwrap();
     let numbers: Vec<Arc<Measurement>> = recorded.numbers.iter().map(|number| Arc::new(number.measurement())).collect();

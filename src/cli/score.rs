@@ -62,7 +62,7 @@ pub(super) struct Arguments {
     /// Tokens of a window; 2048 by default, or the model's context where that is less.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: Option<u32>,
-    /// How the rows of text files are joined and their windows drawn.
+    /// How the rows of text files are joined and their windows drawn. A .txt file is one row; a .jsonl file has one a line.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
     /// Only the first documents of each task: a number, or a fraction below 1. (For texts use --windows.)

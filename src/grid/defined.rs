@@ -361,6 +361,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     if local(path).is_dir() {
         return Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, Some(local(path)), None, at.place()))));
     }
+    check_builder(definition, path)?;
     let revision = entry.revision.as_deref().or_else(|| options.get("revision")?.as_text());
     let source = Repo::new(RepoKind::Dataset, path).and_then(|repo| Source::new(repo, revision)).map_err(|error| {
         error
@@ -371,8 +372,40 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, None, Some(want), at.place()))))
 }
 
-/// Loaders of local files.
-const BUILDERS: [&str; 2] = ["json", "parquet"];
+/// Builders of `datasets` whose local files are read.
+const BUILDERS: [&str; 4] = ["csv", "json", "parquet", "text"];
+/// Builders of `datasets` whose files are not read.
+const OTHER_BUILDERS: [&str; 11] = [
+    "arrow",
+    "audiofolder",
+    "cache",
+    "hdf5",
+    "imagefolder",
+    "pandas",
+    "pdffolder",
+    "spark",
+    "videofolder",
+    "webdataset",
+    "xml",
+];
+
+/// Refuses a builder of `datasets` in the place of a data set: the hub has no such set, or a stranger's.
+fn check_builder(definition: &Definition, path: &str) -> Result<()> {
+    let place = format!("{}, dataset_path", definition.place);
+    if OTHER_BUILDERS.contains(&path) {
+        return Err(Error::bad_input(format!("`{path}` is a builder of `datasets` that is not offered"))
+            .at(place)
+            .expected(format!("a data set, a folder, or one of the builders {}", BUILDERS.join(", ")))
+            .hint("give the rows as .jsonl or .parquet"));
+    }
+    if BUILDERS.contains(&path) {
+        return Err(Error::bad_input(format!("`{path}` is a builder of `datasets`, and no files are named"))
+            .at(place)
+            .expected("`dataset_kwargs: {data_files: {SPLIT: FILE}}`")
+            .hint("`data: {SPLIT: FILE}` in the grid, and `score --rows`, say where the rows are, too"));
+    }
+    Ok(())
+}
 
 /// Returns the files of splits in the layouts of hub data sets.
 fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {

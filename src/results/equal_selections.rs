@@ -216,7 +216,7 @@ mod tests {
         let streamline =
             rows("llm-streamline", &[2, 3], &[("none", ""), ("ghosted", "region"), ("replaceme-ls", "region")]);
         let shortgpt = |boundary: &str| {
-            rows("shortgpt", &[3, 2], &[("none", ""), ("ghosted", "layer"), ("replaceme-ls", boundary)])
+            rows("shortgpt", &[2, 3], &[("none", ""), ("ghosted", "layer"), ("replaceme-ls", boundary)])
         };
         let note = |other: Vec<CellSummary>| equal_selections(&[streamline.clone(), other].concat()).unwrap();
         assert_eq!(

@@ -19,7 +19,7 @@ const UNSHADED: &str = "\\cellcolor{white}";
 /// Number of columns from which a table spans the page in two-column documents.
 const WIDE: usize = 9;
 /// A letter's height on its side, in lines of the table: a name that is longer than its rows lies.
-const LETTER: f64 = 0.45;
+const LETTER: f64 = 0.52;
 
 /// Formats a complete `table` environment with the label `tab:LABEL`.
 pub fn latex(table: &Table, label: &str) -> String {

@@ -244,7 +244,7 @@ fn the_files_hold_full_precision_and_nulls() {
     assert_eq!(
         lines[0],
         "backbone,criterion,depth,layers removed,layers,recovery,calibration,ppl wikitext2@512,ppl c4@512,\
-         ppl wikitext2@512 ±,ppl c4@512 ±,corpus,sequences,length,seed,operator_sequences,status"
+         ppl wikitext2@512 stderr,ppl c4@512 stderr,corpus,sequences,length,seed,operator_sequences,status"
     );
     assert_eq!(lines[1], "english,,0,,16,,,18.1234567890123,250.5,,,,,,,,ok");
     assert!(lines[2].contains(",123.456,,,,,,,,,ok"), "{csv}");

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::factors::distinct;
+use super::record::DENSE;
 use super::table::{Lead, LeadKind, LeadPlace, PrintedNumber, Table};
 use super::text::{NONE, TextColumn, TextTable, capital};
 use crate::error::printable;
@@ -98,7 +99,7 @@ impl ScreenTable {
     }
 
     /// Takes out what several rows share and what concerns single rows.
-    fn condensed(texts: TextTable, table: &Table, width: usize) -> Self {
+    fn condensed(mut texts: TextTable, table: &Table, width: usize) -> Self {
         let kinds = |leads: &[Lead]| -> Vec<(LeadKind, LeadPlace)> {
             leads.iter().filter(|lead| lead.place != LeadPlace::Data).map(|lead| (lead.kind, lead.place)).collect()
         };
@@ -109,7 +110,10 @@ impl ScreenTable {
         };
         let remarks = of_kind(LeadKind::Remark);
         let words: Vec<usize> = (0..texts.lead).chain(first_tail..texts.columns.len()).collect();
-        let words: Vec<usize> = words.into_iter().filter(|at| !remarks.contains(at)).collect();
+        let terminal: Vec<usize> =
+            (0..tail.len()).filter(|at| tail[*at].1 == LeadPlace::Terminal).map(|at| first_tail + at).collect();
+        let words: Vec<usize> =
+            words.into_iter().filter(|at| !remarks.contains(at) && !terminal.contains(at)).collect();
         let is_dense: Vec<bool> = table.rows.iter().map(|row| row.dense).collect();
         let shared: Vec<(usize, SharedBy)> =
             words.iter().filter_map(|&at| Some((at, SharedBy::new(&texts.columns[at], &is_dense)?))).collect();
@@ -120,15 +124,14 @@ impl ScreenTable {
         if texts.lead > 0 && (0..texts.lead).all(|at| gone.contains(&at)) {
             gone.retain(|at| *at + 1 != texts.lead);
         }
+        name_dense(&mut texts, &gone, &is_dense);
         let blocks = block_heads(&texts, &in_blocks.into_iter().filter(|at| gone.contains(at)).collect::<Vec<_>>());
-        let above = above(&texts, shared.iter().filter(|(at, _)| gone.contains(at)));
+        let above = above(&texts, width, shared.iter().filter(|(at, _)| gone.contains(at)));
         let below = remark_lines(&texts, &remarks, &gone);
         let averages: Vec<usize> = (0..table.columns.len())
             .filter(|at| matches!(table.columns[*at].metric.of, Of::Tasks(_) | Of::Texts(_)))
             .map(|at| texts.lead + at)
             .collect();
-        let terminal: Vec<usize> =
-            (0..tail.len()).filter(|at| tail[*at].1 == LeadPlace::Terminal).map(|at| first_tail + at).collect();
         let mut made = Self { texts, lead: Vec::new(), units: Vec::new(), blocks, above, below, tall_heads: false };
         made.keep(&gone, &averages);
         if !made.fits(width) {
@@ -245,12 +248,15 @@ impl ScreenTable {
             return vec![column.head.clone()];
         }
         let cells = column.cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let is_call = !column.head.contains(" (");
         let broken = column.head.replace('@', " @");
+        let broken = if is_call { broken.replace('(', " (") } else { broken };
         let words: Vec<&str> = broken.split_whitespace().collect();
         let longest = words.iter().map(|word| word.chars().count()).max().unwrap_or(0);
         // Words stay in one line where the cells are as wide.
         let lines = wrapped(&broken, Some(cells.max(longest)));
-        lines.lines().map(|line| line.replace(" @", "@")).collect()
+        let joined = |line: &str| if is_call { line.replace(" (", "(") } else { line.to_owned() };
+        lines.lines().map(|line| joined(line).replace(" @", "@")).collect()
     }
 
     fn width(&self, at: usize) -> usize {
@@ -301,7 +307,7 @@ impl SharedBy {
 }
 
 /// What was taken out of the columns because all rows have it.
-fn above<'a>(texts: &TextTable, shared: impl Iterator<Item = &'a (usize, SharedBy)>) -> String {
+fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (usize, SharedBy)>) -> String {
     let shared: Vec<&(usize, SharedBy)> = shared.collect();
     let mut text = String::new();
     for (by, rows) in [(SharedBy::All, "all rows"), (SharedBy::Pruned, "all pruned rows")] {
@@ -312,7 +318,8 @@ fn above<'a>(texts: &TextTable, shared: impl Iterator<Item = &'a (usize, SharedB
         });
         let of_all: Vec<String> = of_all.collect();
         if !of_all.is_empty() {
-            text.push_str(&format!("{}: {}\n", capital(rows), of_all.join(", ")));
+            let line = format!("{}: {}", capital(rows), of_all.join(", "));
+            text.push_str(&format!("{}\n", wrapped(&line, Some(width))));
         }
     }
     if text.is_empty() { text } else { format!("{text}\n") }
@@ -336,15 +343,28 @@ fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
     if is_left { shared } else { Vec::new() }
 }
 
+/// Names dense rows whose other words are elsewhere.
+fn name_dense(texts: &mut TextTable, gone: &[usize], is_dense: &[bool]) {
+    let kept: Vec<usize> = (0..texts.lead).filter(|at| !gone.contains(at)).collect();
+    let Some(last) = kept.last() else { return };
+    for row in (0..is_dense.len()).filter(|row| is_dense[*row]) {
+        if kept.iter().all(|at| texts.columns[*at].cells[row] == NONE) {
+            DENSE.clone_into(&mut texts.columns[*last].cells[row]);
+        }
+    }
+}
+
 /// A head for each block, empty where it would repeat the one before.
 fn block_heads(texts: &TextTable, columns: &[usize]) -> Vec<(usize, String)> {
     let head = |row: usize| {
         let words = columns.iter().filter_map(|&at| {
-            let TextColumn { head, cells, is_number } = &texts.columns[at];
+            let TextColumn { head, cells, .. } = &texts.columns[at];
             let cell = &cells[row];
-            (cell != NONE).then(|| if *is_number { format!("{head} {cell}") } else { cell.clone() })
+            // Counts and layers say nothing without their head; names and `4/16` do.
+            let needs_head = cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains('/');
+            (cell != NONE).then(|| if needs_head { format!("{head} {cell}") } else { cell.clone() })
         });
-        words.collect::<Vec<_>>().join(" ")
+        words.collect::<Vec<_>>().join(", ")
     };
     let mut blocks: Vec<(usize, String)> = Vec::new();
     let mut last = String::new();

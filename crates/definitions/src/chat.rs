@@ -11,14 +11,15 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::regular;
 use ghostlab_core::tasks::python::is_space;
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
 
 use crate::activity;
 use crate::bounds::check_operators;
-use crate::exchange::{begin, jinja};
+use crate::exchange::{begin, python, variables};
 use crate::prompt::{Message, Role};
 use crate::template::{compiled, environment, explained};
-use crate::value::Value;
+use crate::value::{JsonStyle, Value};
 
 /// transformers appends this to the last message, to find where it ends.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -90,6 +91,7 @@ impl ChatTemplate {
             if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
                 environment.set_syntax(syntax);
             }
+            environment.add_filter("tojson", |value: Jinja, kwargs: Kwargs| tojson(&value, &kwargs));
             environment.add_function("raise_exception", |message: String| {
                 Err::<Jinja, _>(JinjaError::new(ErrorKind::InvalidOperation, message))
             });
@@ -144,7 +146,7 @@ impl ChatTemplate {
         context.extend(self.tokens.iter().cloned());
         let template = self.environment.get_template("it");
         let text = template
-            .and_then(|template| template.render(jinja(&Value::Map(context))))
+            .and_then(|template| template.render(variables(&Value::Map(context))))
             .map_err(|error| explained(&error).at(&self.place))?;
         if !continued {
             return Ok(text);
@@ -161,6 +163,24 @@ impl ChatTemplate {
         let whole = text[at..].starts_with(MARK);
         Ok(if whole { text[..at].to_owned() } else { text[..at].trim_end_matches(is_space).to_owned() })
     }
+}
+
+/// Applies the `tojson` of transformers, which keeps letters and the order of keys.
+fn tojson(value: &Jinja, kwargs: &Kwargs) -> std::result::Result<String, JinjaError> {
+    let separators: Option<Vec<String>> = kwargs.get("separators")?;
+    let separators = match separators.as_deref() {
+        None => None,
+        Some([between, after]) => Some((between.clone(), after.clone())),
+        Some(_) => return Err(JinjaError::new(ErrorKind::InvalidOperation, "`separators` are two texts")),
+    };
+    let style = JsonStyle {
+        indent: kwargs.get("indent")?,
+        ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        sorted: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        separators,
+    };
+    kwargs.assert_all_used()?;
+    Ok(python(value)?.json_in(&style))
 }
 
 /// Replaces `generation` blocks, which mark the assistant's text, by their content.

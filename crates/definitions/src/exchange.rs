@@ -1,14 +1,21 @@
 //! Values to the template engine and back, and how much it may print.
 
 use std::cell::Cell;
+use std::fmt;
 use std::sync::Arc;
 
-use minijinja::value::{Enumerator, Object, ValueKind};
+use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value as Jinja};
 
+use crate::jinja::objects::{DictView, Lazy, Range};
+use crate::python_object::PythonObject;
 use crate::value::Value;
 
-/// A map that keeps its order.
+/// Methods of a Python dict. Jinja's `a.items` is the method, whatever keys the dict has.
+const DICT_METHODS: [&str; 11] =
+    ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
+
+/// A dict of a document. It keeps its order.
 #[derive(Debug)]
 struct Ordered(Vec<(Value, Jinja)>);
 
@@ -19,12 +26,73 @@ impl Object for Ordered {
     }
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
-        self.0.iter().find(|(own, _)| own.as_text() == Some(key)).map(|(_, value)| value.clone())
+        let value = self.0.iter().find(|(own, _)| own.as_text() == Some(key)).map(|(_, value)| value.clone());
+        if value.is_some() && DICT_METHODS.contains(&key) {
+            return Some(refused(format!("`.{key}` is a method of a dict in Jinja: write `['{key}']`")).into());
+        }
+        value
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         Enumerator::Values(self.0.iter().map(|(key, _)| jinja(key)).collect())
     }
+}
+
+/// Object of a Python class that templates print.
+#[derive(Debug)]
+struct Printed(PythonObject);
+
+impl Object for Printed {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
+        Some(refused(format!("`.{key}` of a {} is not offered", self.0.class())).into())
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        self.get_value_by_str(&key.to_string())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.text().unwrap_or_default())
+    }
+}
+
+/// Variables of a rendering: the columns of a document.
+#[derive(Debug)]
+struct Variables(Vec<(Value, Jinja)>);
+
+impl Object for Variables {
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
+        self.0.iter().find(|(own, _)| own.as_text() == Some(key)).map(|(_, value)| value.clone())
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        self.get_value_by_str(key.as_str()?)
+    }
+}
+
+/// Converts a document into the variables of a rendering.
+pub(crate) fn variables(document: &Value) -> Jinja {
+    let Value::Map(pairs) = document else { return jinja(document) };
+    let variable = |(key, value): &(Value, Value)| {
+        let converted = match value {
+            Value::Object(object) if object.text().is_none() => {
+                let class = object.class();
+                refused(format!("the column `{}` has the type {class}, which no template prints", key.text())).into()
+            }
+            value => jinja(value),
+        };
+        (key.clone(), converted)
+    };
+    Jinja::from_object(Variables(pairs.iter().map(variable).collect()))
+}
+
+/// Error of a template for an operation that is refused.
+pub(crate) fn refused(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
 /// Converts a value for templates.
@@ -39,20 +107,32 @@ pub(crate) fn jinja(value: &Value) -> Jinja {
         Value::Map(pairs) => {
             Jinja::from_object(Ordered(pairs.iter().map(|(key, value)| (key.clone(), jinja(value))).collect()))
         }
+        Value::Object(object) if object.text().is_some() => Jinja::from_object(Printed((**object).clone())),
+        Value::Object(object) => {
+            refused(format!("the column is of the type {}, which is not read", object.class())).into()
+        }
     }
 }
 
 /// Converts a template value to Python's.
 pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
+    if let Some(Printed(object)) = value.downcast_object_ref() {
+        return Ok(Value::Object(object.clone().into()));
+    }
     Ok(match value.kind() {
         ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
         ValueKind::None => Value::None,
         ValueKind::Bool => Value::Bool(value.is_true()),
         ValueKind::Number if value.is_integer() => {
-            let number = value.as_i64();
-            Value::Int(number.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "a number of more than 64 bits"))?)
+            Value::Int(value.as_i64().ok_or_else(|| refused("a number of more than 64 bits"))?)
         }
         ValueKind::Number => Value::Float(f64::try_from(value.clone())?),
+        _ if value.as_object().is_some_and(|object| object.type_name().contains("Namespace")) => {
+            return Err(refused("a namespace is no value that can be printed"));
+        }
+        ValueKind::Seq | ValueKind::Iterable if is_lazy(value) => {
+            return Err(refused("an iterator is no value that can be printed: apply `list` to it"));
+        }
         ValueKind::Seq | ValueKind::Iterable => {
             Value::List(value.try_iter()?.map(|item| python(&item)).collect::<Result<_, _>>()?)
         }
@@ -60,9 +140,68 @@ pub(crate) fn python(value: &Jinja) -> Result<Value, Error> {
             let pairs = value.try_iter()?.map(|key| Ok((python(&key)?, python(&value.get_item(&key)?)?)));
             Value::Map(pairs.collect::<Result<_, Error>>()?)
         }
-        ValueKind::Invalid => return Err(Error::new(ErrorKind::InvalidOperation, value.to_string())),
-        _ => Value::Text(value.to_string()),
+        ValueKind::Invalid => return Err(refused(value.to_string())),
+        ValueKind::String => Value::Text(value.to_string()),
+        kind => return Err(refused(format!("a value of type {kind} cannot be printed"))),
     })
+}
+
+/// Returns what Python's `str()` gives.
+///
+/// # Errors
+/// When the value is undefined, or of a kind whose text has no meaning (an iterator, a macro).
+pub(crate) fn text(value: &Jinja) -> Result<String, Error> {
+    if let Some(Printed(object)) = value.downcast_object_ref() {
+        return Ok(object.text().unwrap_or_default().to_owned());
+    }
+    match value.as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => repr(value),
+    }
+}
+
+/// Returns what Python's `repr()` gives. Unlike [`Value`], templates have tuples, ranges and views of dicts.
+///
+/// # Errors
+/// As [`text`].
+pub(crate) fn repr(value: &Jinja) -> Result<String, Error> {
+    if let Some(view) = value.downcast_object_ref::<DictView>() {
+        return Ok(format!("{}([{}])", view.name, reprs(view.items.iter())?));
+    }
+    if let Some(range) = value.downcast_object_ref::<Range>() {
+        return Ok(range.repr());
+    }
+    if let Some(Printed(object)) = value.downcast_object_ref() {
+        let unknown = || refused(format!("a {} in a list or dict is not offered", object.class()));
+        return object.repr().map(str::to_owned).ok_or_else(unknown);
+    }
+    if let Some(tuple) = value.downcast_object_ref::<Tuple>() {
+        let comma = if tuple.len() == 1 { "," } else { "" };
+        return Ok(format!("({}{comma})", reprs(tuple.iter())?));
+    }
+    match value.kind() {
+        ValueKind::Number if value.is_integer() => Ok(value.to_string()),
+        ValueKind::Seq | ValueKind::Iterable if !is_lazy(value) => {
+            Ok(format!("[{}]", reprs(value.try_iter()?.collect::<Vec<_>>().iter())?))
+        }
+        ValueKind::Map if value.as_object().is_none_or(|object| !object.type_name().contains("Namespace")) => {
+            let keys = value.try_iter()?;
+            let pairs = keys.map(|key| Ok(format!("{}: {}", repr(&key)?, repr(&value.get_item(&key)?)?)));
+            Ok(format!("{{{}}}", pairs.collect::<Result<Vec<_>, Error>>()?.join(", ")))
+        }
+        _ => Ok(python(value)?.repr()),
+    }
+}
+
+fn reprs<'a>(items: impl Iterator<Item = &'a Jinja>) -> Result<String, Error> {
+    Ok(items.map(repr).collect::<Result<Vec<_>, Error>>()?.join(", "))
+}
+
+/// Whether a value is none of Python's lists and tuples, although it has items.
+fn is_lazy(value: &Jinja) -> bool {
+    value.downcast_object_ref::<Lazy>().is_some()
+        || value.downcast_object_ref::<DictView>().is_some()
+        || value.downcast_object_ref::<Range>().is_some()
 }
 
 /// Bytes that one rendering may make.
@@ -85,7 +224,8 @@ pub(crate) fn begin() {
 pub(crate) fn printed(bytes: usize) -> Result<(), Error> {
     let all = PRINTED.get().saturating_add(bytes);
     PRINTED.set(all);
-    let too_many =
-        || Error::new(ErrorKind::InvalidOperation, format!("it makes more than {} MB of text", MAX_BYTES >> 20));
-    if all > MAX_BYTES { Err(too_many()) } else { Ok(()) }
+    if all > MAX_BYTES {
+        return Err(refused(format!("it makes more than {} MB of text", MAX_BYTES >> 20)));
+    }
+    Ok(())
 }

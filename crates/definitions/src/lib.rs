@@ -10,11 +10,11 @@
 //! | [`value`], `bounds` | Python's values, limits that are checked first |
 //! | [`literal`], [`yaml`], [`pattern`] | Python's literals, its YAML, its regular expressions |
 //! | [`row`], [`prepared`] | a row with its place, what is checked of it, what is added to it |
-//! | `exchange`, `method`, [`template`] | Jinja as Python prints it |
+//! | `exchange`, `jinja`, `method`, [`template`] | Jinja as Python prints it |
 //! | [`generation`] | what a generation is told |
 //! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | numbers of documents to a score, answers to numbers |
 //! | [`equivalent`], [`definition`], `content`, [`library`] | a definition with every key checked, what it is; files, groups and tags |
-//! | `parquet`, [`rows`], [`document`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
+//! | `parquet`, [`python_object`], `tabular`, [`rows`], [`document`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
 //! | [`tokens`], [`native`] | requests as token ids; the nine tasks of the paper, which are definitions of our own in `tasks/` |
 
 pub mod activity;
@@ -29,6 +29,7 @@ pub mod equivalent;
 mod exchange;
 pub mod filter;
 pub mod generation;
+mod jinja;
 mod keys;
 pub mod library;
 pub mod literal;
@@ -39,9 +40,11 @@ mod parquet;
 pub mod pattern;
 pub mod prepared;
 pub mod prompt;
+pub mod python_object;
 pub mod results;
 pub mod row;
 pub mod rows;
+mod tabular;
 pub mod task;
 pub mod template;
 pub mod tokens;

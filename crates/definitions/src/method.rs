@@ -1,14 +1,23 @@
 //! The methods of Python's texts, lists and maps that templates call.
 
 use ghostlab_core::tasks::python::{capitalize, is_space, words};
-use minijinja::value::{ValueKind, from_args};
-use minijinja::{Error, ErrorKind, State, Value as Jinja};
+use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
+use minijinja::{Error, State, Value as Jinja};
 
-use crate::exchange::{jinja, printed, python};
+use crate::exchange::{printed, python, refused};
+use crate::jinja::objects::DictView;
+use crate::jinja::str_format;
 use crate::value::Value;
 
-/// All names that [`call`] knows.
-pub(crate) const METHODS: [&str; 26] = [
+mod letters;
+
+use letters::{
+    casefold, is_alnum, is_alpha, is_decimal, is_identifier, is_numeric, is_printable, is_title, swapcase, title,
+};
+pub(crate) use letters::{decimal_digit, is_digit, is_lower, is_upper};
+
+/// All names that [`call`] and the objects of Jinja know.
+pub(crate) const METHODS: [&str; 48] = [
     "strip",
     "lstrip",
     "rstrip",
@@ -35,11 +44,29 @@ pub(crate) const METHODS: [&str; 26] = [
     "get",
     "removeprefix",
     "removesuffix",
+    "swapcase",
+    "casefold",
+    "center",
+    "ljust",
+    "rjust",
+    "zfill",
+    "partition",
+    "rpartition",
+    "expandtabs",
+    "isupper",
+    "islower",
+    "istitle",
+    "isalnum",
+    "isnumeric",
+    "isdecimal",
+    "isascii",
+    "isidentifier",
+    "isprintable",
+    "rfind",
+    "rindex",
+    "format",
+    "next",
 ];
-
-fn refused(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, what.into())
-}
 
 /// Calls a method that the template engine does not know.
 pub(crate) fn call(_: &mut State<'_, '_>, on: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
@@ -52,51 +79,25 @@ pub(crate) fn call(_: &mut State<'_, '_>, on: &Jinja, method: &str, args: &[Jinj
 }
 
 fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
-    let trimmed = |set: Option<String>, left: bool, right: bool| {
-        let drop = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(c));
-        let text = if left { text.trim_start_matches(drop) } else { text };
-        if right { text.trim_end_matches(drop) } else { text }.to_owned()
-    };
-    let ends = |args: &[Jinja], test: fn(&str, &str) -> bool| -> Result<Jinja, Error> {
-        let (of,): (Jinja,) = from_args(args)?;
-        let any = match of.as_str() {
-            Some(part) => test(text, part),
-            None => of.try_iter()?.any(|part| part.as_str().is_some_and(|part| test(text, part))),
-        };
-        Ok(Jinja::from(any))
-    };
     Ok(match method {
-        "strip" | "lstrip" | "rstrip" => {
-            let (set,): (Option<String>,) = from_args(args)?;
-            Jinja::from(trimmed(set, method != "rstrip", method != "lstrip"))
-        }
+        "strip" | "lstrip" | "rstrip" => Jinja::from(stripped(text, method, args)?),
         "split" | "rsplit" => {
-            let (by, most): (Option<String>, Option<i64>) = from_args(args)?;
+            let (by, most, kwargs): (Option<String>, Option<i64>, Kwargs) = from_args(args)?;
+            let by = by.or(kwargs.get("sep")?);
+            let most = most.or(kwargs.get("maxsplit")?);
+            kwargs.assert_all_used()?;
             let most = most.filter(|most| *most >= 0).and_then(|most| usize::try_from(most).ok());
             Jinja::from(split(text, by.as_deref(), most, method == "rsplit")?)
         }
-        "splitlines" => Jinja::from(text.lines().map(str::to_owned).collect::<Vec<_>>()),
+        "splitlines" => {
+            let (keep_ends,): (Option<bool>,) = from_args(args)?;
+            Jinja::from(split_lines(text, keep_ends.unwrap_or(false)))
+        }
         "replace" => {
-            let (old, new, most): (String, String, Option<i64>) = from_args(args)?;
-            let most = most.and_then(|most| usize::try_from(most).ok());
-            let times = text.matches(old.as_str()).count().min(most.unwrap_or(usize::MAX));
-            printed(text.len().saturating_add(times.saturating_mul(new.len())))?;
-            Jinja::from(most.map_or_else(|| text.replace(&old, &new), |most| text.replacen(&old, &new, most)))
+            let (old, new, count): (String, String, Option<i64>) = from_args(args)?;
+            Jinja::from(replaced(text, &old, &new, count)?)
         }
-        "capitalize" => Jinja::from(capitalize(text)),
-        "lower" => Jinja::from(text.to_lowercase()),
-        "upper" => Jinja::from(text.to_uppercase()),
-        "title" => {
-            let mut inside = false;
-            let titled = text.chars().flat_map(|c| {
-                let shown: Vec<char> = if inside { c.to_lowercase().collect() } else { c.to_uppercase().collect() };
-                inside = c.is_alphabetic();
-                shown
-            });
-            Jinja::from(titled.collect::<String>())
-        }
-        "startswith" => ends(args, |text, part| text.starts_with(part))?,
-        "endswith" => ends(args, |text, part| text.ends_with(part))?,
+        "startswith" | "endswith" => Jinja::from(has_end(text, method == "startswith", args)?),
         "removeprefix" | "removesuffix" => {
             let (part,): (String,) = from_args(args)?;
             let cut = if method == "removeprefix" { text.strip_prefix(&part) } else { text.strip_suffix(&part) };
@@ -110,23 +111,179 @@ fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
             };
             Jinja::from(items.try_iter()?.map(item).collect::<Result<Vec<_>, _>>()?.join(text))
         }
-        "find" | "index" => {
-            let (part,): (String,) = from_args(args)?;
-            match text.find(&part) {
-                Some(at) => Jinja::from(text[..at].chars().count()),
-                None if method == "find" => Jinja::from(-1),
-                None => return Err(refused(format!("`{part}` is not in the text"))),
-            }
-        }
+        "find" | "index" | "rfind" | "rindex" => Jinja::from(position(text, method, args)?),
         "count" => {
             let (part,): (String,) = from_args(args)?;
             Jinja::from(if part.is_empty() { text.chars().count() + 1 } else { text.matches(&part).count() })
         }
+        "partition" | "rpartition" => Jinja::from(Tuple::from(partition(text, method == "rpartition", args)?)),
+        "center" | "ljust" | "rjust" | "zfill" => Jinja::from(padded(text, method, args)?),
+        "expandtabs" => {
+            let (size,): (Option<usize>,) = from_args(args)?;
+            Jinja::from(expand_tabs(text, size.unwrap_or(8))?)
+        }
+        "format" => Jinja::from(str_format(text, args)?),
+        _ => {
+            let () = from_args(args)?;
+            without_arguments(text, method)?
+        }
+    })
+}
+
+/// Calls a method of a text that takes no arguments.
+fn without_arguments(text: &str, method: &str) -> Result<Jinja, Error> {
+    Ok(match method {
+        "capitalize" => Jinja::from(capitalize(text)),
+        "lower" => Jinja::from(text.to_lowercase()),
+        "upper" => Jinja::from(text.to_uppercase()),
+        "title" => Jinja::from(title(text)),
+        "swapcase" => Jinja::from(swapcase(text)),
+        "casefold" => Jinja::from(casefold(text)),
         "isdigit" => Jinja::from(is_digit(text)),
-        "isalpha" => Jinja::from(!text.is_empty() && text.chars().all(char::is_alphabetic)),
+        "isdecimal" => Jinja::from(is_decimal(text)),
+        "isnumeric" => Jinja::from(is_numeric(text)?),
+        "isalpha" => Jinja::from(is_alpha(text)),
+        "isalnum" => Jinja::from(is_alnum(text)),
         "isspace" => Jinja::from(!text.is_empty() && text.chars().all(is_space)),
+        "isupper" => Jinja::from(is_upper(text)),
+        "islower" => Jinja::from(is_lower(text)),
+        "istitle" => Jinja::from(is_title(text)),
+        "isascii" => Jinja::from(text.is_ascii()),
+        "isidentifier" => Jinja::from(is_identifier(text)?),
+        "isprintable" => Jinja::from(is_printable(text)),
         _ => return Err(refused(format!("a text has no method `{method}` here"))),
     })
+}
+
+fn stripped<'t>(text: &'t str, method: &str, args: &[Jinja]) -> Result<&'t str, Error> {
+    let (set,): (Option<String>,) = from_args(args)?;
+    let is_dropped = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(c));
+    Ok(match method {
+        "lstrip" => text.trim_start_matches(is_dropped),
+        "rstrip" => text.trim_end_matches(is_dropped),
+        _ => text.trim_matches(is_dropped),
+    })
+}
+
+/// Python's `str.replace`.
+pub(crate) fn replaced(text: &str, old: &str, new: &str, count: Option<i64>) -> Result<String, Error> {
+    let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
+    let times = text.matches(old).count().min(count);
+    printed(text.len().saturating_add(times.saturating_mul(new.len())))?;
+    Ok(text.replacen(old, new, times))
+}
+
+/// Python's `str.startswith` and `str.endswith`, of a text or a tuple of texts.
+fn has_end(text: &str, start: bool, args: &[Jinja]) -> Result<bool, Error> {
+    let (part, from): (Jinja, Option<usize>) = from_args(args)?;
+    let Some(text) =
+        text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(from.unwrap_or(0)).map(|at| &text[at..])
+    else {
+        return Ok(false);
+    };
+    let is_at_end = |part: &str| if start { text.starts_with(part) } else { text.ends_with(part) };
+    match part.as_str() {
+        Some(part) => Ok(is_at_end(part)),
+        None => Ok(part.try_iter()?.any(|part| part.as_str().is_some_and(is_at_end))),
+    }
+}
+
+/// Python's `str.find`, `str.index`, `str.rfind` and `str.rindex`: a position in characters.
+fn position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
+    let (part, from): (String, Option<usize>) = from_args(args)?;
+    let skipped = text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(from.unwrap_or(0));
+    let found = skipped.and_then(|skipped| {
+        let rest = &text[skipped..];
+        let at = if method.starts_with('r') { rest.rfind(&part) } else { rest.find(&part) };
+        at.map(|at| text[..skipped + at].chars().count())
+    });
+    match found.map(i64::try_from) {
+        Some(Ok(position)) => Ok(position),
+        _ if method.ends_with("find") => Ok(-1),
+        _ => Err(refused(format!("the text does not contain `{part}`"))),
+    }
+}
+
+fn partition(text: &str, last: bool, args: &[Jinja]) -> Result<[Jinja; 3], Error> {
+    let (by,): (String,) = from_args(args)?;
+    if by.is_empty() {
+        return Err(refused("`partition` by an empty text"));
+    }
+    let parts = if last { text.rsplit_once(&by) } else { text.split_once(&by) };
+    let parts = match parts {
+        Some((before, after)) => [before, &by, after],
+        None if last => ["", "", text],
+        None => [text, "", ""],
+    };
+    Ok(parts.map(Jinja::from))
+}
+
+fn padded(text: &str, method: &str, args: &[Jinja]) -> Result<String, Error> {
+    let (width, fill): (usize, Option<String>) = from_args(args)?;
+    let mut fill = fill.as_deref().unwrap_or(if method == "zfill" { "0" } else { " " }).chars();
+    let (Some(fill), None) = (fill.next(), fill.next()) else {
+        return Err(refused(format!("`{method}` fills with one character")));
+    };
+    let missing = width.saturating_sub(text.chars().count());
+    printed(missing.saturating_mul(fill.len_utf8()))?;
+    let filling = || fill.to_string().repeat(missing);
+    Ok(match method {
+        "center" => centered(text, width, fill)?,
+        "ljust" => format!("{text}{}", filling()),
+        "zfill" if text.starts_with(['-', '+']) => format!("{}{}{}", &text[..1], filling(), &text[1..]),
+        _ => format!("{}{text}", filling()),
+    })
+}
+
+/// Python's `str.center`: an odd blank goes to the left where the width is odd.
+pub(crate) fn centered(text: &str, width: usize, fill: char) -> Result<String, Error> {
+    let missing = width.saturating_sub(text.chars().count());
+    printed(missing.saturating_mul(fill.len_utf8()))?;
+    let left = missing / 2 + (missing & width & 1);
+    let filling = |count: usize| fill.to_string().repeat(count);
+    Ok(format!("{}{text}{}", filling(left), filling(missing - left)))
+}
+
+fn expand_tabs(text: &str, size: usize) -> Result<String, Error> {
+    let mut out = String::with_capacity(text.len());
+    let mut column = 0;
+    for c in text.chars() {
+        match c {
+            '\t' if size == 0 => {}
+            '\t' => {
+                let blanks = size - column % size;
+                printed(blanks)?;
+                out.push_str(&" ".repeat(blanks));
+                column += blanks;
+            }
+            '\n' | '\r' => {
+                out.push(c);
+                column = 0;
+            }
+            c => {
+                out.push(c);
+                column += 1;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Python's `str.splitlines`, which knows more ends of lines than a newline.
+fn split_lines(text: &str, keep_ends: bool) -> Vec<String> {
+    let is_end = |c: char| {
+        matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+    };
+    let mut lines = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(is_end).unwrap_or(rest.len());
+        let after = &rest[end..];
+        let length = if after.starts_with("\r\n") { 2 } else { after.chars().next().map_or(0, char::len_utf8) };
+        lines.push(rest[..if keep_ends { end + length } else { end }].to_owned());
+        rest = &rest[end + length..];
+    }
+    lines
 }
 
 fn split(text: &str, by: Option<&str>, most: Option<usize>, right: bool) -> Result<Vec<String>, Error> {
@@ -139,7 +296,22 @@ fn split(text: &str, by: Option<&str>, most: Option<usize>, right: bool) -> Resu
         }
         (Some(by), Some(most)) => owned(text.splitn(most + 1, by).collect()),
         (None, None) => owned(words(text).collect()),
-        (None, Some(_)) if right => return Err(refused("`rsplit` by blanks with a count is not offered")),
+        (None, Some(most)) if right => {
+            let mut parts = Vec::new();
+            let mut rest = text.trim_end_matches(is_space);
+            while !rest.is_empty() {
+                let start = if parts.len() == most { None } else { rest.rfind(is_space) };
+                let Some(start) = start else {
+                    parts.push(if parts.len() == most { rest } else { rest.trim_start_matches(is_space) });
+                    break;
+                };
+                let blank = rest[start..].chars().next().map_or(0, char::len_utf8);
+                parts.push(&rest[start + blank..]);
+                rest = rest[..start].trim_end_matches(is_space);
+            }
+            parts.reverse();
+            owned(parts)
+        }
         (None, Some(most)) => {
             let mut parts = Vec::new();
             let mut rest = text.trim_start_matches(is_space);
@@ -157,22 +329,6 @@ fn split(text: &str, by: Option<&str>, most: Option<usize>, right: bool) -> Resu
     })
 }
 
-/// Implements Python's `str.isdigit`, except for a few enclosed digits.
-pub(crate) fn is_digit(text: &str) -> bool {
-    let raised = |c: char| matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉');
-    let decimal =
-        |c: char| c.is_ascii_digit() || !c.is_ascii() && c.is_numeric() && !c.is_alphabetic() && is_decimal(c);
-    !text.is_empty() && text.chars().all(|c| decimal(c) || raised(c))
-}
-
-/// Returns whether a non-ASCII character is a decimal digit.
-fn is_decimal(c: char) -> bool {
-    static DECIMAL: std::sync::LazyLock<Option<fancy_regex::Regex>> =
-        std::sync::LazyLock::new(|| fancy_regex::Regex::new(r"^\p{Nd}$").ok());
-    let mut buffer = [0; 4];
-    DECIMAL.as_ref().is_some_and(|decimal| decimal.is_match(&*c.encode_utf8(&mut buffer)).unwrap_or(false))
-}
-
 fn of_list(on: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     let (item,): (Jinja,) = from_args(args)?;
     let item = python(&item)?;
@@ -188,18 +344,29 @@ fn of_list(on: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
 }
 
 fn of_map(on: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
-    let Value::Map(pairs) = python(on)? else { return Err(refused("no map")) };
     match method {
-        "items" => {
-            Ok(pairs.iter().map(|(key, value)| Jinja::from(vec![jinja(key), jinja(value)])).collect::<Vec<_>>().into())
+        "items" | "keys" | "values" => {
+            let () = from_args(args)?;
+            let item = |key: Jinja| {
+                let value = on.get_item(&key)?;
+                Ok(match method {
+                    "items" => Jinja::from(Tuple::from([key, value])),
+                    "keys" => key,
+                    _ => value,
+                })
+            };
+            let name = match method {
+                "items" => "dict_items",
+                "keys" => "dict_keys",
+                _ => "dict_values",
+            };
+            let items = on.try_iter()?.map(item).collect::<Result<_, Error>>()?;
+            Ok(Jinja::from_object(DictView { name, items }))
         }
-        "keys" => Ok(pairs.iter().map(|(key, _)| jinja(key)).collect::<Vec<_>>().into()),
-        "values" => Ok(pairs.iter().map(|(_, value)| jinja(value)).collect::<Vec<_>>().into()),
         "get" => {
-            let (key, other): (Jinja, Option<Jinja>) = from_args(args)?;
-            let key = python(&key)?;
-            let found = pairs.iter().find(|(own, _)| *own == key).map(|(_, value)| jinja(value));
-            Ok(found.or(other).unwrap_or_else(|| Jinja::from(())))
+            let (key, default): (Jinja, Option<Jinja>) = from_args(args)?;
+            let found = on.get_item(&key).ok().filter(|value| !value.is_undefined());
+            Ok(found.or(default).unwrap_or_else(|| Jinja::from(())))
         }
         _ => Err(refused(format!("a map has no method `{method}` here"))),
     }

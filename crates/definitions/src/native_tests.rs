@@ -128,15 +128,15 @@ fn winogrande_splits_at_the_first_blank_only() {
     assert!(refused("winogrande", fields("no blank")).contains("a blank `_`"));
     let mut hidden = fields("a _");
     hidden["answer"] = json!("");
-    refused("winogrande", hidden);
+    assert!(refused("winogrande", hidden).contains("take validation"));
 }
 
 #[test]
 fn boolq_always_appends_its_question_mark() {
-    let prompt = ask("boolq", json!({"question": "is it so?", "passage": "P\n", "label": -1}));
+    let prompt = ask("boolq", json!({"question": "is it so?", "passage": "P\n", "label": 1}));
     assert_eq!(prompt.choices[0].context, "P\n\nQuestion: is it so??\nAnswer:");
     assert_eq!(continuations(&prompt), [" no", " yes"]);
-    assert_eq!(prompt.gold, -1);
+    assert_eq!(prompt.gold, 1);
     refused("boolq", json!({"question": "q", "passage": "P", "label": true}));
     refused("boolq", json!({"question": "q", "passage": "P", "label": "1"}));
 }
@@ -203,4 +203,20 @@ fn a_broken_problem_of_race_is_named() {
         assert!(message.contains(words), "{message}");
     }
     refused("race", json!({"article": "a", "problems": [{"question": "q"}]}));
+}
+
+/// The hub's test splits have -1 for every label.
+#[test]
+fn a_row_without_a_label_is_refused_with_its_place() {
+    let rte = json!({"sentence1": "It rains.", "sentence2": "It is wet.", "label": -1});
+    let boolq = json!({"question": "q", "passage": "P", "label": -1});
+    let copa = json!({"premise": "A.", "choice1": "b", "choice2": "c", "question": "cause", "label": -1});
+    for (task, fields) in [("rte", rte.clone()), ("boolq", boolq), ("copa", copa)] {
+        let message = refused(task, fields);
+        assert!(message.contains("no label") && message.contains("take validation"), "{message}");
+    }
+    // Not the first row alone.
+    let mut labelled = rte.clone();
+    labelled["label"] = json!(0);
+    assert!(made("rte", vec![labelled, rte]).is_err());
 }

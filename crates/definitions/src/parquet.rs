@@ -6,77 +6,121 @@ use std::path::Path;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::limit::TextLimit;
 use ghostlab_core::files::parquet::{broken, read};
-use polars::prelude::{AnyValue, Column, DataFrame, Series};
+use polars::prelude::{AnyValue, ArrowDataType, ArrowField, ArrowSchema, Column, DataFrame, PlSmallStr, Series};
 
+use crate::python_object::{PythonObject, class_of};
 use crate::row::{Row, absent};
 use crate::value::Value;
 
-/// Reads rows with the named columns, or all. Columns of types that no template can print (images, times) are left out and
-/// reported if a template reads them.
+/// Its rows, with the named columns or all. Of all, one of a type that no template can print (pictures, bytes) is not read:
+/// a template that uses it is refused with the type.
 ///
 /// # Errors
-/// When the file is damaged, a named column is absent, or a value has no JSON form.
+/// When the file is damaged, a named column is absent or of such a type, or a value is none of Python's.
 pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
-    let whole = columns.is_none();
-    let choose = |names: &[&str]| match columns {
-        None => Ok(names.iter().map(|name| (*name).to_owned()).collect()),
-        Some(columns) => match columns.iter().find(|name| !names.contains(&name.as_str())) {
-            Some(name) => Err(absent(name, names.iter().copied()).at(path.display())),
-            None => Ok(columns),
-        },
-    };
-    read(file, path, TextLimit::current().of_json(), choose, |frame| of_frame(frame, path, whole))
-}
-
-fn of_frame(frame: &DataFrame, path: &Path, whole: bool) -> Result<Vec<Row>> {
-    let place = |row: usize| format!("{}, row {}", path.display(), row + 1);
-    let odd = |found: String, (row, name): (usize, &str)| {
-        Error::bad_input("the value has no JSON form")
-            .at(format!("{}, field `{name}`", place(row)))
-            .expected("text, numbers, lists and structs of them")
-            .found(found)
-    };
-    let columns: Vec<&Column> = frame.columns().iter().collect();
-    let mut kept: Vec<(&Column, Vec<Value>)> = Vec::new();
-    for column in columns {
-        let name = column.name().as_str();
-        let mut cells = Vec::with_capacity(frame.height());
-        for row in 0..frame.height() {
-            match value(column.get(row).map_err(|error| broken(path, &error))?) {
-                Some(Value::Float(number)) if !number.is_finite() => {
-                    return Err(odd(format!("the number {number}"), (row, name)));
-                }
-                Some(cell) => cells.push(cell),
-                None if whole => break,
-                None => return Err(odd(column.dtype().to_string(), (row, name))),
+    let all = columns.is_none();
+    let choose = |schema: &ArrowSchema| {
+        let Some(columns) = columns else {
+            return Ok(schema.iter_values().filter(|field| is_printed(&field.dtype)).map(name).collect());
+        };
+        let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
+        for column in &columns {
+            let field = schema.iter_values().find(|field| field.name == column.as_str());
+            let field = field.ok_or_else(|| absent(column, names.iter().copied()).at(path.display()))?;
+            if !is_printed(&field.dtype) {
+                return Err(Error::bad_input(format!("the column `{column}` is of a type that is not read"))
+                    .at(path.display())
+                    .expected("text, numbers, dates, times, and lists and structs of them")
+                    .found(class_of(&field.dtype)));
             }
         }
-        if cells.len() == frame.height() {
-            kept.push((column, cells));
-        }
+        Ok(columns)
+    };
+    read(file, path, TextLimit::current().of_json(), choose, |frame, schema| of_frame(frame, schema, path, all))
+}
+
+fn name(field: &ArrowField) -> String {
+    field.name.as_str().to_owned()
+}
+
+/// Whether [`cell`] knows values of a type.
+fn is_printed(dtype: &ArrowDataType) -> bool {
+    use ArrowDataType as Type;
+    match dtype {
+        Type::Null | Type::Boolean | Type::Utf8 | Type::LargeUtf8 | Type::Utf8View => true,
+        Type::Int8 | Type::Int16 | Type::Int32 | Type::Int64 => true,
+        Type::UInt8 | Type::UInt16 | Type::UInt32 | Type::UInt64 | Type::Float32 | Type::Float64 => true,
+        Type::Dictionary(_, values, _) => is_printed(values),
+        Type::List(field) | Type::LargeList(field) | Type::FixedSizeList(field, _) => is_printed(&field.dtype),
+        Type::Struct(fields) => fields.iter().all(|field| is_printed(&field.dtype)),
+        other => PythonObject::is_made_of(other),
     }
-    let mut rows: Vec<Vec<(Value, Value)>> = vec![Vec::with_capacity(kept.len()); frame.height()];
-    for (column, cells) in kept {
-        let name = column.name().as_str();
-        rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push((Value::from(name), cell)));
+}
+
+fn of_frame(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> Result<Vec<Row>> {
+    let place = |row: usize| format!("{}, row {}", path.display(), row + 1);
+    let mut rows: Vec<Vec<(Value, Value)>> = vec![Vec::with_capacity(schema.len()); frame.height()];
+    for field in schema.iter_values() {
+        let column = frame.columns().iter().find(|column| column.name() == &field.name);
+        let Some(column) = column else {
+            if all {
+                rows.iter_mut().for_each(|row| row.push((Value::Text(name(field)), unread(field))));
+            }
+            continue;
+        };
+        for (at, row) in rows.iter_mut().enumerate() {
+            let value = match cell(column_value(column, at, path)?, &field.dtype) {
+                Some(value) => value,
+                // Perhaps no template uses it.
+                None if all => unread(field),
+                None => {
+                    return Err(Error::bad_input("the value is none that Python has")
+                        .at(format!("{}, field `{}`", place(at), field.name))
+                        .expected(format!("a value of the type {}", class_of(&field.dtype))));
+                }
+            };
+            row.push((Value::Text(name(field)), value));
+        }
     }
     Ok(rows.into_iter().enumerate().map(|(at, row)| Row { place: place(at), value: Value::Map(row) }).collect())
 }
 
-fn value(of: AnyValue<'_>) -> Option<Value> {
-    match of.into_static() {
-        AnyValue::Null => Some(Value::None),
+/// Stand-in for a value that no template can print.
+fn unread(field: &ArrowField) -> Value {
+    Value::Object(PythonObject::unread(&class_of(&field.dtype)).into())
+}
+
+fn column_value<'a>(column: &'a Column, at: usize, path: &Path) -> Result<AnyValue<'a>> {
+    column.get(at).map_err(|error| broken(path, &error))
+}
+
+/// Converts what is stored into what it means.
+fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
+    let dtype = if let ArrowDataType::Dictionary(_, values, _) = dtype { values.as_ref() } else { dtype };
+    let stored = stored.into_static();
+    if stored.is_null() {
+        return Some(Value::None);
+    }
+    if PythonObject::is_made_of(dtype) {
+        let object = match &stored {
+            AnyValue::Binary(bytes) => PythonObject::of_bytes(bytes, dtype),
+            AnyValue::BinaryOwned(bytes) => PythonObject::of_bytes(bytes, dtype),
+            number => PythonObject::of_number(number.try_extract().ok()?, dtype),
+        };
+        return object.map(|object| Value::Object(object.into()));
+    }
+    match stored {
         AnyValue::Boolean(truth) => Some(Value::Bool(truth)),
         AnyValue::String(text) => Some(Value::from(text)),
         AnyValue::StringOwned(text) => Some(Value::from(text.as_str())),
         number if number.is_integer() => number.try_extract().ok().map(Value::Int),
         number if number.is_float() => number.try_extract().ok().map(Value::Float),
-        AnyValue::List(items) => list(&items),
+        AnyValue::List(items) => list(&items, dtype),
         AnyValue::StructOwned(parts) => {
-            let (values, fields) = *parts;
-            let pairs = fields.into_iter().zip(values);
-            let pair = |(field, of): (polars::prelude::Field, AnyValue<'_>)| {
-                Some((Value::from(field.name().as_str()), value(of)?))
+            let ArrowDataType::Struct(types) = dtype else { return None };
+            let pairs = types.iter().zip(parts.0);
+            let pair = |(field, stored): (&ArrowField, AnyValue<'_>)| {
+                Some((Value::Text(name(field)), cell(stored, &field.dtype)?))
             };
             pairs.map(pair).collect::<Option<_>>().map(Value::Map)
         }
@@ -84,14 +128,15 @@ fn value(of: AnyValue<'_>) -> Option<Value> {
     }
 }
 
-fn list(items: &Series) -> Option<Value> {
-    let item = |at: usize| value(items.get(at).ok()?);
-    (0..items.len()).map(item).collect::<Option<_>>().map(Value::List)
+fn list(items: &Series, dtype: &ArrowDataType) -> Option<Value> {
+    use ArrowDataType as Type;
+    let (Type::List(field) | Type::LargeList(field) | Type::FixedSizeList(field, _)) = dtype else { return None };
+    (0..items.len()).map(|at| cell(items.get(at).ok()?, &field.dtype)).collect::<Option<_>>().map(Value::List)
 }
 
 #[cfg(test)]
 mod tests {
-    use polars::prelude::{DataFrame, IntoSeries, NamedFrom, ParquetWriter, StructChunked};
+    use polars::prelude::{IntoSeries, NamedFrom, ParquetWriter, StructChunked};
     use serde_json::json;
 
     use super::*;
@@ -115,7 +160,8 @@ mod tests {
             Column::new("question".into(), ["one", " two"]),
             choices.into(),
             Column::new("label".into(), [Some(-1_i64), None]),
-            Column::new("unused".into(), [1.5, f64::NAN]),
+            Column::new("share".into(), [1.5, f64::NAN]),
+            Column::new("picture".into(), [b"\x89PNG".as_slice(), b""]),
         ])
     }
 
@@ -140,11 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_column_and_a_value_without_json_form_are_refused() {
+    fn absent_columns_and_bytes_are_refused_by_name() {
         let message = read(&nested(), &["question", "choice"]).unwrap_err().to_string();
         assert!(message.contains("`choices` meant") && message.contains("a.parquet"), "{message}");
-        let message = read(&nested(), &["unused"]).unwrap_err().to_string();
-        assert!(message.contains("row 2") && message.contains("`unused`") && message.contains("NaN"), "{message}");
+        let message = read(&nested(), &["picture"]).unwrap_err().to_string();
+        assert!(message.contains("`picture`") && message.contains("bytes"), "{message}");
+        assert_eq!(read(&nested(), &["share"]).unwrap()[1].value.repr(), "{'share': nan}");
     }
 
     #[test]

@@ -49,14 +49,52 @@ impl Pattern {
     /// # Errors
     /// When it backtracks without end.
     pub fn removed(&self, text: &str) -> Result<String> {
+        self.replaced(text, "", usize::MAX)
+    }
+
+    /// Python's `re.sub(pattern, replacement, text, count)`.
+    ///
+    /// # Errors
+    /// When it backtracks without end, or the replacement names a group that there is not.
+    pub fn replaced(&self, text: &str, replacement: &str, count: usize) -> Result<String> {
+        let parts = replacement_parts(replacement)?;
         let mut out = String::new();
         let mut end = 0;
+        let mut left = count;
+        let mut unknown = None;
         self.each(text, |captures| {
-            if let Some(whole) = captures.get(0) {
-                out.push_str(&text[end.min(whole.start())..whole.start()]);
-                end = whole.end();
+            let Some(all) = captures.get(0).filter(|_| left > 0) else { return };
+            left -= 1;
+            out.push_str(&text[end.min(all.start())..all.start()]);
+            end = all.end();
+            for part in &parts {
+                let group = match part {
+                    Part::Text(text) => {
+                        out.push_str(text);
+                        continue;
+                    }
+                    Part::Group(number) if *number < captures.len() => captures.get(*number),
+                    Part::Named(name) if self.regex.capture_names().flatten().any(|known| known == name) => {
+                        captures.name(name)
+                    }
+                    Part::Group(number) => {
+                        unknown = Some(number.to_string());
+                        continue;
+                    }
+                    Part::Named(name) => {
+                        unknown = Some(name.clone());
+                        continue;
+                    }
+                };
+                out.push_str(group.map_or("", |group| group.as_str()));
             }
         })?;
+        if let Some(group) = unknown {
+            return Err(Error::bad_input(format!(
+                "the replacement names a group `{group}` that the pattern does not have"
+            ))
+            .found(&self.source));
+        }
         out.push_str(&text[end..]);
         Ok(out)
     }
@@ -75,6 +113,54 @@ impl Pattern {
         }
         Ok(())
     }
+}
+
+/// Part of a replacement of Python's `re.sub`.
+enum Part {
+    Text(String),
+    Group(usize),
+    Named(String),
+}
+
+fn replacement_parts(replacement: &str) -> Result<Vec<Part>> {
+    let bad = || {
+        Error::bad_input("the replacement has an escape that Python refuses or that is not offered").found(replacement)
+    };
+    let mut parts = Vec::new();
+    let mut rest = replacement;
+    while let Some(at) = rest.find('\\') {
+        parts.push(Part::Text(rest[..at].to_owned()));
+        let after = &rest[at + 1..];
+        let c = after.chars().next().ok_or_else(bad)?;
+        let mut length = c.len_utf8();
+        parts.push(match c {
+            'g' => {
+                let (name, _) = after.strip_prefix("g<").and_then(|name| name.split_once('>')).ok_or_else(bad)?;
+                length = name.len() + 3;
+                name.parse().map_or_else(|_| Part::Named(name.to_owned()), Part::Group)
+            }
+            '1'..='9' => {
+                length = 1 + usize::from(after[1..].starts_with(|c: char| c.is_ascii_digit()));
+                if after[length..].starts_with(|c: char| c.is_ascii_digit()) {
+                    return Err(bad());
+                }
+                Part::Group(after[..length].parse().map_err(|_| bad())?)
+            }
+            'n' => Part::Text("\n".to_owned()),
+            't' => Part::Text("\t".to_owned()),
+            'r' => Part::Text("\r".to_owned()),
+            'f' => Part::Text("\u{c}".to_owned()),
+            'v' => Part::Text("\u{b}".to_owned()),
+            'a' => Part::Text("\u{7}".to_owned()),
+            'b' => Part::Text("\u{8}".to_owned()),
+            '\\' => Part::Text("\\".to_owned()),
+            c if c.is_ascii_alphanumeric() => return Err(bad()),
+            c => Part::Text(format!("\\{c}")),
+        });
+        rest = &after[length..];
+    }
+    parts.push(Part::Text(rest.to_owned()));
+    Ok(parts)
 }
 
 /// Implements Python's `re.escape` for this engine.

@@ -110,6 +110,28 @@ pub fn choice(choices: &[Value], number: i64) -> Option<&Value> {
     choices.get(usize::try_from(if number < 0 { number + length } else { number }).ok()?)
 }
 
+/// Refuses the number of a choice below zero, alone or in a list. Python would count it from the end, and the hub's data sets
+/// have -1 in every row of a split without labels.
+///
+/// # Errors
+/// When there is one.
+pub(crate) fn check_label(choices: Option<&[Value]>, answer: &Value) -> Result<()> {
+    let Some(choices) = choices else { return Ok(()) };
+    let answers = answer.as_list().unwrap_or(std::slice::from_ref(answer));
+    match answers.iter().find_map(|answer| answer.as_int().filter(|number| *number < 0)) {
+        Some(number) => Err(without_label(&format!("0 to {}", choices.len().saturating_sub(1)), number)),
+        None => Ok(()),
+    }
+}
+
+/// The error for a row that has no label.
+pub(crate) fn without_label(expected: &str, found: impl std::fmt::Display) -> Error {
+    Error::bad_input("the row has no label")
+        .expected(expected)
+        .found(found)
+        .hint("this is a split without labels, like the hub's test splits: take validation")
+}
+
 /// Joins the messages to one text.
 pub fn plain(messages: &[Message]) -> String {
     messages.iter().flat_map(|one| [one.content.as_str(), one.delimiter.as_str()]).collect()

@@ -5,8 +5,12 @@ use ghostlab_core::files::rows::describe;
 use ghostlab_core::tasks::python::strip;
 use serde_json::json;
 
+use crate::prompt::without_label;
 use crate::value::Value;
 use crate::yaml::{Node, wrong};
+
+/// Columns that hold the right answer.
+const LABELS: [&str; 3] = ["answer", "answerKey", "label"];
 
 /// A row of a data set.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,6 +95,10 @@ impl Row {
 
     /// Creates the error for a field with an invalid value.
     pub(crate) fn wrong(&self, path: &str, expected: &str, found: &Value) -> Error {
+        let is_unlabelled = matches!(found, Value::Int(-1)) || found.as_text() == Some("");
+        if is_unlabelled && LABELS.contains(&path) {
+            return without_label(expected, describe(&json!(found))).at(format!("{}, field `{path}`", self.place));
+        }
         Error::bad_input(format!("the field `{path}` is not as expected"))
             .at(&self.place)
             .expected(expected)

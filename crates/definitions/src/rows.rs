@@ -2,26 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::gzip;
+use ghostlab_core::files::json_rows::JsonRows;
 use ghostlab_core::files::limit::{MAX_ROWS, TextLimit};
-use ghostlab_core::files::rows::{JsonLines, RowFiles, RowForm, bad, describe};
+use ghostlab_core::files::rows::{RowFiles, RowForm, describe};
 use ghostlab_core::tasks::split_files;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::activity;
-use crate::bounds::{check_lines, check_row};
+use crate::bounds::{check_row, check_row_bytes};
 use crate::definition::{Data, Definition};
 use crate::parquet;
 use crate::row::Row;
+use crate::tabular;
 use crate::value::Value;
 
-const FILES: RowFiles =
-    RowFiles { noun: "task", text: false, expected: "one JSON object per line, or one list of objects", hint: None };
+const FILES: RowFiles = RowFiles {
+    noun: "task",
+    endings: &[(".csv", RowForm::Csv), (".txt", RowForm::Text)],
+    expected: "one JSON object per line, or one list of objects",
+};
 
 /// Where rows come from.
 pub trait Rows {
@@ -97,14 +102,19 @@ impl Rows for FileRows {
         for file in files {
             rows.extend(table(file, data.columns())?);
         }
+        if files.len() > 1 && files.iter().all(|file| is_json(file)) {
+            tabular::unify_numbers(&mut rows);
+        }
         Ok(rows)
     }
 }
 
 /// Reads the rows of one file in order.
 ///
-/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line (blank lines are skipped), or one list of
-///   objects. Without `columns`, a missing column of a row is `None`.
+/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line (blank lines are skipped), or one list of objects.
+///   Without `columns` one that a row lacks is `None` in it. A column with whole and broken numbers has broken ones only.
+/// - `.csv`: values between commas under a line of names; a column has one type, and an empty value is `None`.
+/// - `.txt`: each line is a row with the column `text`.
 /// - `.parquet`: one row per row of the table, all columns or only those named; lists and structs become lists and maps.
 ///
 /// # Errors
@@ -123,23 +133,18 @@ pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
             rows
         }
         RowForm::Json { zipped } => {
-            let mut bytes = Vec::new();
-            let read = match zipped {
-                true => gzip::reader(file, limit).read_to_end(&mut bytes),
-                false => BufReader::new(file).read_to_end(&mut bytes),
+            let mut rows = match zipped {
+                true => json_rows(gzip::reader(file, limit), path, true)?,
+                false => json_rows(BufReader::new(file), path, false)?,
             };
-            read.map_err(|error| {
-                let damage = if zipped { gzip::damage(path, limit, &error) } else { None };
-                damage.unwrap_or_else(|| Error::io("read", path, &error))
-            })?;
-            let mut rows =
-                if bytes.trim_ascii_start().starts_with(b"[") { list(&bytes, path)? } else { lines(&bytes, path)? };
             if columns.is_none() {
                 fill(&mut rows);
             }
+            tabular::unify_numbers(&mut rows);
             rows
         }
-        RowForm::Text => Vec::new(),
+        RowForm::Csv => tabular::csv_rows(file, path)?,
+        RowForm::Text => tabular::text_rows(file, path)?,
     };
     if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
 }
@@ -153,6 +158,7 @@ pub fn format(path: &Path) -> Result<&'static str> {
         RowForm::Json { zipped: false } => "json",
         RowForm::Json { zipped: true } => "json.gz",
         RowForm::Parquet => "parquet",
+        RowForm::Csv => "csv",
         RowForm::Text => "text",
     })
 }
@@ -170,28 +176,22 @@ fn row(value: Value, place: String) -> Result<Row> {
     }
 }
 
-fn lines(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
-    check_lines(bytes, path)?;
-    let mut lines = JsonLines::new(&FILES, bytes, (path, false));
+fn json_rows(reader: impl BufRead, path: &Path, zipped: bool) -> Result<Vec<Row>> {
+    let mut values = JsonRows::new(&FILES, reader, (path, zipped)).checked(check_row_bytes);
     let mut rows = Vec::new();
-    while let Some(value) = lines.next_value()? {
+    while let Some(value) = values.next_value()? {
         if rows.len() == MAX_ROWS {
             return Err(Error::bad_input("the task file has too many rows")
-                .at(lines.place())
+                .at(values.place())
                 .expected(format!("at most {MAX_ROWS}")));
         }
-        rows.push(row(value, lines.place())?);
+        rows.push(row(value, values.place())?);
     }
     Ok(rows)
 }
 
-/// Parses one list of objects, as some tools write it.
-fn list(bytes: &[u8], path: &Path) -> Result<Vec<Row>> {
-    let value: Value = FILES
-        .json(bytes, "text", |error| format!("line {}, column {}", error.line(), error.column()))
-        .map_err(|error| error.at(path.display()))?;
-    let Value::List(values) = value else { return Err(bad("the file is not a list of rows", path)) };
-    values.into_iter().zip(1..).map(|(value, number)| row(value, format!("{}, row {number}", path.display()))).collect()
+fn is_json(path: &Path) -> bool {
+    matches!(FILES.form(path), Ok(RowForm::Json { .. }))
 }
 
 /// Fills missing columns with `None`.

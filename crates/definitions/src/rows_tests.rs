@@ -54,7 +54,7 @@ fn what_is_no_row_is_refused_with_its_line() {
         ("{\"a\": 1", "not JSON"),
         ("1", "a JSON object"),
         ("\"a\"", "a string: \"a\""),
-        ("{\"a\": NaN}", "not JSON"),
+        ("{\"a\": NaN,}", "not JSON"),
         ("{\"a\": \"\\ud800\"}", "not JSON"),
     ] {
         let message = refused("x.jsonl", format!("{{}}\n{line}\n"));
@@ -63,7 +63,7 @@ fn what_is_no_row_is_refused_with_its_line() {
     assert!(refused("x.jsonl", b"{}\n{\"a\": \"\xff\"}").contains("offset 7"));
     assert!(refused("x.json", "[{}, 3]").contains("row 2"));
     assert!(refused("x.json", "[{},\n3").contains("line 2"));
-    assert!(refused("x.jsonl", "[".repeat(100_000)).contains("recursion"));
+    assert!(refused("x.jsonl", format!("{{\"a\": {}", "[".repeat(100_000))).contains("recursion"));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn empty_damaged_and_unknown_files_are_refused() {
         refused("x.jsonl.gz", &whole[..size]);
     }
     assert!(refused("x.jsonl.gz", "no gzip, but long enough").contains("damaged"));
-    assert!(refused("x.csv", "a\n1\n").contains(".parquet"));
+    assert!(refused("x.tsv", "a\n1\n").contains(".parquet"));
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(table(&folder.path().join("x.jsonl"), None).unwrap_err().exit_code(), 3);
     assert!(table(folder.path(), None).unwrap_err().to_string().contains("folder"));
@@ -97,4 +97,31 @@ fn missing_column_is_none_unless_columns_are_declared() {
     let repr = |columns| table(&path, columns).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>();
     assert_eq!(repr(None), ["{'a': 1, 'b': 2, 'c': None}", "{'a': None, 'b': 3, 'c': 4}"]);
     assert_eq!(repr(Some(vec!["a".to_owned()])), ["{'a': 1, 'b': 2}", "{'b': 3, 'c': 4}"]);
+}
+
+/// Expected texts: `datasets` 5.2 reads these files so.
+#[test]
+fn a_column_of_numbers_has_one_type() {
+    let shown = |name: &str, text: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        table(&path, None).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>()
+    };
+    for (name, text, expected) in [
+        ("a.jsonl", "{\"n\": 18}\n{\"n\": 2.5}\n", ["{'n': 18.0}", "{'n': 2.5}"]),
+        ("a.jsonl", "{\"n\": [1, 2.5]}\n{\"n\": [3]}\n", ["{'n': [1.0, 2.5]}", "{'n': [3.0]}"]),
+        ("a.jsonl", "{\"n\": {\"x\": 1}}\n{\"n\": {\"x\": NaN}}\n", ["{'n': {'x': 1.0}}", "{'n': {'x': nan}}"]),
+        (
+            "a.jsonl",
+            "{\"n\": 18, \"f\": 1.5}\n{\"n\": 2, \"f\": null}\n",
+            ["{'n': 18, 'f': 1.5}", "{'n': 2, 'f': None}"],
+        ),
+        ("a.csv", "a,b\n\"x, y\",1\nz,2\n", ["{'a': 'x, y', 'b': 1}", "{'a': 'z', 'b': 2}"]),
+        ("a.csv", "a,b\n1,\n2.50,True\n", ["{'a': 1.0, 'b': None}", "{'a': 2.5, 'b': True}"]),
+        ("a.csv", "\u{feff}a,b\r\n,01\r\n3,-7\r\n", ["{'a': None, 'b': 1}", "{'a': 3.0, 'b': -7}"]),
+        ("a.txt", "one\r\n\n", ["{'text': 'one'}", "{'text': ''}"]),
+    ] {
+        assert_eq!(shown(name, text), expected, "{text}");
+    }
 }

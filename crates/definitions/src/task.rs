@@ -10,7 +10,7 @@ use crate::chat::ChatTemplate;
 use crate::definition::Definition;
 use crate::document::Columns;
 use crate::metric::{Kind, Output};
-use crate::prompt::{Message, Pool, Role, Turn, choice, delimited, ends_blank, in_one_turn, plain};
+use crate::prompt::{Message, Pool, Role, Turn, check_label, choice, delimited, ends_blank, in_one_turn, plain};
 use crate::row::Row;
 use crate::rows::{Rows, kept, prepared};
 use crate::value::Value;
@@ -155,6 +155,7 @@ impl Task {
         if let Some(field) = &definition.choices {
             let choices = columns.choices(field, first).map_err(place)?;
             several_contexts = text.as_int().is_some();
+            check_label(Some(choices.as_slice()), &target).map_err(place)?;
             if let Some(number) = target.as_int().filter(|number| choice(&choices, *number).is_none()) {
                 let bad = Error::bad_input("the answer is the number of no choice");
                 return Err(place(bad.expected(format!("0 to {}", choices.len() - 1)).found(number)));
@@ -204,6 +205,9 @@ impl Task {
             let document = &self.documents[at];
             let made = || -> Result<Vec<Ask>> {
                 let choices = of.choices.as_ref().map(|field| self.columns.choices(field, document)).transpose()?;
+                if choices.is_some() {
+                    check_label(choices.as_deref(), &self.gold(document)?)?;
+                }
                 let contexts = self.contexts(document, &examples?, choices.as_deref(), setting)?;
                 self.asks(document, contexts, choices.as_deref(), setting.chat.is_some())
             };
@@ -360,8 +364,10 @@ impl Task {
         let mut text = self.columns.text(&of.text, example)?;
         let mut choices = of.choices.as_ref().map(|field| self.columns.choices(field, example)).transpose()?;
         let answer = self.columns.target(&of.target, example)?;
+        check_label(choices.as_deref(), &answer).map_err(|error| error.at("an example"))?;
         let prefix = of.prefix.as_ref().map(|field| Columns::plain(field, example)).transpose()?;
         if self.several_contexts {
+            check_label(choices.as_deref(), &text).map_err(|error| error.at("an example"))?;
             let number = text.as_int().unwrap_or(i64::MAX);
             let found = choices.as_deref().and_then(|choices| choice(choices, number)).cloned();
             text = found.ok_or_else(|| {

@@ -5,16 +5,16 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::tasks::python::{capitalize, strip};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
 
 use crate::bounds::{check_operators, next_tag};
-use crate::exchange::{MAX_BYTES, begin, jinja, printed, python};
+use crate::exchange::{MAX_BYTES, begin, printed, python, text, variables};
+use crate::jinja::extend;
+use crate::jinja::rewrite::rewritten;
 use crate::method::{self, METHODS};
-use crate::pattern::Pattern;
-use crate::value::Value;
+use crate::value::{JsonStyle, Value};
 use crate::yaml::Place;
 
 /// Steps that one rendering may take: a template that loops comes to an end.
@@ -24,7 +24,7 @@ const MIN_FUEL: u64 = 100_000;
 /// Bound on the growth of a text: each assignment may double the one before it.
 const MAX_GROWTH: f64 = 100_000.0;
 
-/// Refuses assignments that make a text of texts of texts, and macros, which no definition has.
+/// Refuses assignments that make a text of texts of texts, and other templates.
 fn bounded(source: &str) -> Result<()> {
     let mut growth = 1.0;
     let mut rest = source;
@@ -35,9 +35,9 @@ fn bounded(source: &str) -> Result<()> {
         let word = tag.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("");
         let joined = |text: &str, marks: &[char]| 1.0 + text.matches(marks).count() as f64;
         match word {
-            "macro" | "call" | "include" | "import" | "from" | "extends" | "block" => {
+            "include" | "import" | "from" | "extends" | "block" => {
                 return Err(Error::bad_input(format!("a template has `{word}`, which is not offered"))
-                    .expected("if, for and set")
+                    .expected("if, for, set, with, macro, call and filter")
                     .found(tag.trim().to_owned()));
             }
             "set" | "with" if tag.contains('=') => growth *= joined(tag, &['~', '+']),
@@ -83,8 +83,14 @@ impl Template {
             if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
                 environment.set_syntax(syntax);
             }
-            // State that outlives one iteration of a loop could grow with each.
-            environment.remove_global("namespace");
+            environment.add_filter("tojson", |value: Jinja, indent: Option<usize>, kwargs: Kwargs| {
+                let indent = indent.or(kwargs.get("indent")?);
+                kwargs.assert_all_used()?;
+                let style = JsonStyle { indent, ascii: true, sorted: true, ..JsonStyle::default() };
+                let json = python(&value)?.json_in(&style);
+                let json = json.replace('<', "\\u003c").replace('>', "\\u003e");
+                Ok::<_, JinjaError>(json.replace('&', "\\u0026").replace('\'', "\\u0027"))
+            });
             environment
         });
         bounded(source).and_then(|()| check_operators(source)).map_err(|error| error.at(place))?;
@@ -105,7 +111,7 @@ impl Template {
     pub fn render(&self, document: &Value) -> Result<String> {
         let template = self.environment.get_template("it").map_err(|error| explained(&error).at(&self.place))?;
         begin();
-        template.render(jinja(document)).map_err(|error| {
+        template.render(variables(document)).map_err(|error| {
             let Value::Map(pairs) = document else { return explained(&error).at(&self.place) };
             let columns: Vec<&str> = pairs.iter().filter_map(|(name, _)| name.as_text()).collect();
             let named: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
@@ -132,62 +138,17 @@ pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_formatter(|out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Jinja| {
-        if let Some(text) = value.as_str() {
-            printed(text.len())?;
-            out.write_str(text)?;
-        } else if !value.is_undefined() {
-            let text = python(value)?.text();
+    environment.set_formatter(|out: &mut Output<'_>, _: &mut State<'_, '_>, value: &Jinja| {
+        // Only the missing `else` of an expression is undefined here: minijinja refuses all other undefined values.
+        if !value.is_undefined() {
+            let text = text(value)?;
             printed(text.len())?;
             out.write_str(&text)?;
-        } else if state.env().undefined_behavior() == UndefinedBehavior::Strict {
-            return Err(JinjaError::from(ErrorKind::UndefinedError));
         }
         Ok(())
     });
     environment.set_unknown_method_callback(method::call);
-    environment.add_filter("string", |value: Jinja| Ok::<_, JinjaError>(python(&value)?.text()));
-    environment.add_filter("trim", |value: Jinja, set: Option<String>| {
-        let text = python(&value)?.text();
-        Ok::<_, JinjaError>(match set {
-            Some(set) => text.trim_matches(|c| set.contains(c)).to_owned(),
-            None => strip(&text).to_owned(),
-        })
-    });
-    environment.add_filter("capitalize", |text: String| capitalize(&text));
-    environment.add_filter("int", |value: Jinja, other: Option<i64>| {
-        let other = other.unwrap_or(0);
-        Ok::<_, JinjaError>(match python(&value)? {
-            Value::Float(number) => number as i64,
-            Value::Text(text) => {
-                let text = strip(&text);
-                text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as i64)).unwrap_or(other)
-            }
-            value => value.as_int().unwrap_or(other),
-        })
-    });
-    environment.add_filter("join", |items: Jinja, by: Option<String>| {
-        let by = by.unwrap_or_default();
-        let text = |item: Jinja| {
-            let text = python(&item)?.text();
-            printed(text.len() + by.len()).map(|()| text)
-        };
-        let items = items.try_iter()?.map(text).collect::<Result<Vec<_>, JinjaError>>()?;
-        Ok::<_, JinjaError>(items.join(&by))
-    });
-    environment.add_filter("regex_replace", |text: String, pattern: String, by: String| {
-        if by.is_empty() {
-            let removed = Pattern::new(&pattern).and_then(|pattern| pattern.removed(&text));
-            return removed.map_err(|error| JinjaError::new(ErrorKind::InvalidOperation, error.one_line()));
-        }
-        Err(JinjaError::new(ErrorKind::InvalidOperation, "`regex_replace` is offered with an empty replacement only"))
-    });
-    environment.add_filter("tojson", |value: Jinja, options: Kwargs| {
-        let indent = options.get::<Option<usize>>("indent")?;
-        let _: Option<bool> = options.get("ensure_ascii")?;
-        options.assert_all_used()?;
-        Ok::<_, JinjaError>(python(&value)?.json(indent))
-    });
+    extend(&mut environment);
     environment
 }
 
@@ -201,7 +162,7 @@ pub(crate) fn compiled(
     let steps = (MAX_BYTES / source.len().max(1)) as u64;
     environment.set_fuel(Some(steps.clamp(MIN_FUEL, FUEL)));
     // Jinja reads every end of a line as a newline.
-    environment.add_template_owned("it", source.replace("\r\n", "\n").replace('\r', "\n"))?;
+    environment.add_template_owned("it", rewritten(&source.replace("\r\n", "\n").replace('\r', "\n"))?)?;
     Ok(environment)
 }
 
@@ -361,6 +322,6 @@ mod tests {
             error("{% set x = 'a' * 9000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}").contains("MB of text")
         );
         assert!(error("{{ (['a' * 9000000] * 9000) | join('-') }}").contains("MB of text"));
-        assert!(error("{% macro m() %}{% endmacro %}").contains("macro"));
+        assert!(error("{% include 'other' %}").contains("include"));
     }
 }

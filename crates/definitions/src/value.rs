@@ -5,10 +5,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
 use fancy_regex::Regex;
+use ghostlab_core::files::json_rows::NOT_FINITE;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
 use crate::keys::{Key, KeyIndex};
+use crate::python_object::PythonObject;
 
 /// A value of JSON, YAML or Python's literals. Maps keep their order.
 #[derive(Debug, Clone)]
@@ -27,6 +29,8 @@ pub enum Value {
     List(Vec<Value>),
     /// A map; no key stands twice.
     Map(Vec<(Value, Value)>),
+    /// A date, a decimal or bytes, which only parquet has.
+    Object(Box<PythonObject>),
 }
 
 impl Value {
@@ -80,7 +84,11 @@ impl Value {
 
     /// Formats as Python's `str()`.
     pub fn text(&self) -> String {
-        if let Self::Text(text) = self { text.clone() } else { self.repr() }
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Object(object) => object.text().map_or_else(|| self.repr(), str::to_owned),
+            other => other.repr(),
+        }
     }
 
     /// Formats as Python's `repr()`.
@@ -98,20 +106,26 @@ impl Value {
                 let pairs = pairs.iter().map(|(key, value)| format!("{}: {}", key.repr(), value.repr()));
                 format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
             }
+            Self::Object(object) => object.repr().map_or_else(|| format!("<{}>", object.class()), str::to_owned),
         }
+    }
+
+    /// Whether it was read. Bytes are not.
+    fn is_read(&self) -> bool {
+        !matches!(self, Self::Object(object) if object.text().is_none())
     }
 
     /// Formats as Python's `json.dumps(value, ensure_ascii=False)`, over several lines with an indent.
     pub fn json(&self, indent: Option<usize>) -> String {
-        self.json_at(indent, 0)
+        self.json_in(&JsonStyle { indent, ..JsonStyle::default() })
     }
 
-    fn json_at(&self, indent: Option<usize>, depth: usize) -> String {
-        let line = |depth: usize| indent.map_or_else(String::new, |indent| format!("\n{}", " ".repeat(indent * depth)));
-        let around = |open: char, items: Vec<String>, close: char| {
-            let comma = format!("{}{}", if indent.is_some() { "," } else { ", " }, line(depth + 1));
-            format!("{open}{}{}{}{close}", line(depth + 1), items.join(&comma), line(depth))
-        };
+    /// Returns what Python's `json.dumps` gives.
+    pub(crate) fn json_in(&self, style: &JsonStyle) -> String {
+        self.json_at(style, 0)
+    }
+
+    fn json_at(&self, style: &JsonStyle, depth: usize) -> String {
         match self {
             Self::None => "null".to_owned(),
             Self::Bool(truth) => truth.to_string(),
@@ -120,19 +134,78 @@ impl Value {
                 format!("{}Infinity", if *number > 0.0 { "" } else { "-" })
             }
             Self::Int(_) | Self::Float(_) => self.repr(),
-            // serde_json escapes as Python does but for DEL, which neither escapes.
-            Self::Text(text) => serde_json::Value::from(text.as_str()).to_string(),
+            Self::Text(text) => style.quoted(text),
+            // The harness writes `str()` of what JSON does not have.
+            Self::Object(_) => style.quoted(&self.text()),
             Self::List(items) if items.is_empty() => "[]".to_owned(),
             Self::Map(pairs) if pairs.is_empty() => "{}".to_owned(),
-            Self::List(items) => around('[', items.iter().map(|item| item.json_at(indent, depth + 1)).collect(), ']'),
+            Self::List(items) => {
+                let items: Vec<String> = items.iter().map(|item| item.json_at(style, depth + 1)).collect();
+                style.enclosed(['[', ']'], &items, depth)
+            }
             Self::Map(pairs) => {
-                let pair = |(key, value): &(Self, Self)| {
-                    let key = if key.as_text().is_some() { key.text() } else { key.json(None) };
-                    format!("{}: {}", serde_json::Value::from(key), value.json_at(indent, depth + 1))
-                };
-                around('{', pairs.iter().map(pair).collect(), '}')
+                let mut pairs: Vec<(String, &Self)> = pairs
+                    .iter()
+                    .filter(|(_, value)| value.is_read())
+                    .map(|(key, value)| (key.as_text().map_or_else(|| key.json(None), str::to_owned), value))
+                    .collect();
+                if style.sorted {
+                    pairs.sort_by(|(one, _), (other, _)| one.cmp(other));
+                }
+                let colon = style.separators.as_ref().map_or(": ", |(_, colon)| colon);
+                let pairs: Vec<String> = pairs
+                    .iter()
+                    .map(|(key, value)| format!("{}{colon}{}", style.quoted(key), value.json_at(style, depth + 1)))
+                    .collect();
+                style.enclosed(['{', '}'], &pairs, depth)
             }
         }
+    }
+}
+
+/// Arguments of Python's `json.dumps`.
+#[derive(Debug, Default)]
+pub(crate) struct JsonStyle {
+    pub(crate) indent: Option<usize>,
+    /// Whether letters beyond ASCII are escaped.
+    pub(crate) ascii: bool,
+    /// Whether keys are sorted.
+    pub(crate) sorted: bool,
+    /// Texts between items and behind keys.
+    pub(crate) separators: Option<(String, String)>,
+}
+
+impl JsonStyle {
+    fn quoted(&self, text: &str) -> String {
+        // serde_json escapes as Python does but for DEL, which neither escapes unless all is to be ASCII.
+        let quoted = serde_json::Value::from(text).to_string();
+        if !self.ascii {
+            return quoted;
+        }
+        let mut ascii = String::with_capacity(quoted.len());
+        for c in quoted.chars() {
+            if matches!(c, ' '..='~') {
+                ascii.push(c);
+            } else {
+                let mut units = [0; 2];
+                c.encode_utf16(&mut units).iter().for_each(|unit| ascii.push_str(&format!("\\u{unit:04x}")));
+            }
+        }
+        ascii
+    }
+
+    fn line(&self, depth: usize) -> String {
+        self.indent.map_or_else(String::new, |indent| format!("\n{}", " ".repeat(indent * depth)))
+    }
+
+    fn enclosed(&self, [open, close]: [char; 2], items: &[String], depth: usize) -> String {
+        let comma = match &self.separators {
+            Some((comma, _)) => comma,
+            None if self.indent.is_some() => ",",
+            None => ", ",
+        };
+        let items = items.join(&format!("{comma}{}", self.line(depth + 1)));
+        format!("{open}{}{items}{}{close}", self.line(depth + 1), self.line(depth))
     }
 }
 
@@ -149,6 +222,7 @@ impl PartialEq for Value {
             (Self::None, Self::None) => true,
             (Self::Text(a), Self::Text(b)) => a == b,
             (Self::List(a), Self::List(b)) => a == b,
+            (Self::Object(a), Self::Object(b)) => a == b,
             (Self::Map(a), Self::Map(b)) => {
                 a.len() == b.len() && {
                     let index = KeyIndex::of(b);
@@ -184,7 +258,11 @@ impl Serialize for Value {
             Self::Float(number) => serializer.serialize_f64(*number),
             Self::Text(text) => serializer.serialize_str(text),
             Self::List(items) => serializer.collect_seq(items),
-            Self::Map(pairs) => serializer.collect_map(pairs.iter().map(|(key, value)| (key.text(), value))),
+            Self::Object(_) => serializer.serialize_str(&self.text()),
+            Self::Map(pairs) => {
+                let pairs = pairs.iter().filter(|(_, value)| value.is_read());
+                serializer.collect_map(pairs.map(|(key, value)| (key.text(), value)))
+            }
         }
     }
 }
@@ -226,6 +304,9 @@ impl<'de> Deserialize<'de> for Value {
                 let mut map = Vec::new();
                 let mut index = KeyIndex::default();
                 while let Some((key, value)) = pairs.next_entry::<String, Value>()? {
+                    if key == NOT_FINITE {
+                        return Ok(value.as_text().and_then(|name| name.parse().ok()).map_or(value, Value::Float));
+                    }
                     index.set(&mut map, Value::Text(key), value);
                 }
                 Ok(Value::Map(map))

@@ -51,14 +51,15 @@ pub fn judged<'a>(
     claims.into_iter().map(judge).collect()
 }
 
-/// Whether our numbers of a claim's artifacts are of one of the paper's backbones, or there are none yet.
+/// Whether our numbers of a claim's artifacts are of one of the paper's backbones, or one side has no numbers.
 fn shares_backbone(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> bool {
     let backbones = |side: &Artifacts| -> BTreeSet<String> {
         let artifacts = claim.artifacts.iter().filter_map(|name| side.get(*name));
         artifacts.flat_map(|of| &of.records).map(|record| record.condition.backbone.clone()).collect()
     };
     let own = backbones(ours);
-    own.is_empty() || !own.is_disjoint(&backbones(paper))
+    let theirs = backbones(paper);
+    own.is_empty() || theirs.is_empty() || !own.is_disjoint(&theirs)
 }
 
 /// The sentences counted by verdict; then one line for each claim, `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6, all needed: FAILS`; below

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 
 use super::defined::{self, TokensTarget};
 use super::{Prompts, TaskTokens, Text, read_windows, store_windows};
-use crate::corpus::{self, Shards, Tokenizer, Windows};
+use crate::corpus::{self, Rule, Shards, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 use crate::files::parts;
@@ -66,6 +66,10 @@ pub(crate) fn tokenise_missing(
         try_definitions(given, backbone, wanted)?;
     }
     let sources = Sources::read(given, missing.iter().flat_map(|(_, wanted)| wanted))?;
+    let wanted = missing.iter().flat_map(|(_, wanted)| wanted);
+    for text in sources.notes_of_single_rows(given, wanted)? {
+        reporter.event(Event::Note { text });
+    }
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
     reporter.event(Event::Note { text: format!("tokenising {count} texts and tasks") });
     for (backbone, wanted) in missing {
@@ -73,7 +77,10 @@ pub(crate) fn tokenise_missing(
         wanted.par_iter().try_for_each(|&(key, what)| {
             progress::check_stop(stop)?;
             let to = TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
-            tokenise(to, what, &sources)
+            if let Some(text) = tokenise(to, what, &sources)? {
+                reporter.event(Event::Note { text });
+            }
+            Ok(())
         })?;
     }
     Ok(())
@@ -130,7 +137,7 @@ fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -
     let sources = Sources::read(given, wanted.iter())?;
     let tokenizer = tokenizer(given, backbone)?;
     let to = |key| TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
-    wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources))
+    wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources).map(drop))
 }
 
 /// Tries the definitions that a backbone is asked by, before any of their rows is read.
@@ -227,6 +234,31 @@ impl Sources {
         }
         Ok(sources)
     }
+
+    /// Notes that a rule had no rows to join: published perplexities of WikiText-2 are of joined rows.
+    fn notes_of_single_rows<'a>(
+        &self,
+        given: Given<'_>,
+        wanted: impl Iterator<Item = &'a WantedTokens<'a>>,
+    ) -> Result<Vec<String>> {
+        let mut notes = Vec::new();
+        for (_, what) in wanted {
+            let What::Evaluation(Subject::Windows(text)) = what else { continue };
+            let entry = &given.grid.corpora[&text.corpus];
+            let rule: Rule = entry.rule.parse()?;
+            let is_single = self.rows.get(&text.corpus).is_some_and(|rows| rows.len() == 1);
+            let note = format!(
+                "corpus `{}` is one row, so that `{}` joins nothing; for the published form of WikiText-2 write each row as a \
+                 line of a .jsonl: {{\"text\": \"…\"}}",
+                text.corpus,
+                rule.name()
+            );
+            if is_single && rule.joins_rows() && !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        Ok(notes)
+    }
 }
 
 /// Returns the task name of a definition, which may equal a built-in task's.
@@ -246,7 +278,8 @@ fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task>
     })
 }
 
-fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<()> {
+/// Tokenises one text or task. Returns what is to be said of it.
+fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<Option<String>> {
     let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();
     let seconds = || started.elapsed().as_secs_f64();
@@ -277,12 +310,33 @@ fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<(
         What::Evaluation(Subject::Windows(text)) => windows(&text.corpus, text.length, None)?,
         What::Evaluation(Subject::Task(used)) => {
             let task = &sources.tasks[&used.to_string()];
-            return defined::store_known(to, used, task, seconds);
+            return defined::store_known(to, used, task, seconds).map(|()| None);
         }
         What::Evaluation(Subject::Defined(used)) => {
             let task = &sources.tasks[&defined_as(used)];
-            return defined::store(to, used, task, seconds);
+            return defined::store(to, used, task, seconds).map(|()| None);
         }
     };
-    store_windows(store, key, &windows, seconds())
+    store_windows(store, key, &windows, seconds())?;
+    Ok(match what {
+        What::Calibration(calibration)
+            if given.grid.corpora[&calibration.corpus].rule.parse::<Rule>()?.joins_rows() =>
+        {
+            note_of_overlap(calibration, &windows)
+        }
+        What::Calibration(_) | What::Evaluation(_) => None,
+    })
+}
+
+/// Notes that a calibration draws more tokens than its text has.
+fn note_of_overlap(calibration: &Calibration, windows: &Windows) -> Option<String> {
+    let Calibration { corpus, sequences, length, .. } = calibration;
+    let drawn = sequences.saturating_mul(*length);
+    let fold = drawn.checked_div(windows.corpus_tokens)?;
+    (fold > 1).then(|| {
+        format!(
+            "a calibration draws {drawn} tokens of the {} that corpus `{corpus}` has: its windows overlap {fold}-fold",
+            windows.corpus_tokens
+        )
+    })
 }

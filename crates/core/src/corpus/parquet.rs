@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use polars::prelude::{DataFrame, DataType};
+use polars::prelude::{ArrowSchema, DataFrame, DataType, PlSmallStr};
 
 use crate::error::Result;
 use crate::files::limit::{HeldRows, TextLimit};
@@ -20,11 +20,12 @@ pub(super) fn read_parquet(
     limit: TextLimit,
     pick: impl Fn(&[&str]) -> Result<String>,
 ) -> Result<Vec<String>> {
-    let choose = |names: &[&str]| {
-        let name = pick(names).map_err(|error| error.at(path.display()))?;
+    let choose = |schema: &ArrowSchema| {
+        let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
+        let name = pick(&names).map_err(|error| error.at(path.display()))?;
         Ok(vec![name])
     };
-    parquet::read(file, path, limit, choose, |frame| texts(frame, path, limit))
+    parquet::read(file, path, limit, choose, |frame, _| texts(frame, path, limit))
 }
 
 /// Extracts the texts of the only column.

@@ -35,6 +35,11 @@ impl Rule {
         self == Self::C4
     }
 
+    /// Whether the rows of a text are joined into one.
+    pub fn joins_rows(self) -> bool {
+        matches!(self, Self::Wikitext2 | Self::Ptb)
+    }
+
     /// Returns the number of perplexity windows for a text of `corpus_tokens` tokens, without a limit.
     pub fn windows(self, corpus_tokens: usize, length: usize) -> usize {
         match self {

@@ -9,36 +9,57 @@ use serde_json::{Map, Value};
 use super::parquet::read_parquet;
 use crate::error::{self, Error, Result};
 use crate::files::gzip;
+use crate::files::json_rows::JsonRows;
 use crate::files::limit::{HeldRows, TextLimit};
-use crate::files::rows::{JsonLines, RowFiles, RowForm, bad, describe, not_utf8};
+use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, bad, describe, not_utf8};
 
 /// The columns looked for, in this order, when none is named: C4's and WikiText's, then PTB's.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
 
 const FILES: RowFiles = RowFiles {
     noun: "corpus",
-    text: true,
-    expected: "one JSON object per line",
-    hint: Some("a JSON document over several lines is not read: write each row on a line of its own"),
+    endings: &[(".txt", RowForm::Text)],
+    expected: "one JSON object per line, or one list of objects",
 };
 
-/// Returns the name of the format that a corpus file is read as, which its bytes alone do not determine.
+/// The name of the format that a corpus file is read as: its bytes alone do not say it. A text whose line ends are changed has
+/// a name of its own, because a text with the same bytes was once read unchanged.
 ///
 /// # Errors
 /// A name whose ending is none of those that [`read_rows`] knows.
 pub fn format(path: &Path) -> Result<&'static str> {
     Ok(match FILES.form(path)? {
-        RowForm::Text => "text",
+        RowForm::Text if is_changed(path) => "text, line ends as \\n",
+        RowForm::Text | RowForm::Csv => "text",
         RowForm::Json { zipped: false } => "jsonl",
         RowForm::Json { zipped: true } => "jsonl.gz",
         RowForm::Parquet => "parquet",
     })
 }
 
-/// Reads the rows of a corpus file byte for byte: without trimming, and with empty rows.
+/// Whether [`plain_text`] changes anything. A file that cannot be read is refused where its rows are asked for.
+fn is_changed(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let mut reader = BufReader::new(file);
+    let mut is_start = true;
+    loop {
+        let Ok(available) = reader.fill_buf() else { return false };
+        if available.is_empty() {
+            return false;
+        }
+        if available.contains(&b'\r') || is_start && available.starts_with(BYTE_ORDER_MARK) {
+            return true;
+        }
+        is_start = false;
+        let read = available.len();
+        reader.consume(read);
+    }
+}
+
+/// The rows of a corpus file: no trimming, and an empty row is a row.
 ///
-/// - `.txt`: the whole file is one row (it has no columns).
-/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line; blank lines are skipped.
+/// - `.txt`: the whole file is one row (it has no columns). Line ends of Windows become `\n`, as Python reads them.
+/// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line, or one list of objects; blank lines are skipped.
 /// - `.parquet`: one row per row of the table.
 ///
 /// `column` names the field of text; `None` takes `text`, or else `sentence`.
@@ -84,7 +105,7 @@ fn rows_within(path: &Path, column: Option<&str>, limit: TextLimit) -> Result<Ro
     let (file, form) = FILES.open(path, limit)?;
     let all = |rows: Vec<String>| -> Rows<'static> { Box::new(rows.into_iter().map(Ok)) };
     Ok(match form {
-        RowForm::Text => all(read_text(file, path, column)?),
+        RowForm::Text | RowForm::Csv => all(read_text(file, path, column)?),
         RowForm::Json { zipped: false } => read_json(BufReader::new(file), (path, false), column),
         RowForm::Json { zipped: true } => read_json(gzip::reader(file, limit), (path, true), column),
         RowForm::Parquet => all(read_parquet(file, path, limit, |names| pick(column, names.iter().copied()))?),
@@ -104,11 +125,17 @@ fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<St
         let line = 1 + error.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count();
         not_utf8(offset, "file").at(format!("{}:{line}", path.display()))
     })?;
-    Ok(vec![text])
+    Ok(vec![plain_text(text)])
+}
+
+/// A text as Python reads it: every line end is `\n`, and a mark at the start is none of the text.
+fn plain_text(text: String) -> String {
+    let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+    if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text }
 }
 
 fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<&str>) -> Rows<'static> {
-    let mut lines = JsonLines::new(&FILES, lines, file);
+    let mut lines = JsonRows::new(&FILES, lines, file);
     let mut column = column.map(str::to_owned);
     Box::new(std::iter::from_fn(move || {
         let row = match lines.next_row() {
@@ -206,7 +233,7 @@ mod tests {
 
     #[test]
     fn rows_are_kept_byte_for_byte_in_every_format() {
-        let text = "a\r\n\n b \n";
+        let text = "a\n\n b \n";
         assert_eq!(read("a.txt", text, None).unwrap(), [text]);
         for name in ["a.jsonl", "a.json", "A.JSONL"] {
             assert_eq!(read(name, lines("text"), None).unwrap(), ROWS);
@@ -220,6 +247,24 @@ mod tests {
             let bytes = parquet(vec![Column::new("id".into(), [1, 2, 3, 4]), Column::new(column.into(), ROWS)]);
             assert_eq!(read("a.parquet", bytes, asked).unwrap(), ROWS);
         }
+    }
+
+    /// A mark of an editor, a list, numbers that JSON does not have, line ends of Windows.
+    #[test]
+    fn rows_of_other_tools_are_the_same_texts() {
+        let list = "\u{feff}\n [{\"text\": \"a, ]\\\"\", \"n\": [1, {}]} ,\n{\"text\": \"b\"}]\n";
+        for (name, bytes) in [("a.json", list.as_bytes().to_vec()), ("a.json.gz", zip(list))] {
+            assert_eq!(read(name, bytes, None).unwrap(), ["a, ]\"", "b"], "{name}");
+        }
+        let lines = "\u{feff}{\"text\": \"NaN -Infinity\", \"n\": NaN}\r\n{\"n\": [-Infinity, -1], \"text\": \"b\"}";
+        assert_eq!(read("a.jsonl", lines, None).unwrap(), ["NaN -Infinity", "b"]);
+        assert_eq!(read("a.txt", "\u{feff}a\r\n\r\nb\rc\n", None).unwrap(), ["a\n\nb\nc\n"]);
+        assert_eq!(read("a.json", "[]", None).unwrap_err().exit_code(), 2);
+        let (_folder, path) = write("a.txt", b"a\r\n");
+        assert_ne!(format(&path).unwrap(), "text");
+        let (_folder, path) = write("b.txt", b"a\n");
+        assert_eq!(format(&path).unwrap(), "text");
+        assert!(refused("wiki.test.raw", "a", None).contains("name it .txt"));
     }
 
     #[test]
@@ -297,8 +342,11 @@ mod tests {
             let message = refused("a.jsonl", format!("{good}\n{line}\n"), None);
             assert!(message.contains("a.jsonl:3") && message.contains(words), "{message}");
         }
-        let message = refused("a.json", "[\n{\"text\": \"a\"}\n]\n", None);
-        assert!(message.contains("a.json:1") && message.contains("a line of its own"), "{message}");
+        let message = refused("a.json", "[\n{\"text\": \"a\"},\n3]\n", None);
+        assert!(message.contains("a.json, row 2") && message.contains("a number: 3"), "{message}");
+        assert!(refused("a.json", "[{\"text\": \"a\"}, {\"te", None).contains("cut short"));
+        assert!(refused("a.json", "[{\"text\": \"a\"}]\n{}", None).contains("follows the list"));
+        assert!(refused("a.jsonl", "{\"text\": NaN}", None).contains("the number NaN"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod disk;
 pub mod gguf;
 pub mod gguf_writer;
 pub mod gzip;
+pub mod json_rows;
 pub mod limit;
 pub mod name;
 pub mod number;

@@ -1,30 +1,33 @@
-//! Files of rows that other people wrote, texts of a corpus or documents of a task: what a file is read as, and JSON line
-//! by line.
+//! Files of rows, texts of a corpus or documents of a task: what a file is read as.
 
 use std::fs::File;
-use std::io::{BufRead, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::limit::TextLimit;
-use super::{gzip, regular};
+use super::{json_rows, regular};
 use crate::error::{Error, Result};
 
 /// Format of a file of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowForm {
-    /// All of it is one row.
+    /// All of it is one row of a corpus; each line is one of a task.
     Text,
+    /// Values between commas, under a line of names.
+    Csv,
     Json {
         zipped: bool,
     },
     Parquet,
 }
 
+/// Ending of a file name, and what such a file is read as.
+pub type Ending = (&'static str, RowForm);
+
 /// The endings of files that have columns.
-pub const TABLES: [(&str, RowForm); 5] = [
+pub const TABLES: [Ending; 5] = [
     (".jsonl", RowForm::Json { zipped: false }),
     (".json", RowForm::Json { zipped: false }),
     (".jsonl.gz", RowForm::Json { zipped: true }),
@@ -37,11 +40,10 @@ pub const TABLES: [(&str, RowForm); 5] = [
 pub struct RowFiles {
     /// `corpus`, `task`.
     pub noun: &'static str,
-    /// Whether a `.txt` is one of them.
-    pub text: bool,
-    /// Expected JSON type, and the hint if it differs.
+    /// Endings next to those of [`TABLES`].
+    pub endings: &'static [Ending],
+    /// What JSON has to be.
     pub expected: &'static str,
-    pub hint: Option<&'static str>,
 }
 
 impl RowFiles {
@@ -51,12 +53,14 @@ impl RowFiles {
     /// A name whose ending says nothing.
     pub fn form(&self, path: &Path) -> Result<RowForm> {
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        let endings = self.text.then_some((".txt", RowForm::Text)).into_iter().chain(TABLES);
-        endings.clone().find(|(ending, _)| name.ends_with(ending)).map(|(_, form)| form).ok_or_else(|| {
-            let endings: Vec<&str> = endings.map(|(ending, _)| ending).collect();
-            bad(format!("the {} file is of an unknown kind", self.noun), path)
+        let endings = self.endings.iter().chain(&TABLES);
+        endings.clone().find(|(ending, _)| name.ends_with(ending)).map(|(_, form)| *form).ok_or_else(|| {
+            let is_text = [".raw", ".tokens", ".text"].iter().any(|ending| name.ends_with(ending));
+            let endings: Vec<&str> = endings.map(|(ending, _)| *ending).collect();
+            let unknown = bad(format!("the {} file is of an unknown kind", self.noun), path)
                 .expected(format!("a name ending in {}", endings.join(", ")))
-                .found(name)
+                .found(&name);
+            if is_text && endings.contains(&".txt") { unknown.hint("name it .txt") } else { unknown }
         })
     }
 
@@ -80,7 +84,8 @@ impl RowFiles {
         bad(format!("the {} file is empty", self.noun), path).expected("at least one row")
     }
 
-    /// Parses the JSON in `part` of a file; `at` is its location for messages.
+    /// The JSON of a `part` of a file; `at` says where in it an error is. `NaN` and `Infinity`, which Python writes, are read
+    /// as an object with the key [`json_rows::NOT_FINITE`].
     ///
     /// # Errors
     /// Bytes that are not UTF-8, text that is not JSON.
@@ -92,16 +97,17 @@ impl RowFiles {
     ) -> Result<T> {
         let text = std::str::from_utf8(bytes.strip_suffix(b"\n").unwrap_or(bytes))
             .map_err(|error| not_utf8(error.valid_up_to(), part))?;
-        serde_json::from_str(text).map_err(|error| {
+        let read = serde_json::from_str(text);
+        let read = read.or_else(|error| match json_rows::with_finite_numbers(text) {
+            Some(finite) => serde_json::from_str(&finite).map_err(|_| error),
+            None => Err(error),
+        });
+        read.map_err(|error| {
             let message = error.to_string();
             let message = message.split(" at line ").next().unwrap_or_default();
-            let new = Error::bad_input(format!("the {part} is not JSON"))
+            Error::bad_input(format!("the {part} is not JSON"))
                 .expected(self.expected)
-                .found(format!("{message}, at {}", at(&error)));
-            match self.hint {
-                Some(hint) => new.hint(hint),
-                None => new,
-            }
+                .found(format!("{message}, at {}", at(&error)))
         })
     }
 
@@ -117,68 +123,8 @@ impl RowFiles {
     }
 }
 
-/// The rows of a file of JSON, a line each. Blank lines are skipped. Only `\n` ends a line: a string of JSON may hold any
-/// other of Unicode's line ends.
-pub struct JsonLines<'a, R> {
-    files: &'a RowFiles,
-    lines: R,
-    path: PathBuf,
-    zipped: bool,
-    line: Vec<u8>,
-    /// Line number of the last line read, from one.
-    number: usize,
-}
-
-impl<'a, R: BufRead> JsonLines<'a, R> {
-    /// Creates a reader. `zipped` says whether `lines` decompresses.
-    pub fn new(files: &'a RowFiles, lines: R, (path, zipped): (&Path, bool)) -> Self {
-        Self { files, lines, path: path.to_owned(), zipped, line: Vec::new(), number: 0 }
-    }
-
-    /// Reads the next object. `None` at the end.
-    ///
-    /// # Errors
-    /// As of [`JsonLines::next_value`]; any other value.
-    pub fn next_row(&mut self) -> Result<Option<Map<String, Value>>> {
-        let value = self.next_value()?.map(|value| self.files.object(value));
-        value.transpose().map_err(|error| error.at(self.place()))
-    }
-
-    /// Reads the next value. `None` at the end.
-    ///
-    /// # Errors
-    /// A line that is too long, cannot be read, is not UTF-8 or no JSON: with its number.
-    pub fn next_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
-        let path = &self.path;
-        let most = TextLimit::current().of_json();
-        loop {
-            self.number += 1;
-            self.line.clear();
-            // One byte more than a row may have tells that it is too long.
-            let mut bounded = self.lines.by_ref().take(most.bytes() + 1);
-            let size = bounded.read_until(b'\n', &mut self.line).map_err(|error| {
-                let damage = if self.zipped { gzip::damage(path, TextLimit::current(), &error) } else { None };
-                let found = format!("{error}, at line {} of the text", self.number);
-                damage.map_or_else(|| Error::io("read", path, &error), |damage| damage.found(found))
-            })?;
-            most.check(path, self.line.len() as u64).map_err(|error| error.at(format!("line {}", self.number)))?;
-            if size == 0 {
-                return Ok(None);
-            }
-            if self.line.trim_ascii().is_empty() {
-                continue;
-            }
-            // The parser's own line number counts within this one line, which would mislead.
-            let value = self.files.json(&self.line, "line", |error| format!("column {}", error.column()));
-            return value.map(Some).map_err(|error| error.at(self.place()));
-        }
-    }
-
-    /// Returns file and line of the last value.
-    pub fn place(&self) -> String {
-        format!("{}:{}", self.path.display(), self.number)
-    }
-}
+/// What some editors put at the start of a file of UTF-8.
+pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Creates an error about a file.
 pub fn bad(what: impl std::fmt::Display, path: &Path) -> Error {
@@ -201,7 +147,10 @@ pub fn describe(value: &Value) -> String {
         Value::Number(_) => "a number",
         Value::String(_) => "a string",
         Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
+        Value::Object(fields) => match fields.get(json_rows::NOT_FINITE).and_then(Value::as_str) {
+            Some(number) => return format!("the number {number}"),
+            None => "an object",
+        },
     };
     let written = value.to_string();
     let excerpt: String = written.chars().take(40).collect();

@@ -41,9 +41,9 @@ pub fn lower_first(text: &str) -> Option<String> {
     Some(head.to_lowercase().chain(characters).collect())
 }
 
-/// Converts one character to title case. The standard library has upper case only; this lists where the two differ
+/// Title case of one character. The standard library has upper case only; this lists where the two differ
 /// (UnicodeData.txt and SpecialCasing.txt: digraphs, Georgian, iota subscripts, ligatures).
-fn titlecase(character: char) -> String {
+pub fn titlecase(character: char) -> String {
     let same = |capital: char| capital.to_string();
     match character {
         '\u{1C4}'..='\u{1C6}' => same('\u{1C5}'),

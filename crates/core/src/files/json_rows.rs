@@ -1,0 +1,275 @@
+//! Rows of JSON, one by one: a line each, or items of one list.
+
+use std::io::{BufRead, Read};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::gzip;
+use super::limit::TextLimit;
+use super::rows::{BYTE_ORDER_MARK, RowFiles};
+use crate::error::{Error, Result};
+
+/// Key of the object that stands for a number that JSON does not have. Its value is Rust's and Python's name of the number.
+pub const NOT_FINITE: &str = "$ghostlab::not_finite";
+
+/// Replaces Python's `NaN`, `Infinity` and `-Infinity` outside of strings; none where there is none.
+pub(super) fn with_finite_numbers(text: &str) -> Option<String> {
+    let mut finite = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut is_found = false;
+    while let Some(at) = rest.find(['"', 'N', 'I', '-']) {
+        finite.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if rest.starts_with('"') {
+            let end = string_end(rest);
+            finite.push_str(&rest[..end]);
+            rest = &rest[end..];
+        } else if let Some(name) = ["NaN", "Infinity", "-Infinity"].iter().find(|name| rest.starts_with(**name)) {
+            finite.push_str(&format!("{{\"{NOT_FINITE}\": \"{name}\"}}"));
+            rest = &rest[name.len()..];
+            is_found = true;
+        } else {
+            finite.push_str(&rest[..1]);
+            rest = &rest[1..];
+        }
+    }
+    finite.push_str(rest);
+    is_found.then_some(finite)
+}
+
+/// Length of the string of JSON that a text begins with.
+fn string_end(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, byte) in text.bytes().enumerate().skip(1) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// How the rows of a file of JSON are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JsonLayout {
+    /// Nothing was read yet.
+    Unknown,
+    /// One row a line.
+    Lines,
+    /// One list of rows.
+    List,
+    /// A list that has ended.
+    EndedList,
+}
+
+/// The rows of a file of JSON: a line each, or one list of rows. Blank lines are skipped, and so is the mark of Windows'
+/// editors at the start. Only `\n` ends a line: a string of JSON may hold any other of Unicode's line ends.
+pub struct JsonRows<'a, R> {
+    files: &'a RowFiles,
+    lines: R,
+    path: PathBuf,
+    zipped: bool,
+    layout: JsonLayout,
+    /// JSON of the row that was read last.
+    row: Vec<u8>,
+    /// Line that was read last, from one on.
+    line: usize,
+    /// Rows read of a list.
+    count: usize,
+    /// Checks the bytes of a row before they are parsed.
+    check: fn(&[u8]) -> Result<()>,
+}
+
+impl<'a, R: BufRead> JsonRows<'a, R> {
+    /// `zipped`: what reads `lines` unpacks them.
+    pub fn new(files: &'a RowFiles, lines: R, (path, zipped): (&Path, bool)) -> Self {
+        let path = path.to_owned();
+        Self {
+            files,
+            lines,
+            path,
+            zipped,
+            layout: JsonLayout::Unknown,
+            row: Vec::new(),
+            line: 0,
+            count: 0,
+            check: |_| Ok(()),
+        }
+    }
+
+    /// Sets a check of a row's bytes before they are parsed.
+    pub fn checked(self, check: fn(&[u8]) -> Result<()>) -> Self {
+        Self { check, ..self }
+    }
+
+    /// The next object; none after the last.
+    ///
+    /// # Errors
+    /// As of [`JsonRows::next_value`]; any other value.
+    pub fn next_row(&mut self) -> Result<Option<Map<String, Value>>> {
+        let value = self.next_value()?.map(|value| self.files.object(value));
+        value.transpose().map_err(|error| error.at(self.place()))
+    }
+
+    /// The next value; none after the last.
+    ///
+    /// # Errors
+    /// A row that is too long, cannot be read, is not UTF-8 or no JSON: with its place.
+    pub fn next_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        if self.layout == JsonLayout::Unknown {
+            self.find_layout()?;
+        }
+        let is_list = self.layout != JsonLayout::Lines;
+        let is_read = if is_list { self.next_item()? } else { self.next_line()? };
+        if !is_read {
+            return Ok(None);
+        }
+        (self.check)(&self.row).map_err(|error| error.at(self.place()))?;
+        let part = if is_list { "row" } else { "line" };
+        // The parser's own line number counts within this one row, which would mislead.
+        let value = self.files.json(&self.row, part, |error| format!("column {}", error.column()));
+        value.map(Some).map_err(|error| error.at(self.place()))
+    }
+
+    /// File and line, or file and row of a list, of what was read last.
+    pub fn place(&self) -> String {
+        match self.layout {
+            JsonLayout::List | JsonLayout::EndedList => format!("{}, row {}", self.path.display(), self.count),
+            _ => format!("{}:{}", self.path.display(), self.line),
+        }
+    }
+
+    /// Skips blank lines and finds out whether a list begins.
+    fn find_layout(&mut self) -> Result<()> {
+        self.layout = JsonLayout::Lines;
+        let mut is_first = true;
+        loop {
+            let available = self.lines.fill_buf().map_err(|error| failed(&self.path, self.zipped, 1, &error))?;
+            if is_first && available.starts_with(BYTE_ORDER_MARK) {
+                self.lines.consume(BYTE_ORDER_MARK.len());
+                is_first = false;
+                continue;
+            }
+            is_first = false;
+            match available.first() {
+                Some(b'[') => {
+                    self.lines.consume(1);
+                    self.layout = JsonLayout::List;
+                    self.line += 1;
+                    return Ok(());
+                }
+                Some(blank) if blank.is_ascii_whitespace() => {
+                    self.line += usize::from(*blank == b'\n');
+                    self.lines.consume(1);
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads the next line that is not blank. Whether there is one.
+    fn next_line(&mut self) -> Result<bool> {
+        let most = TextLimit::current().of_json();
+        loop {
+            self.line += 1;
+            self.row.clear();
+            // One byte more than a row may have tells that it is too long.
+            let mut bounded = self.lines.by_ref().take(most.bytes() + 1);
+            let size = bounded
+                .read_until(b'\n', &mut self.row)
+                .map_err(|error| failed(&self.path, self.zipped, self.line, &error))?;
+            most.check(&self.path, self.row.len() as u64).map_err(|error| error.at(format!("line {}", self.line)))?;
+            if size == 0 {
+                return Ok(false);
+            }
+            if !self.row.trim_ascii().is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Reads the next item of a list. Whether there is one.
+    fn next_item(&mut self) -> Result<bool> {
+        let most = TextLimit::current().of_json();
+        self.row.clear();
+        let mut item = ItemBoundary::default();
+        loop {
+            let available =
+                self.lines.fill_buf().map_err(|error| failed(&self.path, self.zipped, self.line, &error))?;
+            if available.is_empty() {
+                if self.layout == JsonLayout::EndedList {
+                    return Ok(false);
+                }
+                return Err(Error::bad_input("the list of rows is cut short")
+                    .at(format!("{}, line {}", self.path.display(), self.line))
+                    .expected(self.files.expected)
+                    .found("the end of the file"));
+            }
+            if self.layout == JsonLayout::EndedList && !available.trim_ascii().is_empty() {
+                return Err(Error::bad_input("text follows the list of rows")
+                    .at(format!("{}, line {}", self.path.display(), self.line))
+                    .expected(self.files.expected));
+            }
+            let mut used = 0;
+            let mut end = None;
+            for &byte in available {
+                used += 1;
+                self.line += usize::from(byte == b'\n');
+                if self.layout == JsonLayout::EndedList || self.row.is_empty() && byte.is_ascii_whitespace() {
+                    continue;
+                }
+                if item.is_end(byte) {
+                    end = Some(byte);
+                    break;
+                }
+                self.row.push(byte);
+            }
+            self.lines.consume(used);
+            most.check(&self.path, self.row.len() as u64).map_err(|error| error.at(format!("line {}", self.line)))?;
+            if let Some(end) = end {
+                if end == b']' {
+                    self.layout = JsonLayout::EndedList;
+                    if self.row.is_empty() {
+                        continue;
+                    }
+                }
+                self.count += 1;
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// Where an item of a list ends: at a comma or bracket that is in no string and no inner value.
+#[derive(Default)]
+struct ItemBoundary {
+    depth: usize,
+    in_string: bool,
+    is_escaped: bool,
+}
+
+impl ItemBoundary {
+    fn is_end(&mut self, byte: u8) -> bool {
+        match byte {
+            _ if self.is_escaped => self.is_escaped = false,
+            b'\\' => self.is_escaped = self.in_string,
+            b'"' => self.in_string = !self.in_string,
+            _ if self.in_string => {}
+            b',' | b']' | b'}' if self.depth == 0 => return byte != b'}',
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => self.depth -= 1,
+            _ => {}
+        }
+        false
+    }
+}
+
+fn failed(path: &Path, zipped: bool, line: usize, error: &std::io::Error) -> Error {
+    let damage = if zipped { gzip::damage(path, TextLimit::current(), error) } else { None };
+    let found = format!("{error}, at line {line} of the text");
+    damage.map_or_else(|| Error::io("read", path, error), |damage| damage.found(found))
+}

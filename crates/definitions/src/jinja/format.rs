@@ -1,0 +1,149 @@
+//! Python's `"…" % values` and `"…".format(…)`. minijinja formats each single value; what it would print otherwise than Python
+//! is printed here first, or refused.
+
+use minijinja::formatting::{FormatStyle, format};
+use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
+use minijinja::{Error, Value as Jinja};
+
+use crate::exchange::{printed, refused, repr, text};
+
+/// Longest width or precision. A longer one is a text made to fill the memory.
+const MAX_DIGITS: usize = 4;
+
+/// Formats `format % values`.
+pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
+    let positional: Vec<Jinja> = match values.downcast_object_ref::<Tuple>() {
+        Some(values) => values.to_vec(),
+        None => vec![values.clone()],
+    };
+    let mut positional = positional.iter();
+    let mut named = false;
+    let mut out = String::new();
+    let mut rest = format;
+    while let Some(start) = rest.find('%') {
+        out.push_str(&rest[..start]);
+        rest = &rest[start + 1..];
+        let key = match rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+            Some((key, after)) => {
+                rest = after;
+                Some(key)
+            }
+            None => None,
+        };
+        let length =
+            rest.find(|c: char| !"#0- +.0123456789".contains(c)).ok_or_else(|| refused("incomplete format"))?;
+        let options = &rest[..length];
+        let conversion = rest[length..].chars().next().unwrap_or('%');
+        rest = &rest[length + conversion.len_utf8()..];
+        check_width(options)?;
+        if conversion == '%' {
+            out.push('%');
+            continue;
+        }
+        let value = match key {
+            Some(key) if values.kind() == ValueKind::Map => {
+                named = true;
+                values.get_item(&Jinja::from(key))?
+            }
+            Some(_) => return Err(refused("a format with names needs a dict")),
+            None => positional.next().cloned().ok_or_else(|| refused("not enough values for the format"))?,
+        };
+        out.push_str(&one(options, conversion, &value)?);
+    }
+    out.push_str(rest);
+    if positional.next().is_some() && !named && values.kind() != ValueKind::Map {
+        return Err(refused("not all values were converted by the format"));
+    }
+    printed(out.len()).map(|()| out)
+}
+
+/// Formats one value by one conversion of `%`.
+fn one(options: &str, conversion: char, value: &Jinja) -> Result<String, Error> {
+    let is_number = matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
+    let (conversion, value) = match conversion {
+        's' => ('s', Jinja::from(text(value)?)),
+        'r' => ('s', Jinja::from(repr(value)?)),
+        'd' | 'i' | 'u' if is_number => {
+            let number = if value.is_integer() { value.clone() } else { whole(value)? };
+            ('d', number)
+        }
+        'x' | 'X' | 'o' if value.is_integer() => (conversion, value.clone()),
+        'e' | 'E' | 'f' | 'F' | 'g' | 'G' if is_number => (conversion, Jinja::from(f64::try_from(value.clone())?)),
+        'c' => ('c', value.clone()),
+        _ => return Err(refused(format!("%{conversion} does not format a value of type {}", value.kind()))),
+    };
+    format(FormatStyle::Printf, &format!("%{options}{conversion}"), &[value])
+}
+
+fn whole(value: &Jinja) -> Result<Jinja, Error> {
+    let number = f64::try_from(value.clone())?.trunc();
+    if number.abs() < 9e18 { Ok(Jinja::from(number as i64)) } else { Err(refused("a number of more than 64 bits")) }
+}
+
+/// Refuses widths and precisions that only fill the memory.
+fn check_width(options: &str) -> Result<(), Error> {
+    let longest = options.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
+    if longest > MAX_DIGITS { Err(refused(format!("a format of a width over {MAX_DIGITS} digits"))) } else { Ok(()) }
+}
+
+/// Formats `text.format(…)`.
+pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> {
+    let (positional, names): (&[Jinja], Kwargs) = from_args(args)?;
+    let mut automatic = 0;
+    let mut out = String::new();
+    let mut characters = format.char_indices().peekable();
+    while let Some((at, c)) = characters.next() {
+        let doubled = characters.peek().is_some_and(|(_, next)| *next == c);
+        match c {
+            '{' | '}' if doubled => {
+                characters.next();
+                out.push(c);
+            }
+            '}' => return Err(refused("a single `}` in a format")),
+            '{' => {
+                let length = format[at + 1..].find(['}', '{']).ok_or_else(|| refused("`{` without `}` in a format"))?;
+                let field = &format[at + 1..at + 1 + length];
+                if format[at + 1 + length..].starts_with('{') {
+                    return Err(refused("a field in a field of a format is not offered"));
+                }
+                out.push_str(&formatted_field(field, positional, &names, &mut automatic)?);
+                while characters.next_if(|(next, _)| *next <= at + 1 + length).is_some() {}
+            }
+            c => out.push(c),
+        }
+    }
+    printed(out.len()).map(|()| out)
+}
+
+/// Formats one field: a name or number, perhaps `!r`, perhaps `:` and how it is written.
+fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic: &mut usize) -> Result<String, Error> {
+    let (name, specification) = field.split_once(':').unwrap_or((field, ""));
+    let (name, conversion) = name.split_once('!').map_or((name, None), |(name, conversion)| (name, Some(conversion)));
+    let absent = || refused(format!("the format names `{name}`, which is not given"));
+    let value = if name.is_empty() {
+        *automatic += 1;
+        positional.get(*automatic - 1).cloned().ok_or_else(absent)?
+    } else if let Ok(position) = name.parse::<usize>() {
+        positional.get(position).cloned().ok_or_else(absent)?
+    } else if name.contains(['.', '[']) {
+        return Err(refused("attributes in a format are not offered"));
+    } else {
+        names.get::<Option<Jinja>>(name)?.ok_or_else(absent)?
+    };
+    let value = match conversion {
+        None => value,
+        Some("s") => Jinja::from(text(&value)?),
+        Some("r") => Jinja::from(repr(&value)?),
+        Some(_) => return Err(refused("a format knows the conversions !s and !r")),
+    };
+    if specification.is_empty() {
+        return text(&value);
+    }
+    check_width(specification)?;
+    let is_plain = value.as_str().is_some() || value.kind() == ValueKind::Number;
+    let has_type = specification.ends_with(|c: char| c.is_ascii_alphabetic() || c == '%');
+    if !is_plain || !has_type && text(&value)? != value.to_string() {
+        return Err(refused(format!("`{{:{specification}}}` does not format {}", text(&value)?)));
+    }
+    format(FormatStyle::StrFormat, &format!("{{:{specification}}}"), &[value])
+}

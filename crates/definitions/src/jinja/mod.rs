@@ -1,0 +1,62 @@
+//! What Jinja has and minijinja lacks or does otherwise: filters, tests and globals with Python's semantics.
+
+mod checks;
+mod format;
+mod numbers;
+pub(crate) mod objects;
+pub(crate) mod rewrite;
+mod sequences;
+mod texts;
+
+use minijinja::value::{Kwargs, Rest};
+use minijinja::{Environment, Error, State, Value as Jinja};
+
+use crate::exchange::refused;
+use objects::{Cycler, Joiner, Range};
+
+pub(crate) use format::str_format;
+pub(crate) use numbers::parse_float;
+
+/// Filters and tests of minijinja that Jinja does not have, or has otherwise.
+const FOREIGN_FILTERS: [&str; 6] = ["bool", "chain", "lines", "pprint", "split", "zip"];
+const FOREIGN_TESTS: [&str; 3] = ["endingwith", "safe", "startingwith"];
+
+/// Adds everything that both kinds of templates share.
+pub(crate) fn extend(environment: &mut Environment<'static>) {
+    FOREIGN_FILTERS.iter().for_each(|name| environment.remove_filter(name));
+    FOREIGN_TESTS.iter().for_each(|name| environment.remove_test(name));
+    environment.remove_global("debug");
+    add_number_filters(environment);
+    texts::add_filters(environment);
+    sequences::add_filters(environment);
+    checks::add_tests(environment);
+    environment.add_filter(rewrite::PERCENT, |format: String, values: Jinja| format::percent(&format, &values));
+    environment.add_filter("format", |format: String, values: Rest<Jinja>| {
+        format::percent(&format, &Jinja::from(minijinja::value::Tuple::from(values.0)))
+    });
+    add_globals(environment);
+}
+
+fn add_number_filters(environment: &mut Environment<'static>) {
+    environment.add_filter("int", |value: Jinja, default: Option<Jinja>, base: Option<u32>, kwargs: Kwargs| {
+        numbers::int(&value, default, base, &kwargs)
+    });
+    environment.add_filter("float", |value: Jinja, default: Option<Jinja>, kwargs: Kwargs| {
+        numbers::float(&value, default, &kwargs)
+    });
+    environment.add_filter("round", |value: Jinja, precision: Option<i32>, method: Option<String>, kwargs: Kwargs| {
+        numbers::round(&value, precision, method, &kwargs)
+    });
+    environment
+        .add_filter("filesizeformat", |value: Jinja, binary: Option<bool>| numbers::filesizeformat(&value, binary));
+}
+
+fn add_globals(environment: &mut Environment<'static>) {
+    environment
+        .add_function("range", |first: i64, stop: Option<i64>, step: Option<i64>| Range::value(first, stop, step));
+    environment.add_function("joiner", |separator: Option<String>| Joiner::value(separator));
+    environment.add_function("cycler", |items: Rest<Jinja>| Cycler::value(items.0));
+    environment.add_function("lipsum", |_: &State<'_, '_>, _: Rest<Jinja>| {
+        Err::<Jinja, Error>(refused("`lipsum` makes random texts, which is not offered"))
+    });
+}

@@ -1,0 +1,172 @@
+//! Python's objects that are no lists, although they have items, and the callable objects of Jinja.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use minijinja::value::{Enumerator, Object, ObjectRepr, from_args};
+use minijinja::{Error, State, Value as Jinja};
+
+use crate::exchange::refused;
+
+/// Python iterator: what `map`, `select` and their kin give. Its items can be taken once, and it has no length.
+#[derive(Debug)]
+pub(crate) struct Lazy(Mutex<VecDeque<Jinja>>);
+
+impl Lazy {
+    pub(crate) fn value(items: impl IntoIterator<Item = Jinja>) -> Jinja {
+        Jinja::from_object(Self(Mutex::new(items.into_iter().collect())))
+    }
+}
+
+impl Object for Lazy {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn get_value(self: &Arc<Self>, _: &Jinja) -> Option<Jinja> {
+        Some(refused("an iterator has no items by number: apply `list` to it").into())
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        let lazy = self.clone();
+        Enumerator::Iter(Box::new(std::iter::from_fn(move || {
+            lazy.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        })))
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        None
+    }
+}
+
+/// View of a dict: `dict_items`, `dict_keys` or `dict_values`.
+#[derive(Debug)]
+pub(crate) struct DictView {
+    pub(crate) name: &'static str,
+    pub(crate) items: Vec<Jinja>,
+}
+
+impl Object for DictView {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn get_value(self: &Arc<Self>, _: &Jinja) -> Option<Jinja> {
+        Some(refused(format!("`{}` has no items by number: apply `list` to it", self.name)).into())
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.items.clone())
+    }
+}
+
+/// Python's `range`.
+#[derive(Debug)]
+pub(crate) struct Range {
+    bounds: [i64; 3],
+    items: Vec<Jinja>,
+}
+
+impl Range {
+    /// Makes a range of one to three numbers.
+    pub(crate) fn value(first: i64, stop: Option<i64>, step: Option<i64>) -> Result<Jinja, Error> {
+        let bounds = [if stop.is_some() { first } else { 0 }, stop.unwrap_or(first), step.unwrap_or(1)];
+        let [start, stop, step] = bounds.map(isize::try_from);
+        let too_large = |_| refused("a number of a range is too large");
+        let start = start.map_err(too_large)?;
+        let stop = stop.map_err(too_large)?;
+        let step = step.map_err(too_large)?;
+        let items = minijinja::functions::range(start, Some(stop), Some(step))?.try_iter()?.collect();
+        Ok(Jinja::from_object(Self { bounds, items }))
+    }
+
+    pub(crate) fn repr(&self) -> String {
+        match self.bounds {
+            [start, stop, 1] => format!("range({start}, {stop})"),
+            [start, stop, step] => format!("range({start}, {stop}, {step})"),
+        }
+    }
+}
+
+impl Object for Range {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        self.items.get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.items.len())
+    }
+}
+
+/// Jinja's `joiner`: an empty text at the first call, the separator at all others.
+#[derive(Debug)]
+pub(crate) struct Joiner {
+    separator: String,
+    calls: AtomicUsize,
+}
+
+impl Joiner {
+    pub(crate) fn value(separator: Option<String>) -> Jinja {
+        let separator = separator.unwrap_or_else(|| ", ".to_owned());
+        Jinja::from_object(Self { separator, calls: AtomicUsize::new(0) })
+    }
+}
+
+impl Object for Joiner {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(self: &Arc<Self>, _: &mut State<'_, '_>, args: &[Jinja]) -> Result<Jinja, Error> {
+        let () = from_args(args)?;
+        let is_first = self.calls.fetch_add(1, Ordering::Relaxed) == 0;
+        Ok(Jinja::from(if is_first { "" } else { &self.separator }))
+    }
+}
+
+/// Jinja's `cycler`: its items in turn.
+#[derive(Debug)]
+pub(crate) struct Cycler {
+    items: Vec<Jinja>,
+    position: AtomicUsize,
+}
+
+impl Cycler {
+    pub(crate) fn value(items: Vec<Jinja>) -> Result<Jinja, Error> {
+        if items.is_empty() {
+            return Err(refused("`cycler` needs at least one item"));
+        }
+        Ok(Jinja::from_object(Self { items, position: AtomicUsize::new(0) }))
+    }
+
+    fn item(&self, position: usize) -> Option<Jinja> {
+        self.items.get(position % self.items.len()).cloned()
+    }
+}
+
+impl Object for Cycler {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        (key.as_str() == Some("current")).then(|| self.item(self.position.load(Ordering::Relaxed))).flatten()
+    }
+
+    fn call_method(self: &Arc<Self>, _: &mut State<'_, '_>, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
+        let () = from_args(args)?;
+        match method {
+            "next" => Ok(self.item(self.position.fetch_add(1, Ordering::Relaxed)).unwrap_or_default()),
+            "reset" => {
+                self.position.store(0, Ordering::Relaxed);
+                Ok(Jinja::from(()))
+            }
+            _ => Err(refused(format!("a cycler has no method `{method}`"))),
+        }
+    }
+}

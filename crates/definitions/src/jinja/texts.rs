@@ -1,0 +1,209 @@
+//! Jinja's filters of texts. A value that is no text is taken as what Python's `str()` gives.
+
+use std::sync::LazyLock;
+
+use fancy_regex::Regex;
+use ghostlab_core::tasks::python::{capitalize, strip, words};
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
+use minijinja::{Environment, Error, Value as Jinja};
+
+use crate::exchange::{printed, refused, text};
+use crate::method::{centered, replaced};
+use crate::pattern::Pattern;
+
+pub(super) fn add_filters(environment: &mut Environment<'static>) {
+    add_case_filters(environment);
+    add_markup_filters(environment);
+    environment.add_filter("string", |value: Jinja| {
+        let text = if value.is_undefined() { lenient_text(&value)? } else { text(&value)? };
+        printed(text.len()).map(|()| text)
+    });
+    environment.add_filter("trim", |value: Jinja, set: Option<String>| {
+        let text = text(&value)?;
+        Ok::<_, Error>(match set {
+            Some(set) => text.trim_matches(|c| set.contains(c)).to_owned(),
+            None => strip(&text).to_owned(),
+        })
+    });
+    environment.add_filter("replace", |value: Jinja, old: Jinja, new: Jinja, count: Option<i64>| {
+        replaced(&text(&value)?, &text(&old)?, &text(&new)?, count)
+    });
+    environment.add_filter(
+        "regex_replace",
+        |text: String, pattern: Option<String>, by: Option<String>, count: Option<i64>, kwargs: Kwargs| {
+            regex_replace(text, pattern, by, count, &kwargs)
+        },
+    );
+    environment
+        .add_filter("center", |value: Jinja, width: Option<usize>| centered(&text(&value)?, width.unwrap_or(80), ' '));
+    environment.add_filter("truncate", truncate);
+    environment.add_filter("wordcount", |value: Jinja| {
+        static WORD: LazyLock<Option<Pattern>> = LazyLock::new(|| Pattern::new(r"\w+").ok());
+        let found = WORD.as_ref().and_then(|word| word.find_all(&text(&value).ok()?).ok());
+        found.map(|words| words.len()).ok_or_else(|| refused("`wordcount` takes a text"))
+    });
+    environment.add_filter("urlencode", |value: Jinja| urlencode(&value));
+}
+
+/// Text of an undefined value: only templates that print undefined values get here.
+fn lenient_text(value: &Jinja) -> Result<String, Error> {
+    Ok(value.to_string())
+}
+
+fn add_case_filters(environment: &mut Environment<'static>) {
+    environment.add_filter("upper", |value: Jinja| text(&value).map(|text| text.to_uppercase()));
+    environment.add_filter("lower", |value: Jinja| text(&value).map(|text| text.to_lowercase()));
+    environment.add_filter("capitalize", |value: Jinja| text(&value).map(|text| capitalize(&text)));
+    environment.add_filter("title", |value: Jinja| text(&value).map(|text| title(&text)));
+}
+
+fn add_markup_filters(environment: &mut Environment<'static>) {
+    for name in ["e", "escape", "forceescape"] {
+        environment.add_filter(name, |value: Jinja| text(&value).map(|text| escaped(&text)));
+    }
+    environment.add_filter("safe", |value: Jinja| text(&value));
+    environment.add_filter("striptags", |value: Jinja| striptags(text(&value)?));
+}
+
+/// Raises the first letter of each word, where words end at blanks, hyphens and opening brackets, and lowers all others.
+fn title(text: &str) -> String {
+    let is_boundary = |c: char| c.is_whitespace() || "-({[<".contains(c) || ('\u{1c}'..='\u{1f}').contains(&c);
+    let mut titled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let boundary = is_boundary(first);
+        let end = rest.find(|c| is_boundary(c) != boundary).unwrap_or(rest.len());
+        titled.extend(first.to_uppercase());
+        titled.push_str(&rest[first.len_utf8()..end].to_lowercase());
+        rest = &rest[end..];
+    }
+    titled
+}
+
+fn regex_replace(
+    text: String,
+    pattern: Option<String>,
+    replacement: Option<String>,
+    count: Option<i64>,
+    kwargs: &Kwargs,
+) -> Result<String, Error> {
+    let required = |name: &str| refused(format!("`regex_replace` needs `{name}`"));
+    let pattern = pattern.or(kwargs.get("pattern")?).ok_or_else(|| required("pattern"))?;
+    let replacement = replacement.or(kwargs.get("repl")?).ok_or_else(|| required("repl"))?;
+    let count = count.or(kwargs.get("count")?).unwrap_or(0);
+    kwargs.assert_all_used()?;
+    // Python takes 0 for all, and replaces nothing where the count is negative.
+    let count = match usize::try_from(count) {
+        Ok(0) => usize::MAX,
+        Ok(count) => count,
+        Err(_) => return Ok(text),
+    };
+    let replaced = Pattern::new(&pattern).and_then(|pattern| pattern.replaced(&text, &replacement, count));
+    let replaced = replaced.map_err(|error| refused(error.one_line()))?;
+    printed(replaced.len()).map(|()| replaced)
+}
+
+fn truncate(text: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    type Arguments = (Option<usize>, Option<bool>, Option<String>, Option<usize>, Kwargs);
+    let args = args.into_values();
+    let (length, killwords, end, leeway, kwargs): Arguments = from_args(&args)?;
+    let length = length.or(kwargs.get("length")?).unwrap_or(255);
+    let killwords = killwords.or(kwargs.get("killwords")?).unwrap_or(false);
+    let end = end.or(kwargs.get("end")?).unwrap_or_else(|| "...".to_owned());
+    let leeway = leeway.or(kwargs.get("leeway")?).unwrap_or(5);
+    kwargs.assert_all_used()?;
+    let kept = length.checked_sub(end.chars().count());
+    let kept = kept.ok_or_else(|| refused(format!("`truncate` to {length} leaves no room for {end:?}")))?;
+    if text.chars().count() <= length.saturating_add(leeway) {
+        return Ok(text);
+    }
+    let cut: String = text.chars().take(kept).collect();
+    let cut = if killwords { cut.as_str() } else { cut.rsplit_once(' ').map_or(cut.as_str(), |(words, _)| words) };
+    Ok(format!("{cut}{end}"))
+}
+
+/// markupsafe's `escape`.
+fn escaped(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('>', "&gt;").replace('<', "&lt;");
+    text.replace('\'', "&#39;").replace('"', "&#34;")
+}
+
+/// markupsafe's `Markup.striptags`.
+fn striptags(mut text: String) -> Result<String, Error> {
+    for (open, close) in [("<!--", "-->"), ("<", ">")] {
+        while let Some(start) = text.find(open) {
+            let Some(end) = text[start..].find(close) else { break };
+            text.replace_range(start..start + end + close.len(), "");
+        }
+    }
+    unescaped(&words(&text).collect::<Vec<_>>().join(" "))
+}
+
+/// Python's `html.unescape`, for the entities of markup and numbers.
+fn unescaped(text: &str) -> Result<String, Error> {
+    const NAMES: [(&str, char); 6] =
+        [("amp", '&'), ("lt", '<'), ("gt", '>'), ("quot", '"'), ("apos", '\''), ("nbsp", '\u{a0}')];
+    static ENTITY: LazyLock<Option<Regex>> = LazyLock::new(|| {
+        Regex::new(r"&(?:#(?<ten>[0-9]+)|#[xX](?<hex>[0-9a-fA-F]+)|(?<name>[A-Za-z][A-Za-z0-9]*));?").ok()
+    });
+    let Some(entity) = ENTITY.as_ref() else { return Ok(text.to_owned()) };
+    let mut out = String::with_capacity(text.len());
+    let mut end = 0;
+    for found in entity.captures_iter(text) {
+        let found = found.map_err(|error| refused(error.to_string()))?;
+        let Some(all) = found.get(0) else { break };
+        let unknown = || refused(format!("`striptags` does not know the entity {}", all.as_str()));
+        let number = |name: &str, radix: u32| {
+            let digits = found.name(name)?;
+            // HTML reads the numbers of control characters otherwise.
+            let code = u32::from_str_radix(digits.as_str(), radix).ok();
+            Some(code.filter(|code| (32..127).contains(code) || *code >= 160).and_then(char::from_u32))
+        };
+        let character = match number("ten", 10).or_else(|| number("hex", 16)) {
+            Some(character) => character,
+            None => found.name("name").filter(|_| all.as_str().ends_with(';')).and_then(|name| {
+                NAMES.iter().find(|(known, _)| *known == name.as_str()).map(|(_, character)| *character)
+            }),
+        };
+        out.push_str(&text[end..all.start()]);
+        out.push(character.ok_or_else(unknown)?);
+        end = all.end();
+    }
+    out.push_str(&text[end..]);
+    Ok(out)
+}
+
+/// Applies `urlencode`: a text as part of a path, a dict or pairs as a query.
+fn urlencode(value: &Jinja) -> Result<String, Error> {
+    let part = |value: &Jinja| text(value).map(|text| quoted(&text, "").replace("%20", "+"));
+    let pairs = match value.kind() {
+        ValueKind::Map => {
+            let pairs = value.try_iter()?.map(|key| Ok(format!("{}={}", part(&key)?, part(&value.get_item(&key)?)?)));
+            pairs.collect::<Result<Vec<_>, Error>>()?
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            let pairs = value.try_iter()?.map(|pair| {
+                let items: Vec<Jinja> = pair.try_iter()?.collect();
+                let [key, value] = items.as_slice() else { return Err(refused("`urlencode` takes pairs")) };
+                Ok(format!("{}={}", part(key)?, part(value)?))
+            });
+            pairs.collect::<Result<Vec<_>, Error>>()?
+        }
+        _ => return text(value).map(|text| quoted(&text, "/")),
+    };
+    Ok(pairs.join("&"))
+}
+
+/// Python's `urllib.parse.quote`.
+fn quoted(text: &str, safe: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        let character = char::from(byte);
+        if byte.is_ascii_alphanumeric() || "_.-~".contains(character) || byte.is_ascii() && safe.contains(character) {
+            out.push(character);
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}

@@ -1,0 +1,174 @@
+//! Python's classes of letters and its changes of case.
+
+use std::sync::LazyLock;
+
+use fancy_regex::Regex;
+use ghostlab_core::tasks::python::titlecase;
+use minijinja::Error;
+
+use crate::exchange::refused;
+
+/// Whether a character belongs to a class of Unicode, written as a regular expression.
+fn is_in(class: &LazyLock<Option<Regex>>, character: char) -> bool {
+    let mut buffer = [0; 4];
+    let text = character.encode_utf8(&mut buffer);
+    class.as_ref().is_some_and(|class| class.is_match(text).unwrap_or(false))
+}
+
+static LETTER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{L}$").ok());
+static DECIMAL: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Nd}$").ok());
+static NUMBER: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{N}$").ok());
+static TITLED: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Lt}$").ok());
+static HAN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Han}$").ok());
+static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
+
+/// Digit of ASCII for a decimal digit of any script: the ten digits of a script follow each other.
+pub(crate) fn decimal_digit(character: char) -> Option<char> {
+    if character.is_ascii_digit() {
+        return Some(character);
+    }
+    if character.is_ascii() || !is_in(&DECIMAL, character) {
+        return None;
+    }
+    let code = u32::from(character);
+    let before = (1..10).take_while(|step| char::from_u32(code - step).is_some_and(|c| is_in(&DECIMAL, c))).count();
+    // Blocks of digits are aligned at ten where they touch: only mathematical digits do, from U+1D7CE on.
+    let value = if (0x1D7CE..=0x1D7FF).contains(&code) { (code - 0x1D7CE) % 10 } else { u32::try_from(before).ok()? };
+    char::from_digit(value, 10)
+}
+
+/// `str.isdecimal`.
+pub(super) fn is_decimal(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| decimal_digit(c).is_some())
+}
+
+/// `str.isdigit`, but for a few enclosed digits.
+pub(crate) fn is_digit(text: &str) -> bool {
+    let is_raised = |c: char| matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉');
+    !text.is_empty() && text.chars().all(|c| decimal_digit(c).is_some() || is_raised(c))
+}
+
+/// `str.isnumeric`.
+///
+/// # Errors
+/// Chinese characters, of which some are numbers.
+pub(super) fn is_numeric(text: &str) -> Result<bool, Error> {
+    if text.chars().any(|c| !c.is_ascii() && is_in(&HAN, c)) {
+        return Err(refused("`isnumeric` of Chinese characters is not offered"));
+    }
+    Ok(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || !c.is_ascii() && is_in(&NUMBER, c)))
+}
+
+fn is_letter(c: char) -> bool {
+    c.is_ascii_alphabetic() || !c.is_ascii() && is_in(&LETTER, c)
+}
+
+/// `str.isalpha`.
+pub(super) fn is_alpha(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(is_letter)
+}
+
+/// `str.isalnum`.
+pub(super) fn is_alnum(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| is_letter(c) || c.is_ascii_digit() || !c.is_ascii() && is_in(&NUMBER, c))
+}
+
+/// `str.isidentifier`.
+///
+/// # Errors
+/// A text beyond ASCII.
+pub(super) fn is_identifier(text: &str) -> Result<bool, Error> {
+    if !text.is_ascii() {
+        return Err(refused("`isidentifier` is offered for ASCII only"));
+    }
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    Ok(is_plain && text.starts_with(|c: char| !c.is_ascii_digit()))
+}
+
+/// `str.isprintable`.
+pub(super) fn is_printable(text: &str) -> bool {
+    text.chars().all(|c| c == ' ' || !c.is_ascii_control() && (c.is_ascii() || !is_in(&HIDDEN, c)))
+}
+
+fn is_titled(c: char) -> bool {
+    !c.is_ascii() && is_in(&TITLED, c)
+}
+
+fn is_cased(c: char) -> bool {
+    c.is_lowercase() || c.is_uppercase() || is_titled(c)
+}
+
+/// `str.isupper`.
+pub(crate) fn is_upper(text: &str) -> bool {
+    text.chars().any(char::is_uppercase) && !text.chars().any(|c| c.is_lowercase() || is_titled(c))
+}
+
+/// `str.islower`.
+pub(crate) fn is_lower(text: &str) -> bool {
+    text.chars().any(char::is_lowercase) && !text.chars().any(|c| c.is_uppercase() || is_titled(c))
+}
+
+/// `str.istitle`.
+pub(super) fn is_title(text: &str) -> bool {
+    let mut previous_cased = false;
+    let mut has_cased = false;
+    for c in text.chars() {
+        let starts_word = c.is_uppercase() || is_titled(c);
+        if starts_word && previous_cased || c.is_lowercase() && !previous_cased {
+            return false;
+        }
+        previous_cased = is_cased(c);
+        has_cased |= previous_cased;
+    }
+    has_cased
+}
+
+/// `str.title`.
+pub(super) fn title(text: &str) -> String {
+    let mut titled = String::with_capacity(text.len());
+    let mut previous_cased = false;
+    for (at, c) in text.char_indices() {
+        titled.push_str(&if previous_cased { lowered(text, at, c) } else { titlecase(c) });
+        previous_cased = is_cased(c);
+    }
+    titled
+}
+
+/// `str.swapcase`.
+pub(super) fn swapcase(text: &str) -> String {
+    let mut swapped = String::with_capacity(text.len());
+    for (at, c) in text.char_indices() {
+        if c.is_uppercase() {
+            swapped.push_str(&lowered(text, at, c));
+        } else if c.is_lowercase() {
+            swapped.extend(c.to_uppercase());
+        } else {
+            swapped.push(c);
+        }
+    }
+    swapped
+}
+
+/// Lower case of the character at `at`: a sigma at the end of a word has a form of its own.
+fn lowered(text: &str, at: usize, c: char) -> String {
+    if c != 'Σ' {
+        return c.to_lowercase().collect();
+    }
+    let has_letter_before = text[..at].chars().next_back().is_some_and(is_cased);
+    let has_letter_after = text[at + c.len_utf8()..].chars().next().is_some_and(is_cased);
+    if has_letter_before && !has_letter_after { "ς" } else { "σ" }.to_owned()
+}
+
+/// `str.casefold`: each letter in the lower case of its upper case, but for Turkish `ı` and Cherokee, which folds to its
+/// upper case.
+pub(super) fn casefold(text: &str) -> String {
+    let mut folded = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            'ı' => folded.push(c),
+            '\u{13A0}'..='\u{13FD}' | '\u{AB70}'..='\u{ABBF}' => folded.extend(c.to_uppercase()),
+            c => folded.extend(c.to_lowercase().flat_map(char::to_uppercase).flat_map(char::to_lowercase)),
+        }
+    }
+    folded
+}

@@ -1,0 +1,188 @@
+//! Columns as `datasets` types them: numbers of JSON, values between commas, lines of text.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::limit::MAX_ROWS;
+
+use crate::jinja::parse_float;
+use crate::row::Row;
+use crate::value::Value;
+
+/// What pandas reads as no value.
+const ABSENT: [&str; 19] = [
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+    "NULL", "NaN", "None", "n/a", "nan", "null",
+];
+
+/// Numbers in the same place of all rows.
+#[derive(Debug, Default)]
+struct Numbers {
+    has_int: bool,
+    has_float: bool,
+    items: Option<Box<Numbers>>,
+    fields: Vec<(Value, Numbers)>,
+}
+
+impl Numbers {
+    fn add(&mut self, value: &Value) {
+        match value {
+            Value::Int(_) => self.has_int = true,
+            Value::Float(_) => self.has_float = true,
+            Value::List(items) => {
+                let numbers = self.items.get_or_insert_default();
+                items.iter().for_each(|item| numbers.add(item));
+            }
+            Value::Map(pairs) => {
+                for (at, (name, value)) in pairs.iter().enumerate() {
+                    self.field(at, name).add(value);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The numbers under a name. Nearly always all rows have the same names in one order.
+    fn field(&mut self, at: usize, name: &Value) -> &mut Self {
+        let is_name = |(known, _): &(Value, Self)| known == name;
+        let found =
+            if self.fields.get(at).is_some_and(is_name) { Some(at) } else { self.fields.iter().position(is_name) };
+        let found = found.unwrap_or_else(|| {
+            self.fields.push((name.clone(), Self::default()));
+            self.fields.len() - 1
+        });
+        &mut self.fields[found].1
+    }
+
+    fn is_mixed(&self) -> bool {
+        self.has_int && self.has_float
+            || self.items.as_ref().is_some_and(|items| items.is_mixed())
+            || self.fields.iter().any(|(_, numbers)| numbers.is_mixed())
+    }
+
+    fn apply(&mut self, value: &mut Value) {
+        match value {
+            Value::Int(number) if self.has_float => *value = Value::Float(*number as f64),
+            Value::List(items) => {
+                if let Some(numbers) = &mut self.items {
+                    items.iter_mut().for_each(|item| numbers.apply(item));
+                }
+            }
+            Value::Map(pairs) => {
+                for (at, (name, value)) in pairs.iter_mut().enumerate() {
+                    self.field(at, name).apply(value);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Makes whole numbers broken ones where another row has a broken one in the same place: `datasets` gives a column one type.
+pub(crate) fn unify_numbers(rows: &mut [Row]) {
+    let mut numbers = Numbers::default();
+    rows.iter().for_each(|row| numbers.add(&row.value));
+    if numbers.is_mixed() {
+        rows.iter_mut().for_each(|row| numbers.apply(&mut row.value));
+    }
+}
+
+/// Reads values between commas under a line of names.
+///
+/// # Errors
+/// Bytes that are not UTF-8, a row with another number of values, too many rows.
+pub(crate) fn csv_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
+    let text = read_text(&mut file, path)?;
+    let broken =
+        |error: csv::Error| Error::bad_input("the file is not a table of values").at(path.display()).found(error);
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    let names: Vec<Value> = reader.headers().map_err(broken)?.iter().map(Value::from).collect();
+    let mut columns: Vec<Vec<String>> = vec![Vec::new(); names.len()];
+    let mut places = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(broken)?;
+        let line = record.position().map_or(0, csv::Position::line);
+        check_count(places.len(), path)?;
+        places.push(format!("{}:{line}", path.display()));
+        columns.iter_mut().zip(&record).for_each(|(column, value)| column.push(value.to_owned()));
+    }
+    let mut rows: Vec<Vec<(Value, Value)>> = vec![Vec::with_capacity(names.len()); places.len()];
+    for (name, column) in names.iter().zip(&columns) {
+        let cells = typed(column);
+        rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push((name.clone(), cell)));
+    }
+    let rows = rows.into_iter().zip(places);
+    Ok(rows.map(|(pairs, place)| Row { place, value: Value::Map(pairs) }).collect())
+}
+
+/// Gives a column the narrowest type that holds all its values, as pandas does. Whole numbers with a gap are broken numbers.
+fn typed(column: &[String]) -> Vec<Value> {
+    let present: Vec<&str> = column.iter().map(String::as_str).filter(|text| !is_absent(text)).collect();
+    let has_gaps = present.len() < column.len();
+    let kinds: &[fn(&str) -> Option<Value>] =
+        if has_gaps { &[truth, broken_number] } else { &[truth, whole, broken_number] };
+    let kind = kinds.iter().find(|kind| present.iter().all(|text| kind(text).is_some()));
+    column
+        .iter()
+        .map(|text| match kind {
+            _ if is_absent(text) => Value::None,
+            Some(kind) => kind(text).unwrap_or_else(|| Value::from(text.as_str())),
+            None => Value::from(text.as_str()),
+        })
+        .collect()
+}
+
+fn is_absent(text: &str) -> bool {
+    ABSENT.contains(&text)
+}
+
+fn truth(text: &str) -> Option<Value> {
+    match text {
+        "True" | "TRUE" | "true" => Some(Value::Bool(true)),
+        "False" | "FALSE" | "false" => Some(Value::Bool(false)),
+        _ => None,
+    }
+}
+
+fn whole(text: &str) -> Option<Value> {
+    text.parse().ok().map(Value::Int)
+}
+
+fn broken_number(text: &str) -> Option<Value> {
+    parse_float(text).filter(|_| !text.contains('_')).map(Value::Float)
+}
+
+/// Reads each line as a row with the column `text`.
+///
+/// # Errors
+/// Bytes that are not UTF-8, too many rows.
+pub(crate) fn text_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
+    let text = read_text(&mut file, path)?.replace("\r\n", "\n").replace('\r', "\n");
+    let mut rows = Vec::new();
+    for (line, number) in text.split_terminator('\n').zip(1..) {
+        check_count(rows.len(), path)?;
+        let value = Value::Map(vec![(Value::from("text"), Value::from(line))]);
+        rows.push(Row { place: format!("{}:{number}", path.display()), value });
+    }
+    Ok(rows)
+}
+
+fn check_count(rows: usize, path: &Path) -> Result<()> {
+    if rows < MAX_ROWS {
+        return Ok(());
+    }
+    let bad = Error::bad_input("the task file has too many rows").at(path.display());
+    Err(bad.expected(format!("at most {MAX_ROWS}")))
+}
+
+fn read_text(file: &mut File, path: &Path) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        ghostlab_core::files::rows::not_utf8(offset, "file").at(path.display())
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}

@@ -1,0 +1,62 @@
+//! Rows of other tools as a user scores them: local files by a builder's name, splits without labels, texts of one row.
+
+use std::process::Output;
+
+use crate::common::world::World;
+
+fn error_text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn definition(builder: &str, file: &str, text: &str) -> String {
+    format!(
+        "task: rows\ndataset_path: {builder}\ndataset_kwargs: {{data_files: {{test: {file}}}}}\ntest_split: test\n\
+         output_type: loglikelihood\ndoc_to_text: \"{text}\"\ndoc_to_target: \" w9\"\nmetric_list: [{{metric: acc}}]\n"
+    )
+}
+
+#[test]
+fn local_builders_are_read_or_refused_by_name() {
+    let world = World::new();
+    world.write("rows.csv", "a,b\n\"w1 w2\",1\nw3,2\n");
+    world.write("rows.txt", "w1 w2\r\nw3\n");
+    for (builder, file, text, prompts) in
+        [("csv", "rows.csv", "{{a}} w{{b}}", ["w1 w2 w1", "w3 w2"]), ("text", "rows.txt", "{{text}}", ["w1 w2", "w3"])]
+    {
+        world.write("rows.yaml", definition(builder, file, text));
+        let output = world.ghostlab(&["score", "backbone", "--tasks", "rows.yaml", "--samples", builder]);
+        assert_eq!(output.status.code(), Some(0), "{}", error_text(&output));
+        let samples = std::fs::read_to_string(world.path(builder).join("samples_rows.jsonl")).unwrap();
+        for prompt in prompts {
+            assert!(samples.contains(&format!("\"{prompt}\"")), "{builder}: no `{prompt}` in {samples}");
+        }
+    }
+    for (dataset, words) in [("arrow", "`arrow` is a builder of `datasets`"), ("csv", "no files are named")] {
+        let named = definition(dataset, "rows.csv", "{{a}}");
+        let unnamed = named.replace("dataset_kwargs: {data_files: {test: rows.csv}}\n", "");
+        world.write("rows.yaml", unnamed);
+        let output = world.ghostlab(&["score", "backbone", "--tasks", "rows.yaml"]);
+        let message = error_text(&output);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(words) && !message.contains("--fetch"), "{message}");
+    }
+}
+
+#[test]
+fn a_split_without_labels_is_refused_with_its_row() {
+    let world = World::new();
+    let row = "{\"question\": \"w1 w2\", \"passage\": \"w3\", \"label\": -1}\n";
+    world.write("boolq.jsonl", row.repeat(3));
+    let output = world.ghostlab(&["score", "backbone", "--tasks", "boolq=boolq.jsonl"]);
+    let message = error_text(&output);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("boolq.jsonl:1") && message.contains("take validation"), "{message}");
+}
+
+#[test]
+fn a_text_of_one_row_is_said_to_be_unjoined_once() {
+    let world = World::new();
+    let score = |file: &str| error_text(&world.ghostlab(&["score", "backbone", "--perplexity", file]));
+    assert_eq!(score("train.txt@64").matches("joins nothing").count(), 1);
+    assert_eq!(score("test.jsonl@64").matches("joins nothing").count(), 0);
+}
