@@ -206,7 +206,7 @@ fn names_are_safe_and_no_two_of_a_grid_are_alike() {
         for name in names {
             assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)), "{name}");
             assert!(!name.starts_with(['.', '-']) && !name.ends_with('.') && !name.contains("..2"), "{name}");
-            assert!(name.len() <= MOST + 1 + 64, "{name}");
+            assert!(name.len() <= MAX_NAME_BYTES + 1 + 64, "{name}");
         }
     }
 }

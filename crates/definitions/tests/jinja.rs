@@ -41,7 +41,7 @@ fn judge(rows: &[Value], cases: &[Case], render: impl Fn(&str, &Value) -> Result
                 (Ok(text), Some(expected)) if text == *expected => {}
                 (Err(_), None) => {}
                 (Ok(text), expected) => {
-                    wrong.push(format!("{}\n  jinja {expected:?}\n  here  {text:?}", case.template))
+                    wrong.push(format!("{}\n  jinja {expected:?}\n  here  {text:?}", case.template));
                 }
                 (Err(error), Some(_)) if REFUSED.contains(&case.template.as_str()) => drop(error),
                 (Err(error), Some(_)) => refused.push(format!("{}\n  {error}", case.template)),

@@ -80,7 +80,7 @@ pub(crate) fn tokenise_missing(
             if let Some(text) = tokenise(to, what, &sources)? {
                 reporter.event(Event::Note { text });
             }
-            Ok(())
+            Ok::<_, Error>(())
         })?;
     }
     Ok(())

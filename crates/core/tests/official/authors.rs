@@ -13,7 +13,7 @@ use crate::common::{assert_close, engines, flat, json, numbers, python, relative
 use candle_core::Tensor;
 use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::corpus::{Tokenizer, Windows, description};
-use ghostlab_core::criterion::{self, Criterion, Evidence, PruneSpec};
+use ghostlab_core::criterion::{self, CalibrationStats, Criterion, PruneSpec};
 use ghostlab_core::model::{Decoder, Engine, Operator, Program};
 use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
@@ -75,7 +75,7 @@ fn tokenizer(backbone: &Path) -> Tokenizer {
     if backbone.is_dir() {
         return Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
     }
-    let mut file: Value = serde_json::from_slice(&description(backbone).unwrap()).unwrap();
+    let mut file: Value = serde_json::from_slice(&description(backbone, usize::MAX).unwrap()).unwrap();
     file["pre_tokenizer"] =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let folder = tempfile::tempdir().unwrap();
@@ -143,9 +143,9 @@ impl Group<'_> {
 
     fn selected(&self, engine: &dyn Engine, calibrated: &Calibrated, id: &str, setting: &Value) -> Vec<usize> {
         let mut none = |_: &[Vec<usize>]| panic!("no trial is asked for");
-        let mut evidence =
-            Evidence { similarities: &calibrated.similarities, activations: None, perplexities: &mut none };
-        let selection = rule(setting).select(&cut(engine, setting), &mut evidence).unwrap();
+        let mut stats =
+            CalibrationStats { similarities: &calibrated.similarities, activations: None, perplexities: &mut none };
+        let selection = rule(setting).select(&cut(engine, setting), &mut stats).unwrap();
         assert_eq!(selection.removed, layers(&setting["removed"]), "{}: {id}", engine.id().name);
         let cosines = numbers(&setting["mean_cosines"]);
         assert_eq!(selection.scores.len(), cosines.len(), "{id}");

@@ -12,7 +12,7 @@ use crate::common::{assert_close, flat, json, numbers, relative_error, shared, t
 use candle_core::Tensor;
 use ghostlab_core::calibrate::{HookPoint, Pair, PassRequest, SimilarityAxis};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
-use ghostlab_core::criterion::{self, Evidence, PruneSpec};
+use ghostlab_core::criterion::{self, CalibrationStats, PruneSpec};
 use ghostlab_core::model::{Decoder, Program, Repairs, Sublayer};
 use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair};
@@ -78,12 +78,12 @@ impl Backbone {
         request.sites.extend(rule.sites(&cut));
         let calibrated = self.calibrated(&request);
         let mut none = |_: &[Vec<usize>]| panic!("no trial is asked for");
-        let mut evidence = Evidence {
+        let mut stats = CalibrationStats {
             similarities: &calibrated.similarities,
             activations: Some(&calibrated.activations),
             perplexities: &mut none,
         };
-        let selection = rule.select(&cut, &mut evidence).unwrap();
+        let selection = rule.select(&cut, &mut stats).unwrap();
         (selection.removed, selection.scores)
     }
 
