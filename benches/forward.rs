@@ -23,8 +23,10 @@ fn main() {
     let config = Config::read(&folder).unwrap();
     let mut all = vec![Products::F32, Products::Bf16];
     all.extend((KernelFamily::best() == KernelFamily::Amx).then_some(Products::Bf16Amx));
-    let load = |&products| Decoder::load_within(config.clone(), &folder, products, u64::MAX).unwrap();
-    let decoders: Vec<Decoder> = all.iter().map(load).collect();
+    let decoders: Vec<Decoder> = all
+        .iter()
+        .map(|&products| Decoder::load_within(config.clone(), &folder, products, u64::MAX).unwrap())
+        .collect();
     let trie = Trie::new(&[Program::dense(config.layers)]);
     let wide = config.hidden >= 2048;
     let (tokens, rounds) = if wide { (2048, 1) } else { (8192, 3) };

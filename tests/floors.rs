@@ -41,6 +41,7 @@ const ROOMS: [(&str, &[&str]); 3] = [
             "named",
             "style",
             "quantity",
+            "deviation",
             "options",
             "files",
             "linalg",

@@ -138,7 +138,7 @@ fn retime_measures_times_again_and_nothing_else() {
     let text = column(&world, "ppl test@64");
     let again = world.runs(&[&grid[..], &["--retime"]].concat());
     let said =
-        "--retime: times tiny over 16×1, 16×2 (5 variants side by side, 10 rounds or more after 3 warm-ups) anew";
+        "--retime: times tiny over 16×1, 16×2 (5 variants side by side, 10 rounds or more after 3 warm-ups) again";
     let (before, after) = again.split_once("time tiny over 16×1").unwrap_or_else(|| panic!("{again}"));
     assert!(before.contains(said) && after.contains("time tiny over 16×2"), "{again}");
     assert!(!again.contains("tiny on test"), "scores are those of before: {again}");

@@ -230,7 +230,7 @@ fn what_llama_cpp_would_compute_otherwise_is_refused() {
             4,
             json!({"model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 24,
                 "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]}),
-            "none in layer 0",
+            "none in remaining layer 0",
         ),
         (
             "Gemma2ForCausalLM",
@@ -242,7 +242,7 @@ fn what_llama_cpp_would_compute_otherwise_is_refused() {
             "SmolLM3ForCausalLM",
             4,
             json!({"model_type": "smollm3", "no_rope_layers": [0, 1, 1, 0]}),
-            "another kind of layer 0",
+            "another kind in remaining layer 0",
         ),
         (
             "LlamaForCausalLM",

@@ -284,7 +284,7 @@ fn unscorable_definition_is_refused_with_its_place() {
             replaced("{{text}}", "{% set x = text * 1000000 %}{% for a in range(999) %}{{ x }}{% endfor %}"),
             "",
             2,
-            &["MB of text", "made.yaml:6"],
+            &["at most 400 MB of memory", "`doc_to_text`"],
         ),
         (replaced("{{text}}", "{{ [1].index(2) }}"), "", 2, &["not in the list", "made.yaml:6"]),
         (replaced("test_split: test", "test_split: absent"), "", 3, &["no split `absent`"]),

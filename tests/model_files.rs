@@ -336,5 +336,5 @@ fn generation_setting_that_is_not_run_is_refused_by_name() {
     let output = world.ghostlab(&["score", "model", "--tasks", "asked.yaml"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("generation_config.json, num_beams") && text.contains("found: 4"), "{text}");
+    assert!(text.contains("generation_config.json, num_beams") && text.contains("found:    4"), "{text}");
 }

@@ -371,7 +371,7 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     let output = world.run(&["--stored"]);
     let said = text(&output);
     assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("9 of 9 cells are not made yet") && !said.contains("failed"), "{said}");
+    assert!(said.contains("9 of 9 cells are not complete") && !said.contains("failed"), "{said}");
     world.runs(&[]);
     // A text more: the perplexities of the other one are stored.
     world.write("more.jsonl", fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w1 ", "w2 "));

@@ -310,7 +310,7 @@ fn how_numbers_were_made_stands_under_the_table_in_every_form() {
     let line = "profile tiny; perplexity on test: the first 5 of 10 windows of 64 tokens; \
         calibration: 8 sequences of 64 tokens of train-train (generated)";
     assert!(said.contains(&format!("Protocol: {line}.")), "{said}");
-    for form in ["mini.md", "mini.tex"] {
+    for form in ["mini.md", "mini-notes.tex"] {
         assert!(fs::read_to_string(folder.join(form)).unwrap().contains(line), "{form}");
     }
     let rows = table(&folder.join("mini.csv"));
@@ -361,9 +361,9 @@ fn limit_above_all_documents_is_the_unlimited_cell() {
 
 #[test]
 fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
-    let world = experiments("mine");
+    let world = experiments("llama-3-8b");
     for name in ["table2", "tableA7"] {
-        world.write(&format!("experiments/{name}.yaml"), format!("{TABLE}{}", GRID.replace("NAME", "mine")));
+        world.write(&format!("experiments/{name}.yaml"), format!("{TABLE}{}", GRID.replace("NAME", "llama-3-8b")));
     }
     let judged = |said: &str| {
         let line = said.lines().find(|line| line.starts_with("tableA7-corpus")).unwrap();
@@ -372,7 +372,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     let said = made(&world, &["reproduce", "table2"]);
     assert_eq!(judged(&said), "tableA7 is not made: `ghostlab reproduce tableA7 --profile tiny` makes it: UNKNOWN");
     // A rival without a cell, and numbers that were not measured.
-    assert!(said.contains("ours mine 1: unknown: acc_average has no value for ghosted"), "{said}");
+    assert!(said.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{said}");
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "they may be read together");
     let open = judged(&made(&world, &["reproduce", "tableA7", "--no-gate"]));
@@ -380,12 +380,12 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", text.repeat(2));
     let other = judged(&made(&world, &["reproduce", "tableA7"]));
-    assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.text.bytes of mine, ppl_test: UNKNOWN");
+    assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.text.bytes of llama-3-8b, ppl_test: UNKNOWN");
     let both = judged(&made(&world, &["reproduce", "table2"]));
-    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "made again, they are alike");
+    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "made again, they are equal");
     world.write("experiments/profiles/tiny.yaml", SHARED.replace("limit: 5", "limit: 4"));
     let other = judged(&made(&world, &["reproduce", "tableA7"]));
-    assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.limit of mine, ppl_test: UNKNOWN");
+    assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.limit of llama-3-8b, ppl_test: UNKNOWN");
 }
 
 #[test]
@@ -895,6 +895,10 @@ fn run_with_recorded_numbers_stays_in_its_place() {
     fs::write(&record, run.to_string()).unwrap();
     let parquet = world.path("results/mini/tiny/channels.parquet");
     fs::remove_file(&parquet).unwrap();
+    let list = world.path("results/mini/tiny/.ghostlab.sha256");
+    let text = fs::read_to_string(&list).unwrap();
+    let (hash, _) = text.lines().find(|line| line.ends_with("channels.parquet")).unwrap().split_once(' ').unwrap();
+    fs::write(&list, text.replace(hash, &"0".repeat(64))).unwrap();
     fs::remove_dir_all(world.path("results/mini/tiny/every_eval_ever")).unwrap();
 
     let said = made(&world, &["reproduce", "mini"]);

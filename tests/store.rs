@@ -373,7 +373,7 @@ fn unreadable_record_counts_as_alive_for_three_minutes() {
         put(&store.join("claims").join(claim), &text.to_string());
         spoil(&record);
         let (code, said) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "1"]);
-        assert!(code == Some(0) && said.contains("this worker left"), "{what}: in doubt it lives: {said}");
+        assert!(code == Some(0) && said.contains("this worker exited"), "{what}: in doubt it lives: {said}");
         age(&record);
         let (code, said) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
         assert!(code == Some(0) && said.contains("all 9 cells are stored"), "{what}: {said}");
@@ -582,7 +582,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     until("no worker", || claimed().is_some() && stopped());
     let before = fs::read(claimed().unwrap()).unwrap();
     let (code, said) = done(run(&two, &[&worker[..], &["--idle-exit", "2"]].concat()));
-    assert!(code == Some(0) && said.contains("this worker left"), "{code:?} {said}");
+    assert!(code == Some(0) && said.contains("this worker exited"), "{code:?} {said}");
     assert_eq!(claimed().map(|path| fs::read(path).unwrap()), Some(before), "the claim was taken from a living worker");
     assert!(!store.join("attempts").exists(), "it is said to have died");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());
@@ -630,7 +630,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
         let output = ended(child);
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(0), "{log}");
-        assert!(log.contains("halted for so long that others took it for dead"), "{log}");
+        assert!(log.contains("suspended for so long that others took it for dead"), "{log}");
         assert!(log.contains("all 9 cells are stored"), "{log}");
         for left in ["claims", "processes", "drafts", "journals", "uses", "attempts"] {
             let count = fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);

@@ -279,7 +279,7 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     until("no claim", claimed);
     let output = world.ghostlab(&["worker", "grid.yaml", "--idle-exit", "1"]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    assert!(log(&output).contains("this worker left"), "{}", log(&output));
+    assert!(log(&output).contains("this worker exited"), "{}", log(&output));
     let shown = status(&world);
     assert!(shown.contains("1 worker alive (1 ended)"), "{shown}");
     signal(&one, "-KILL");

@@ -207,7 +207,7 @@ def forward(folder):
         for layer in range(model.config.num_hidden_layers):
             tensors[f"layer_input.{text}.{layer}"] = output.hidden_states[layer][0].contiguous()
     for place, prompt in enumerate([*both, both[1][:, : ORIGINAL - NEW // 2]]):
-        tensors[f"prompt.{place}"] = prompt[0].contiguous()
+        tensors[f"prompt.{place}"] = prompt[0].clone()
         tensors[f"greedy.{place}"], tensors[f"margins.{place}"] = greedy(folder, prompt)
     save_file(tensors, folder / "forward.safetensors")
 

@@ -54,10 +54,11 @@ def measurements():
         rows = read(path.name)
         if not rows or list(rows[0]) != FIELDS:
             sys.exit(f"{path}: expected the columns {','.join(FIELDS)}")
-        for row in rows:
+        for number, row in enumerate(rows):
             key = row["processor"], row["part"], row["what"], row["peer"]
-            # Files are read in the order of their dates.
-            if row["ratio"] and (key not in newest or row["date"] >= newest[key]["date"]):
+            # Of one day the last file's last row counts.
+            row["place"] = row["date"], path.name, number
+            if row["ratio"] and (key not in newest or row["place"] > newest[key]["place"]):
                 newest[key] = row
     return list(newest.values())
 
@@ -70,7 +71,7 @@ def amount(text):
 def lines_of(vendor):
     """Returns a table row for each part, work and peer: the newest measurement, and the ratios on other processors of the vendor."""
     works = {}
-    for row in sorted(vendor, key=lambda row: row["date"], reverse=True):
+    for row in sorted(vendor, key=lambda row: row["place"], reverse=True):
         works.setdefault((row["part"], row["what"], row["peer"]), []).append(row)
     return [line(*works[key]) for key in dict.fromkeys((row["part"], row["what"], row["peer"]) for row in vendor)]
 

@@ -32,12 +32,19 @@ fn grid(root: &Path) -> Grid {
     let tasks: String =
         TASKS.iter().map(|name| format!("  {name}: {{path: {}/{name}.jsonl.gz}}\n", data.display())).collect();
     fs::write(root.join("text.jsonl"), "{\"text\": \"a b\"}\n").unwrap();
+    let fixture = checkout.join("tests/fixtures/arch/llama-gqa");
+    let backbone = root.join("llama-gqa");
+    fs::create_dir(&backbone).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(fixture.join(name), backbone.join(name)).unwrap();
+    }
+    fs::write(backbone.join("tokenizer.json"), "{}").unwrap();
     let text = format!(
         "backbones:\n  llama: {{path: {}}}\ncorpora:\n  c4: {{path: text.jsonl, rule: c4}}\n  wikitext2: {{path: \
          text.jsonl, rule: wikitext2}}\ntasks:\n{tasks}backbone: llama\ncriterion: llm-streamline\ndepth: [1]\nrecovery: \
          [ghosted]\ncalibration: {{corpus: c4, sequences: 8, length: 64}}\nevaluate:\n  perplexity: [{{corpus: c4, \
          length: 2048}}, {{corpus: wikitext2, length: 2048}}]\n  tasks: [{}]\n",
-        checkout.join("tests/fixtures/arch/llama-gqa").display(),
+        backbone.display(),
         TASKS.join(", ")
     );
     fs::write(root.join("large.yaml"), text).unwrap();

@@ -230,7 +230,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         // A run may have begun since, or gone on to something new.
         let in_use = store.reserved();
         if !clearing_up.holds() {
-            return Err(Error::job("clearing up was halted for so long that runs have begun meanwhile")
+            return Err(Error::job("clearing up was suspended for so long that runs have begun meanwhile")
                 .at(store.root().display().to_string())
                 .hint("the rest was not deleted: run the same command again"));
         }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::factors::{SEED, distinct, grouped};
 use super::paired;
-use super::record::Condition;
+use super::record::{Condition, Record};
+use super::same_measurement::{RowContent, is_one_measurement};
 use super::stored::{StoredNumber, StoredResults};
 use crate::metric::Metric;
 
@@ -86,7 +87,7 @@ impl fmt::Display for BestCounts {
 /// Rows that compete.
 struct Setting<'a> {
     key: Vec<String>,
-    conditions: Vec<&'a Condition>,
+    records: Vec<&'a Record>,
     own: &'a StoredNumber,
     /// The best other row.
     rival: &'a StoredNumber,
@@ -97,7 +98,13 @@ impl<'a> Setting<'a> {
     fn all(run: &'a StoredResults, metric: &Metric, question: BestQuestion<'_>) -> Vec<Self> {
         let rows = run.numbers.iter().filter(|of| is_asked(of, question));
         let groups = grouped(rows.map(|of| (key(&of.record.condition, question), of)));
-        groups.into_iter().filter_map(|(key, rows)| Self::new(key, &rows, metric, question.method)).collect()
+        let mut settings: Vec<Self> = Vec::new();
+        for (key, rows) in groups {
+            // Criteria that remove the same layers have one measurement, which counts once.
+            let setting = Self::new(key, &rows, metric, question.method);
+            settings.extend(setting.filter(|own| !settings.iter().any(|other| own.is_copy_of(other))));
+        }
+        settings
     }
 
     fn new(key: Vec<String>, rows: &[&'a StoredNumber], metric: &Metric, method: &str) -> Option<Self> {
@@ -106,12 +113,17 @@ impl<'a> Setting<'a> {
         let others = rows.iter().filter(|of| !is_own(of)).filter_map(|of| Some((printed_cost(metric, of)?, *of)));
         let (best, rival) = others.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
         Some(Self {
-            conditions: rows.iter().map(|of| &of.record.condition).collect(),
+            records: rows.iter().map(|of| &of.record).collect(),
             key,
             own,
             rival,
             is_behind: best < printed_cost(metric, own)?,
         })
+    }
+
+    fn is_copy_of(&self, other: &Self) -> bool {
+        let [own, other] = [self, other].map(|of| RowContent::scores(of.records.iter().copied()));
+        is_one_measurement(&own, &other)
     }
 
     fn is_significant(&self) -> Option<bool> {
@@ -133,8 +145,8 @@ impl SeedCounts {
         for setting in settings {
             let own: Vec<&(Condition, Vec<f64>)> =
                 values.iter().filter(|(condition, _)| key(condition, question) == setting.key).collect();
-            let is_there = |wanted: &&Condition| own.iter().any(|(condition, _)| condition == *wanted);
-            if !setting.conditions.iter().all(is_there) {
+            let is_there = |wanted: &Condition| own.iter().any(|(condition, _)| condition == wanted);
+            if !setting.records.iter().map(|record| &record.condition).all(is_there) {
                 return None;
             }
             let means = own.iter().map(|(condition, values)| Some((condition, mean_cost(metric, values)?)));
@@ -183,7 +195,6 @@ fn word(count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Record;
     use super::*;
 
     /// A number of one setting; `right` are its answered questions of ten in each of two tasks.
@@ -256,6 +267,24 @@ mod tests {
         assert_eq!(counts.over_seeds, Some(SeedCounts { seeds: 2, best: 1 }));
         assert_eq!(counts.to_string(), "2 of 3, significantly in 1 of 3; over two seeds in 1 of 3");
         assert_eq!(counts.ahead.iter().map(|of| (of.depth, of.recovery.as_str())).collect::<Vec<_>>(), [(8, "none")]);
+    }
+
+    #[test]
+    fn criteria_with_one_measurement_count_once() {
+        let mut numbers = main();
+        numbers.push(number(4, "replaceme-ls", 20, "g"));
+        let mut copies = numbers.clone();
+        copies.iter_mut().for_each(|copy| copy.record.condition.criterion = "shortgpt".into());
+        numbers.extend(copies);
+        let question = BestQuestion {
+            metric: "acc_average",
+            method: "ghosted",
+            keeps: &|_| true,
+            setting: &|of| vec![of.criterion.clone(), of.depth.to_string()],
+        };
+        let counts = BestCounts::new(&run(numbers), None, question).unwrap();
+        // At the other depths two rows are too few to be called equal.
+        assert_eq!((counts.settings, counts.best), (5, 3));
     }
 
     #[test]

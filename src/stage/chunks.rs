@@ -267,7 +267,7 @@ impl ChunkRun<'_> {
             let label = self.label;
             let count = lost.len();
             self.run.note(format!(
-                "{label}: halted for so long that others took it for dead; {count} chunks are left to them"
+                "{label}: suspended for so long that others took it for dead; it leaves {count} chunks to them"
             ));
         }
         for chunk in group.chunks.into_iter().filter(|chunk| !lost.contains(chunk)) {

@@ -75,18 +75,21 @@ pub const VIEWS: [View; 9] = [
 ];
 
 /// Files with the numbers of one run that are stored next to `numbers.json`, which has their identities.
-const OF_ONE_RUN: [&str; 19] = [
+const OF_ONE_RUN: [&str; 22] = [
     ".ghostlab.sha256",
     "latency.parquet",
     "results.csv",
     "results.parquet",
     "results.md",
     "results.tex",
+    "results-notes.tex",
     "wide.tex",
+    "wide-notes.tex",
     "grid.csv",
     "grid.parquet",
     "grid.md",
     "grid.tex",
+    "grid-notes.tex",
     "grid-losses.svg",
     "grid-losses.png",
     "grid-losses.pdf",

@@ -136,8 +136,8 @@ fn the_examples_of_the_documents_can_be_run() {
         Grid::load(&place.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
     };
     let load = |document: &str, profile: Option<&str>| load_nth(document, 0, profile);
-    // 3 criteria, 3 depths (25 % is 8), 5 recoveries; the dense backbone.
-    assert_eq!(load("README.md", None).cells.len(), 1 + 3 * 3 * 5);
+    // 2 criteria, 2 depths (25 % is 8), 3 recoveries; the dense backbone.
+    assert_eq!(load("README.md", None).cells.len(), 1 + 2 * 2 * 3);
     let grid = load("docs/grid.md", None);
     // For 2 backbones: 3 criteria, depths 7, 8 and 12, 4 recoveries (3 of the large one), 6 calibrations (2 at depth
     // 7). The included criterion has no recovery, with 6 calibrations.

@@ -24,9 +24,10 @@ fn local_builders_are_read_or_refused_by_name() {
         [("csv", "rows.csv", "{{a}} w{{b}}", ["w1 w2 w1", "w3 w2"]), ("text", "rows.txt", "{{text}}", ["w1 w2", "w3"])]
     {
         world.write("rows.yaml", definition(builder, file, text));
-        let output = world.ghostlab(&["score", "backbone", "--tasks", "rows.yaml", "--samples", builder]);
+        let folder = format!("samples-{builder}");
+        let output = world.ghostlab(&["score", "backbone", "--tasks", "rows.yaml", "--samples", &folder]);
         assert_eq!(output.status.code(), Some(0), "{}", error_text(&output));
-        let samples = std::fs::read_to_string(world.path(builder).join("samples_rows.jsonl")).unwrap();
+        let samples = std::fs::read_to_string(world.path(&folder).join("samples_rows.jsonl")).unwrap();
         for prompt in prompts {
             assert!(samples.contains(&format!("\"{prompt}\"")), "{builder}: no `{prompt}` in {samples}");
         }

@@ -18,7 +18,7 @@ use crate::activity;
 use crate::bounds::check_operators;
 use crate::exchange::{begin, python, variables};
 use crate::prompt::{Message, Role};
-use crate::template::{compiled, environment, explained};
+use crate::template::{caught_render, compiled, environment, explained};
 use crate::value::{JsonStyle, Value};
 
 /// transformers appends this to the last message, to find where it ends.
@@ -146,7 +146,7 @@ impl ChatTemplate {
         context.extend(self.tokens.iter().cloned());
         let template = self.environment.get_template("it");
         let text = template
-            .and_then(|template| template.render(variables(&Value::Map(context))))
+            .and_then(|template| caught_render(|| template.render(variables(&Value::Map(context)))))
             .map_err(|error| explained(&error).at(&self.place))?;
         if !continued {
             return Ok(text);

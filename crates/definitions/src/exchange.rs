@@ -9,6 +9,7 @@ use minijinja::{Error, ErrorKind, Value as Jinja};
 
 use crate::jinja::objects::{DictView, Lazy, Range};
 use crate::python_object::PythonObject;
+pub(crate) use crate::refusal::refused;
 use crate::value::Value;
 
 /// Methods of a Python dict. Jinja's `a.items` is the method, whatever keys the dict has.
@@ -88,11 +89,6 @@ pub(crate) fn variables(document: &Value) -> Jinja {
         (key.clone(), converted)
     };
     Jinja::from_object(Variables(pairs.iter().map(variable).collect()))
-}
-
-/// Error of a template for an operation that is refused.
-pub(crate) fn refused(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
 /// Converts a value for templates.

@@ -41,6 +41,7 @@ pub mod pattern;
 pub mod prepared;
 pub mod prompt;
 pub mod python_object;
+mod refusal;
 pub mod results;
 pub mod row;
 pub mod rows;

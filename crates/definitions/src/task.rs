@@ -155,7 +155,6 @@ impl Task {
         if let Some(field) = &definition.choices {
             let choices = columns.choices(field, first).map_err(place)?;
             several_contexts = text.as_int().is_some();
-            check_label(Some(choices.as_slice()), &target).map_err(place)?;
             if let Some(number) = target.as_int().filter(|number| choice(&choices, *number).is_none()) {
                 let bad = Error::bad_input("the answer is the number of no choice");
                 return Err(place(bad.expected(format!("0 to {}", choices.len() - 1)).found(number)));
@@ -198,6 +197,7 @@ impl Task {
     fn each_request(&self, rows: &dyn Rows, setting: &Setting<'_>, mut take: impl FnMut(Vec<Request>)) -> Result<()> {
         let of = &self.definition;
         self.check_answers()?;
+        self.check_labels()?;
         let shots = of.shots(setting.shots);
         let mut pool =
             Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, of.examples.first);
@@ -205,9 +205,6 @@ impl Task {
             let document = &self.documents[at];
             let made = || -> Result<Vec<Ask>> {
                 let choices = of.choices.as_ref().map(|field| self.columns.choices(field, document)).transpose()?;
-                if choices.is_some() {
-                    check_label(choices.as_deref(), &self.gold(document)?)?;
-                }
                 let contexts = self.contexts(document, &examples?, choices.as_deref(), setting)?;
                 self.asks(document, contexts, choices.as_deref(), setting.chat.is_some())
             };
@@ -252,6 +249,23 @@ impl Task {
     }
 
     /// Checks how many answers all repeats come to.
+    /// Refuses documents of which none has a label: the hub's test splits have -1 in each. Single ones count from the end, as
+    /// in Python.
+    fn check_labels(&self) -> Result<()> {
+        let Some(field) = &self.definition.choices else { return Ok(()) };
+        let label = |document: &Value| {
+            let choices = self.columns.choices(field, document).ok()?;
+            let answer = self.gold(document).ok()?;
+            check_label(Some(&choices), &answer).err()
+        };
+        let mut first = None;
+        for (at, document) in self.documents.iter().enumerate() {
+            let Some(error) = label(document) else { return Ok(()) };
+            first = first.or_else(|| Some(error.at(self.place(at))));
+        }
+        first.map_or(Ok(()), Err)
+    }
+
     fn check_answers(&self) -> Result<()> {
         let of = &self.definition;
         match self.documents.len().checked_mul(of.repeats) {

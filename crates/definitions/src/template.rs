@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::caught;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
@@ -111,7 +112,7 @@ impl Template {
     pub fn render(&self, document: &Value) -> Result<String> {
         let template = self.environment.get_template("it").map_err(|error| explained(&error).at(&self.place))?;
         begin();
-        template.render(variables(document)).map_err(|error| {
+        caught_render(|| template.render(variables(document))).map_err(|error| {
             let Value::Map(pairs) = document else { return explained(&error).at(&self.place) };
             let columns: Vec<&str> = pairs.iter().filter_map(|(name, _)| name.as_text()).collect();
             let named: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
@@ -150,6 +151,13 @@ pub(crate) fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(method::call);
     extend(&mut environment);
     environment
+}
+
+/// Renders a template, and turns a panic of the template engine into an error: it slices empty texts backwards unchecked.
+pub(crate) fn caught_render(
+    render: impl FnOnce() -> std::result::Result<String, JinjaError>,
+) -> std::result::Result<String, JinjaError> {
+    caught::catch(render).unwrap_or_else(|panic| Err(JinjaError::new(ErrorKind::InvalidOperation, panic)))
 }
 
 /// Compiles a template into an environment, under the name `it`.

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
 use fancy_regex::Regex;
-use ghostlab_core::files::json_rows::NOT_FINITE;
+use ghostlab_core::files::not_finite::NOT_FINITE;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 

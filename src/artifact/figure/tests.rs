@@ -83,16 +83,16 @@ fn wild() -> (Surroundings, BarChart) {
 }
 
 fn channels(count: usize) -> (Surroundings, Curves) {
-    let line = |(i, method): (usize, &&str)| Line {
-        method: (*method).into(),
-        label: label(method).to_owned(),
-        points: (0..count)
-            .map(|x| {
-                let spike = if x % 97 == 13 { 6.0 } else { 1.0 };
-                let y = (0.08 + 0.05 * scatter(x) + 0.03 * scatter(x * 7 + i)) * spike * (1.0 - 0.09 * i as f64);
-                Point { x: x as f64, y: Some(y), error: None }
-            })
-            .collect(),
+    let line = |(i, method): (usize, &&str)| {
+        let value = |x: usize| {
+            let spike = if x % 97 == 13 { 6.0 } else { 1.0 };
+            (0.08 + 0.05 * scatter(x) + 0.03 * scatter(x * 7 + i)) * spike * (1.0 - 0.09 * i as f64)
+        };
+        // Each curve has its channels in ascending order.
+        let mut values: Vec<f64> = (0..count).map(value).collect();
+        values.sort_by(f64::total_cmp);
+        let points = values.into_iter().enumerate().map(|(x, y)| Point { x: x as f64, y: Some(y), error: None });
+        Line { method: (*method).into(), label: label(method).to_owned(), points: points.collect() }
     };
     let around = Surroundings {
         title: "Error of each channel".into(),

@@ -346,7 +346,7 @@ function setUpFolded() {
 
 /** Marks in the list of contents where the reader is. */
 function setUpContents() {
-  const links = new Map([...document.querySelectorAll(".side a")].map((link) => [link.hash.slice(1), link]));
+  const links = new Map([...document.querySelectorAll(".side a[href^='#']")].map((link) => [link.hash.slice(1), link]));
   const seen = new Set();
   const observer = new IntersectionObserver(
     (entries) => {

@@ -460,8 +460,9 @@ fn page_begins_with_answer_figure_table_and_claims() {
     }
     page.artifacts.insert(0, other);
     page.headline = "table2".into();
-    let claim = |verdict, paper_verdict| ClaimRow {
+    let claim = |sentence: &str, verdict, paper_verdict| ClaimRow {
         claim: "Ours is best.".into(),
+        sentence: sentence.into(),
         artifact: "table2".into(),
         profile: "tiny".into(),
         verdict,
@@ -469,15 +470,15 @@ fn page_begins_with_answer_figure_table_and_claims() {
         ..ClaimRow::default()
     };
     page.claims = vec![
-        claim(Judgement::Holds, Judgement::Holds),
-        claim(Judgement::Fails, Judgement::Holds),
-        claim(Judgement::Unknown, Judgement::Fails),
+        claim("first", Judgement::Holds, Judgement::Holds),
+        claim("second", Judgement::Fails, Judgement::Holds),
+        claim("third", Judgement::Unknown, Judgement::Fails),
     ];
     let html = render(&page).unwrap();
     assert_links_lead_somewhere(&html);
     let place = |text: &str| html.find(text).unwrap_or_else(|| panic!("{text}"));
     let parts = [
-        "Of 3 checks of the paper's claims on our numbers, 1 holds, 1 fails, 1 unknown.",
+        "Of 3 sentences of the paper, checked on our numbers, 1 holds, 1 fails, 1 unknown.",
         "2026-01-01T00:00:00Z to 2026-01-01T00:10:00Z",
         "<section id=\"artifact-tiny/figure1\">",
         "<section id=\"artifact-tiny/table2\">",

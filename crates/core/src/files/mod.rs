@@ -10,6 +10,7 @@ pub mod gzip;
 pub mod json_rows;
 pub mod limit;
 pub mod name;
+pub mod not_finite;
 pub mod number;
 pub mod output;
 pub mod owner;

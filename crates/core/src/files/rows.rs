@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::limit::TextLimit;
-use super::{json_rows, regular};
+use super::{not_finite, regular};
 use crate::error::{Error, Result};
 
 /// Format of a file of rows.
@@ -85,7 +85,7 @@ impl RowFiles {
     }
 
     /// The JSON of a `part` of a file; `at` says where in it an error is. `NaN` and `Infinity`, which Python writes, are read
-    /// as an object with the key [`json_rows::NOT_FINITE`].
+    /// as an object with the key [`not_finite::NOT_FINITE`].
     ///
     /// # Errors
     /// Bytes that are not UTF-8, text that is not JSON.
@@ -98,7 +98,7 @@ impl RowFiles {
         let text = std::str::from_utf8(bytes.strip_suffix(b"\n").unwrap_or(bytes))
             .map_err(|error| not_utf8(error.valid_up_to(), part))?;
         let read = serde_json::from_str(text);
-        let read = read.or_else(|error| match json_rows::with_finite_numbers(text) {
+        let read = read.or_else(|error| match not_finite::with_finite_numbers(text) {
             Some(finite) => serde_json::from_str(&finite).map_err(|_| error),
             None => Err(error),
         });
@@ -147,7 +147,7 @@ pub fn describe(value: &Value) -> String {
         Value::Number(_) => "a number",
         Value::String(_) => "a string",
         Value::Array(_) => "a list",
-        Value::Object(fields) => match fields.get(json_rows::NOT_FINITE).and_then(Value::as_str) {
+        Value::Object(fields) => match fields.get(not_finite::NOT_FINITE).and_then(Value::as_str) {
             Some(number) => return format!("the number {number}"),
             None => "an object",
         },

@@ -385,7 +385,7 @@ mod tests {
         })
         .unwrap();
         assert_eq!(config.norm_eps, 1e-6);
-        assert_eq!(config.notes, ["config.json leaves out what transformers' class takes as rms_norm_eps 0.000001"]);
+        assert_eq!(config.notes, ["config.json leaves out what transformers' class takes as rms_norm_eps 1e-6"]);
     }
 
     #[test]

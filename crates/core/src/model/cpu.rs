@@ -17,9 +17,6 @@ use super::program::Step;
 use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
 
-/// The CPU engine's in f32: what runs where nothing else is asked for.
-pub const CPU: EngineId = EngineId { name: "cpu", dtype: "f32", device: "cpu" };
-
 /// Cores that share every step wait for each other at its end; parts of a chunk meet at the chunk's end only.
 const PART_TOKENS: usize = 512;
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::batch::{Batch, Prediction};
 use super::config::Config;
 use super::decoding::Decoding;
-use super::matrix::Products;
+use super::kernel_family::KernelFamily;
 use super::program::Step;
 use super::slice::{elements, tensor};
 use super::trie::{Model, Observer, Trie};
@@ -27,10 +27,13 @@ pub struct EngineId {
     pub device: &'static str,
 }
 
+/// The CPU engine in f32, which runs unless another one is requested.
+pub const CPU: EngineId = EngineId { name: "cpu", dtype: "f32", device: "cpu" };
+
 impl EngineId {
     /// Whether weights and intermediates are in this machine's memory.
     pub fn is_on_cpu(&self) -> bool {
-        self.device == Products::F32.device_class() || self.device == Products::Bf16Amx.device_class()
+        [KernelFamily::Portable, KernelFamily::Amx].iter().any(|family| family.device_class() == self.device)
     }
 }
 

@@ -16,6 +16,14 @@ pub enum KernelFamily {
 named!(KernelFamily: Portable = "portable", Amx = "amx");
 
 impl KernelFamily {
+    /// Returns the class of device, as keys name it: one for all kernels whose results have the same bits.
+    pub const fn device_class(self) -> &'static str {
+        match self {
+            Self::Portable => "cpu",
+            Self::Amx => "cpu-amx",
+        }
+    }
+
     /// Returns the fastest family for products in bf16 on this machine.
     pub fn best() -> Self {
         if amx::status() == AmxStatus::Ready { Self::Amx } else { Self::Portable }

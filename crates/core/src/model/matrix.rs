@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use ghostlab_kernels::forward::{Laid, Weight};
 
-use super::cpu::CPU;
-use super::engine::EngineId;
+use super::engine::{CPU, EngineId};
 use super::kernel_family::KernelFamily;
 use super::weights::Weights;
 use crate::error::Result;
-use crate::linalg::amx::Bf16Amx;
 use crate::linalg::bf16::{Bf16, Bf16Kernels};
+use crate::linalg::bf16_amx::Bf16Amx;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 
@@ -52,10 +51,7 @@ impl Products {
 
     /// Returns the class of device, as keys name it: one for all kernels whose results have the same bits.
     pub const fn device_class(self) -> &'static str {
-        match self {
-            Self::F32 | Self::Bf16 => "cpu",
-            Self::Bf16Amx => "cpu-amx",
-        }
+        self.kernels().device_class()
     }
 
     /// Returns the identity of the CPU engine with these products.

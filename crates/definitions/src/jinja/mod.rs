@@ -18,7 +18,7 @@ pub(crate) use format::str_format;
 pub(crate) use numbers::parse_float;
 
 /// Filters and tests of minijinja that Jinja does not have, or has otherwise.
-const FOREIGN_FILTERS: [&str; 6] = ["bool", "chain", "lines", "pprint", "split", "zip"];
+const FOREIGN_FILTERS: [&str; 7] = ["bool", "chain", "groupby", "lines", "pprint", "split", "zip"];
 const FOREIGN_TESTS: [&str; 3] = ["endingwith", "safe", "startingwith"];
 
 /// Adds everything that both kinds of templates share.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use minijinja::value::{Enumerator, Object, ObjectRepr, from_args};
 use minijinja::{Error, State, Value as Jinja};
 
-use crate::exchange::refused;
+use crate::refusal::refused;
 
 /// Python iterator: what `map`, `select` and their kin give. Its items can be taken once, and it has no length.
 #[derive(Debug)]

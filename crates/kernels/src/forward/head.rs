@@ -151,8 +151,8 @@ fn norm_rows(x: &[f32], channels: usize, norm: Norm<'_>, rows: impl Iterator<Ite
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linalg::amx::Bf16Amx;
     use crate::linalg::bf16::Bf16;
+    use crate::linalg::bf16_amx::Bf16Amx;
     use crate::linalg::float32::F32;
 
     #[test]

@@ -22,8 +22,8 @@ pub use linear::{Linear, Mlp, Weight, add, apply_diagonal, gather, linear, mlp, 
 pub use rows::{add_rows, denominators, norm_rows, rotate_rows, silu_mul, weigh};
 pub use scratch::Scratch;
 
-use crate::linalg::amx::Bf16Amx;
 use crate::linalg::bf16::Bf16;
+use crate::linalg::bf16_amx::Bf16Amx;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 

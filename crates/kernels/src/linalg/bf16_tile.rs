@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::bf16::{halves, push_pairs, rounded, spread};
+use super::pairs::{halves, push_pairs, rounded, spread};
 use super::panels::{LANES, TileOut};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};

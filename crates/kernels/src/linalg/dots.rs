@@ -5,8 +5,8 @@
 //! on the processor. This is the order that the crate has with AVX-512, for processors without it: results are the same to the
 //! bit wherever they are computed.
 
-use super::gemm::{MatrixView, MatrixViewMut, Update};
 use super::simd::in_widest;
+use super::view::{MatrixView, MatrixViewMut, Update};
 
 /// Parts of a sum: the lanes of an AVX-512 register.
 const LANES: usize = 16;

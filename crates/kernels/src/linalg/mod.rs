@@ -3,12 +3,14 @@
 pub mod adam;
 pub mod amx;
 pub mod bf16;
+pub mod bf16_amx;
 mod bf16_tile;
 mod dots;
 pub mod explained;
 pub mod float32;
 pub mod gemm;
 pub mod hadamard;
+mod pairs;
 pub mod panels;
 pub mod simd;
 pub mod solve;
@@ -16,5 +18,6 @@ pub mod spectrum;
 pub mod streaming_qr;
 mod transpose;
 mod unsolved;
+mod view;
 
 pub use unsolved::Unsolved;

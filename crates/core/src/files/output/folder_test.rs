@@ -190,9 +190,9 @@ fn a_file_that_cannot_be_written_leaves_no_list_and_no_other_file() {
     output.put(&pages(&[("index.html", "old")])).unwrap();
     fs::write(output.path().join("taken"), "mine").unwrap();
     let before = files(output.path());
-    // No folder can be made where a file is.
+    // A file of the user is in the way.
     let error = output.put(&pages(&[("index.html", "new"), ("taken/page.html", "new")])).unwrap_err();
-    assert_eq!(error.exit_code(), 3, "{error}");
+    assert_eq!(error.exit_code(), 2, "{error}");
     assert_eq!(files(output.path()), before);
     assert!(Manifest::read(output.path()).lists("index.html", b"old"));
     assert!(!Manifest::read(output.path()).lists("index.html", b"new"));

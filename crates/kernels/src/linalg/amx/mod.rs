@@ -19,10 +19,8 @@ use std::ops::Range;
 
 pub use status::{AmxStatus, status};
 
-use super::bf16::{Bf16, Bf16Kernels, PairPanels, RowWords};
-use super::gemm::MatrixView;
-use super::panels::{Kind, LANES, PanelPiece, TileOut};
-use super::simd;
+use super::pairs::{PairPanels, RowWords};
+use super::panels::LANES;
 
 /// Rows of a tile register.
 const TILE_ROWS: usize = 16;
@@ -36,71 +34,6 @@ const NEAR_PAIRS: usize = 256;
 /// Pairs along `inner` whose rows stay in a level 2 cache of 2 MiB for all panels: 1 MiB of 256 rows.
 #[cfg(target_arch = "x86_64")]
 const MIDDLE_PAIRS: usize = 1024;
-
-/// Weights in bf16, laid out as those of [`Bf16`] and multiplied on tile registers.
-pub struct Bf16Amx;
-
-/// Rows in bf16 pairs.
-pub struct PairRows {
-    words: Vec<u32>,
-    row_words: usize,
-    width: usize,
-}
-
-impl Kind for Bf16Amx {
-    type Word = u32;
-    type Rows<'x> = PairRows;
-
-    fn depth(inner: usize) -> usize {
-        Bf16::depth(inner)
-    }
-
-    #[inline(always)]
-    fn lay(row: &[f32], column: usize, panel: &mut [u32]) {
-        Bf16::lay(row, column, panel);
-    }
-
-    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
-        Bf16::lay_panel(columns, inner, panel);
-    }
-
-    fn number(panel: &[u32], k: usize, column: usize) -> f32 {
-        Bf16::number(panel, k, column)
-    }
-
-    fn rows(x: MatrixView<'_, f32>) -> PairRows {
-        let kernels = Bf16Kernels::Amx;
-        let width = Self::depth(x.width());
-        let row_words = kernels.row_words(x.width());
-        let mut words = Vec::with_capacity(x.height() * row_words);
-        simd::in_widest!({
-            for row in 0..x.height() {
-                kernels.push_row(x.row(row), &mut words);
-            }
-        });
-        PairRows { words, row_words, width }
-    }
-
-    const JOINS_PANELS: bool = true;
-
-    fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOut<'_>) {
-        let adds = out.adds;
-        Self::multiply_panels(rows, height, piece.words, 1, out.slice(), adds);
-    }
-
-    fn multiply_panels(
-        rows: &PairRows,
-        height: usize,
-        panels: &[u32],
-        count: usize,
-        out: (&mut [f32], usize),
-        adds: bool,
-    ) {
-        let panels = PairPanels::consecutive(panels, rows.width, count);
-        let rows = RowWords { words: &rows.words, row_words: rows.row_words, count: height };
-        product(&rows, &panels, out, adds);
-    }
-}
 
 /// `out ← rows·panels`, or sums that start from `out`. Without AMX the scalar model computes the same bits, slowly.
 /// Other shapes are a programming error and panic.
@@ -196,7 +129,8 @@ fn pieces(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linalg::gemm::Update;
+    use crate::linalg::bf16_amx::Bf16Amx;
+    use crate::linalg::gemm::{MatrixView, Update};
     use crate::linalg::panels::{Panels, product as panel_product};
 
     #[derive(Debug, Clone, Copy)]

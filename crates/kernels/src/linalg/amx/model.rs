@@ -6,7 +6,7 @@
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS.
 
 use super::TILE_PAIRS;
-use crate::linalg::bf16::{PairPanels, RowWords, halves};
+use crate::linalg::pairs::{PairPanels, RowWords, halves};
 use crate::linalg::panels::LANES;
 
 /// [`super::product`] on any processor.

@@ -1,7 +1,7 @@
 //! A small product that shows whether the processor multiplies as documented.
 
 use super::{model, tiled_product};
-use crate::linalg::bf16::{PairPanels, RowWords};
+use crate::linalg::pairs::{PairPanels, RowWords};
 use crate::linalg::panels::LANES;
 
 /// Rows, pairs along `inner` and panels: two left tiles of unlike heights, and steps of 16 pairs and of fewer.

@@ -1,0 +1,43 @@
+//! Python's `NaN` and `Infinity` in JSON, which has no such numbers.
+
+/// Key of the object that stands for a number that JSON does not have. Its value is Rust's and Python's name of the number.
+pub const NOT_FINITE: &str = "$ghostlab::not_finite";
+
+/// Replaces Python's `NaN`, `Infinity` and `-Infinity` outside of strings; none where there is none.
+pub(super) fn with_finite_numbers(text: &str) -> Option<String> {
+    let mut finite = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut is_found = false;
+    while let Some(at) = rest.find(['"', 'N', 'I', '-']) {
+        finite.push_str(&rest[..at]);
+        rest = &rest[at..];
+        if rest.starts_with('"') {
+            let end = string_end(rest);
+            finite.push_str(&rest[..end]);
+            rest = &rest[end..];
+        } else if let Some(name) = ["NaN", "Infinity", "-Infinity"].iter().find(|name| rest.starts_with(**name)) {
+            finite.push_str(&format!("{{\"{NOT_FINITE}\": \"{name}\"}}"));
+            rest = &rest[name.len()..];
+            is_found = true;
+        } else {
+            finite.push_str(&rest[..1]);
+            rest = &rest[1..];
+        }
+    }
+    finite.push_str(rest);
+    is_found.then_some(finite)
+}
+
+/// Length of the string of JSON that a text begins with.
+fn string_end(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, byte) in text.bytes().enumerate().skip(1) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}

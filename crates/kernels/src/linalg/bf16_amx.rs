@@ -1,0 +1,73 @@
+//! Weights in bf16 for products on tile registers.
+
+use super::amx::product;
+use super::bf16::{Bf16, Bf16Kernels};
+use super::gemm::MatrixView;
+use super::pairs::{PairPanels, RowWords};
+use super::panels::{Kind, PanelPiece, TileOut};
+use super::simd;
+
+/// Weights in bf16, laid out as those of [`Bf16`] and multiplied on tile registers.
+pub struct Bf16Amx;
+
+/// Rows in bf16 pairs.
+pub struct PairRows {
+    words: Vec<u32>,
+    row_words: usize,
+    width: usize,
+}
+
+impl Kind for Bf16Amx {
+    type Word = u32;
+    type Rows<'x> = PairRows;
+
+    fn depth(inner: usize) -> usize {
+        Bf16::depth(inner)
+    }
+
+    #[inline(always)]
+    fn lay(row: &[f32], column: usize, panel: &mut [u32]) {
+        Bf16::lay(row, column, panel);
+    }
+
+    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
+        Bf16::lay_panel(columns, inner, panel);
+    }
+
+    fn number(panel: &[u32], k: usize, column: usize) -> f32 {
+        Bf16::number(panel, k, column)
+    }
+
+    fn rows(x: MatrixView<'_, f32>) -> PairRows {
+        let kernels = Bf16Kernels::Amx;
+        let width = Self::depth(x.width());
+        let row_words = kernels.row_words(x.width());
+        let mut words = Vec::with_capacity(x.height() * row_words);
+        simd::in_widest!({
+            for row in 0..x.height() {
+                kernels.push_row(x.row(row), &mut words);
+            }
+        });
+        PairRows { words, row_words, width }
+    }
+
+    const JOINS_PANELS: bool = true;
+
+    fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOut<'_>) {
+        let adds = out.adds;
+        Self::multiply_panels(rows, height, piece.words, 1, out.slice(), adds);
+    }
+
+    fn multiply_panels(
+        rows: &PairRows,
+        height: usize,
+        panels: &[u32],
+        count: usize,
+        out: (&mut [f32], usize),
+        adds: bool,
+    ) {
+        let panels = PairPanels::consecutive(panels, rows.width, count);
+        let rows = RowWords { words: &rows.words, row_words: rows.row_words, count: height };
+        product(&rows, &panels, out, adds);
+    }
+}

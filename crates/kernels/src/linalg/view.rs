@@ -1,0 +1,108 @@
+//! Matrices over slices, as products read and write them.
+
+/// A read-only matrix of any strides over a slice.
+#[derive(Clone, Copy)]
+pub struct MatrixView<'a, T> {
+    pub(super) data: &'a [T],
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) row_stride: usize,
+    pub(super) column_stride: usize,
+}
+
+impl<'a, T> MatrixView<'a, T> {
+    /// Creates a view of contiguous rows of `columns` elements.
+    pub fn rows(data: &'a [T], rows: usize, columns: usize) -> Self {
+        Self::strided(data, rows, columns, columns)
+    }
+
+    /// Creates a view of rows of `columns` elements that are `row_stride` apart.
+    pub fn strided(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Self {
+        Self { data, rows, columns, row_stride, column_stride: 1 }.checked()
+    }
+
+    /// Returns the number of rows.
+    pub fn height(&self) -> usize {
+        self.rows
+    }
+
+    /// Returns the number of columns.
+    pub fn width(&self) -> usize {
+        self.columns
+    }
+
+    /// Whether the elements of each row stand one after the other.
+    pub(super) fn has_whole_rows(&self) -> bool {
+        self.column_stride == 1
+    }
+
+    /// Returns the elements of one row, if they are contiguous.
+    pub(super) fn row(&self, row: usize) -> &'a [T] {
+        assert!(row < self.rows && self.column_stride == 1, "a matrix view has no such row");
+        &self.data[row * self.row_stride..][..self.columns]
+    }
+
+    /// Transposes the view.
+    #[must_use]
+    pub fn t(self) -> Self {
+        Self {
+            data: self.data,
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+        }
+    }
+
+    /// Returns the elements from the first row to the last, and the row stride. Panics if rows are not contiguous or the
+    /// matrix is empty.
+    pub(super) fn elements(&self) -> (&'a [T], usize) {
+        assert!(self.rows > 0 && self.column_stride == 1, "a matrix view has no such rows");
+        (&self.data[..(self.rows - 1) * self.row_stride + self.columns], self.row_stride)
+    }
+
+    fn checked(self) -> Self {
+        if self.rows > 0 && self.columns > 0 {
+            let last = (self.rows - 1) * self.row_stride + (self.columns - 1) * self.column_stride;
+            assert!(last < self.data.len(), "a matrix view reaches past its slice");
+        }
+        self
+    }
+}
+
+/// A matrix that a product is written to: rows whose starts lie `row_stride` apart.
+pub struct MatrixViewMut<'a, T> {
+    pub(super) data: &'a mut [T],
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) row_stride: usize,
+}
+
+impl<'a, T> MatrixViewMut<'a, T> {
+    pub fn rows(data: &'a mut [T], rows: usize, columns: usize) -> Self {
+        Self::strided(data, rows, columns, columns)
+    }
+
+    pub fn strided(data: &'a mut [T], rows: usize, columns: usize, row_stride: usize) -> Self {
+        assert!(columns <= row_stride || rows <= 1, "rows of an output matrix may not overlap");
+        if rows > 0 && columns > 0 {
+            assert!((rows - 1) * row_stride + columns <= data.len(), "a matrix view reaches past its slice");
+        }
+        Self { data, rows, columns, row_stride }
+    }
+
+    /// The elements of a row.
+    pub(super) fn row(&mut self, row: usize) -> &mut [T] {
+        assert!(row < self.rows, "an output matrix has no such row");
+        &mut self.data[row * self.row_stride..][..self.columns]
+    }
+}
+
+/// How a product updates its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// Overwrite it.
+    Replace,
+    /// Add to it.
+    Add,
+}
