@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 state() {
     git ls-files --stage tools/tiny data/tiny | grep -v verified.sha256 | sha256sum | cut -d' ' -f1
 }
-if [ "${1:-}" != --write ] && [ "$(state)" = "$(cat tools/tiny/verified.sha256)" ]; then
+if [ "${1:-}" != --write ] && [ "$(state)" = "$(cat tools/tiny/verified.sha256 2>/dev/null)" ]; then
     echo "skipped: tools/tiny and data/tiny are as verified"
     exit
 fi
@@ -17,6 +17,5 @@ cargo test --release --locked --manifest-path tools/tiny/Cargo.toml
 if [ "${1:-}" = --write ]; then
     state >tools/tiny/verified.sha256
 else
-    echo "tools/tiny or data/tiny changed: commit the output of \`tools/tiny/check.sh --write\`"
-    exit 1
+    echo "tools/tiny or data/tiny changed: \`tools/tiny/check.sh --write\` spares the next run this test"
 fi
