@@ -290,7 +290,7 @@ fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
             let ours = ours["results"][task].as_object().unwrap();
             let theirs = &theirs[folder][task];
             for (metric, value) in ours.iter().filter(|(metric, _)| metric.ends_with(",none")) {
-                // The value as printed in tables: percent with two decimals.
+                // As printed in tables: percent with two decimals.
                 let shown = |value: &serde_json::Value| format!("{:.2}", 100.0 * value.as_f64().unwrap());
                 assert_eq!(shown(value), shown(&theirs[metric]), "{cell}, {task}, {metric}");
                 compared += 1;

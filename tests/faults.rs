@@ -564,7 +564,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
         std::thread::sleep(Duration::from_millis(10));
     }
     change();
-    // This releases its claim, which is visible earlier than its death.
+    // It releases its claim, which is visible earlier than its death.
     fs::remove_file(world.path("data/store/claims/tokenising")).unwrap();
     fs::remove_file(record).unwrap();
     let output = ended(child);

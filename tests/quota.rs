@@ -46,7 +46,7 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
         // Not bytes: an operator's figures have its seconds.
         assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
     }
-    // No data is computed again.
+    // Nothing is computed again.
     let again = world.runs(&[&THIS[..], &limit].concat());
     assert!(!again.contains("calibrate") && world.tables() == unlimited.tables(), "{again}");
 }

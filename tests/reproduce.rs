@@ -121,7 +121,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     bytes[middle] ^= 4;
     fs::write(&pack, bytes).unwrap();
     anew();
-    // The same holds for another description.
+    // So is another description.
     assert!(made(&world, &mini).contains(nothing));
     world.write(
         "experiments/mini.yaml",
@@ -213,7 +213,7 @@ fn listing_is_cached_until_one_of_its_inputs_changes() {
     made(&world, &["reproduce", "mini"]);
     assert!(standing("mini").contains("3 of 3"), "{}", listed());
     remembered();
-    // The same holds for a damaged object of the same length,
+    // So is a damaged object of the same length,
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
     let whole = fs::read(&pack).unwrap();
@@ -724,7 +724,7 @@ fn the_audit_checks_anybodys_table() {
     world.write("other.csv", "Method,COPA\nTheirs,69.00\n");
     let said = made(&world, &["audit", "wide.csv", "other.csv", "--tasks", "COPA=copa", "--format", "csv"]);
     assert!(said.contains("contradiction,agreement,\"wide, other\",Theirs,COPA,70.00 (wide),69.00 (other)"), "{said}");
-    // Same numbers one per line, in the paper's format: the same finding.
+    // The same numbers one per line, in the paper's format: the same finding.
     world.write(
         "tidy.csv",
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n\

@@ -270,7 +270,7 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
     let store = world.path("data/store");
     let mut one = world.command(&["worker", "grid.yaml"]);
-    // This stops in the calibration while holding its claim.
+    // It stops in the calibration while holding its claim.
     let mut one = one.env("GHOSTLAB_FAULT", "stop@commit:1").stderr(Stdio::null()).spawn().unwrap();
     let claimed = || {
         let mut names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();

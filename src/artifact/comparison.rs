@@ -334,7 +334,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
-                // Without reading anything it is unknown whether the limit leaves any out.
+                // Nothing was read, so it is unknown whether the limit leaves any out.
                 (None, Some(limit)) => found.push(format!("at most {limit} windows of {corpus}")),
                 (None, None) => {}
             }

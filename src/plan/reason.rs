@@ -198,7 +198,7 @@ fn all_but(of: &KeyParts, field: &Aspect) -> u64 {
 fn differences(stored: &Leaves, wanted: &Leaves) -> Vec<Change> {
     let change = |Difference { aspect, one, other }: Difference| Change { field: aspect, old: one, new: other };
     let changes = differs(stored, wanted).into_iter().map(change);
-    // Same input on several paths is one change, shown with the shortest path.
+    // The same input on several paths is one change, shown with the shortest path.
     let mut told: Vec<Change> = Vec::new();
     for change in changes {
         match told.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {

@@ -244,7 +244,7 @@ mod tests {
             cell("a", "llm-streamline", &[3, 4, 5], "ghosted", "region"),
             cell("b", "shortgpt", &[1, 2], "ghosted", "region"),
             cell("b", "shortened-llama", &[1, 2], "ghosted", "region"),
-            // Same layers of another backbone, and a dense one.
+            // The same layers of another backbone, and a dense one.
             cell("b", "llm-streamline", &[3, 4, 9], "ghosted", "region"),
             CellSummary { backbone: "a".into(), layers: 16, ..CellSummary::default() },
         ];

@@ -86,7 +86,7 @@ impl<'a> ModelScores<'a> {
         if all.len() > 1 {
             let all: Vec<TaskResult> = all.iter().map(|of| of.result.clone()).collect();
             let items = all.iter().map(|of| of.effective).sum();
-            // Indexed by each task's own column, as in the paper's tables.
+            // By each task's own column, as in the paper's tables.
             scores.extend(tasks::average(&all).map(|mean| percent("average".into(), "acc, acc_norm", mean, items)));
         }
         let defined = |of: String, score: &Score| {

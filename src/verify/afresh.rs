@@ -312,7 +312,7 @@ mod tests {
             let kinds: BTreeSet<&String> = drawn.iter().map(|&at| &groups[at]).collect();
             assert!(share > 0.1 || kinds.len() <= 2, "{kinds:?}");
         }
-        // Same cells in any order.
+        // The same cells in any order.
         let (groups, names) = of(57);
         let (first, _) = drawn_cells(7, &groups, &names, 0.02);
         let reversed = |of: &[String]| of.iter().rev().cloned().collect::<Vec<_>>();

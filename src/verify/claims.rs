@@ -62,7 +62,7 @@ pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result
             continue;
         }
         let made = line(of);
-        // Indexed by its sentence, the first column.
+        // By its sentence, the first column.
         let sentence = |of: &str| of.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
         let said = text.lines().find(|line| sentence(line) == sentence(&made));
         match said {

@@ -317,7 +317,7 @@ fn scalar_prune_and_comp_only_scales_earlier_layers() {
         recovery("prune-and-comp", json!({"granularity": "scalar", "target": "stream"})).solve(&boundary).unwrap();
     let operator = solution.repair.operator().unwrap().clone();
     let factor = operator.to_dense().unwrap()[0];
-    // Indexed by definition: the ratio of mean magnitudes.
+    // By definition: the ratio of mean magnitudes.
     let mean = |site| -> f64 {
         let rows = world.calibration.activations.rows(site, 0..512).unwrap();
         rows.iter().map(|&v| f64::from(v.abs())).sum::<f64>()

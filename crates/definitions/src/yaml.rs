@@ -348,7 +348,7 @@ impl EventReader {
             let Tree::Scalar(name) = key.tree else {
                 return Err(self.bad(&at, "a key of a mapping is a list or a mapping itself"));
             };
-            // Same as in PyYAML, the last of two equal keys wins, in the position of the first.
+            // As in PyYAML, the last of two equal keys wins, in the position of the first.
             own.set(&mut pairs, name, value);
         }
         merged.retain(|(key, _)| own.position(&pairs, key).is_none());

@@ -81,7 +81,7 @@ impl HubSettings {
         let seconds = |name: &str, default: Duration| match text(name).filter(|value| !value.is_empty()) {
             None => Ok(default),
             Some(value) => match value.parse::<u32>() {
-                // Same as in Python, 0 selects the default.
+                // As in Python, 0 selects the default.
                 Ok(0) => Ok(default),
                 Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
                 Err(_) => Err(Error::bad_input(format!("{name} is no number of seconds")).found(format!("`{value}`"))),

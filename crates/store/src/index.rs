@@ -276,7 +276,7 @@ mod tests {
         let path = folder.path().join("weights");
         old(&path, &vec![7; 2 << 20]);
         let here = Stamp::at(&path).unwrap().unwrap();
-        // The value as written by another client of the same server: its mount has another device number.
+        // As written by another client of the same server: its mount has another device number.
         let there = Stamp { file: (here.file.0 + 77, here.file.1), ..here.clone() };
         let of_server = place(&index, &path, &here).unwrap();
         remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();

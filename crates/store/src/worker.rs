@@ -370,7 +370,7 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, know
         let Some(process) = processes::read(disk, &path) else { continue };
         let of = known.iter().find(|known| known.process.id == process.id);
         let dead = of.map_or(process.owner.lives() == Some(false), |known| known.dead);
-        // Among several sweeping processes, one removes it.
+        // Of several sweeping processes, one removes it.
         if dead && disk.remove(&path).is_ok() {
             died(disk, &claims, words, &name, &process);
         }

@@ -131,7 +131,7 @@ fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> S
     if one.record.condition.criterion == DENSE && one.record.condition.calibration != two.record.condition.calibration {
         return "the dense backbone does not depend on the calibration".to_owned();
     }
-    // Same value under the same condition except for the calibration corpus.
+    // The same value under the same condition except for the calibration corpus.
     let twin = |value: &&PaperNumber| {
         let (value, condition) = (*value, &value.record.condition);
         entries.iter().find(|entry| {

@@ -109,7 +109,7 @@ fn perplexity_windows(tokenizer: &Tokenizer, others: &Others, setting: &Value, n
     if !available(&[file]) || file.starts_with("(outside)") {
         return None;
     }
-    // This has a loader of C4 of its own, which reads all documents.
+    // It has a loader of C4 of its own, which reads all documents.
     let rule: Rule = if name == "c4" { Rule::C4 } else { name.parse().unwrap() };
     let length = count(setting, "ppl_length");
     let limit = count(&setting["limits"], name);

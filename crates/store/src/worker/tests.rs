@@ -141,7 +141,7 @@ fn a_process_that_ends_leaves_no_record() {
 fn a_lease_that_is_dropped_leaves_the_claim_of_another() {
     let (_folder, one, two) = workers();
     let ClaimResult::Mine(lease) = one.claim("a") else { panic!("not free") };
-    // This was stopped for longer than others wait, and another process took its claim over.
+    // It was stopped for longer than others wait, and another process took its claim over.
     fs::remove_file(one.claims.join("a")).unwrap();
     let ClaimResult::Mine(theirs) = two.claim("a") else { panic!("not free") };
     drop(lease);

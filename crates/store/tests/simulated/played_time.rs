@@ -90,7 +90,7 @@ impl Time {
                 scope.spawn(move || {
                     time.doors[process].wait();
                     let ended = catch_unwind(AssertUnwindSafe(|| run(time, process)));
-                    // This has ended: the next process continues.
+                    // It has ended: the next process continues.
                     lock(&time.now).alive -= 1;
                     time.pass_on(None);
                     ended.unwrap_or_else(|panic| resume_unwind(panic));

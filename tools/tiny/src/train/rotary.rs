@@ -22,7 +22,7 @@ impl Rotary {
         let half = heads.head_dim / 2;
         let frequencies: Vec<f32> =
             (0..half).map(|i| (1.0 / theta.powf(f64::from((2 * i) as f32 / head_dim as f32))) as f32).collect();
-        // Same as in transformers: the angle in f32, then its cosine.
+        // As in transformers: the angle in f32, then its cosine.
         let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
         let (cos, sin) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
         Self { heads, eps, cos, sin, half }

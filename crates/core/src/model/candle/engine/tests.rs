@@ -59,7 +59,7 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
         assert!(all.iter().zip(&piecewise).all(|(a, b)| (a - b).abs() < 1e-5), "{name}");
         let notes = engine.notes();
         assert!(!notes.is_empty() && notes.iter().all(|note| note.contains("memory was full")), "{notes:?}");
-        // This does not retry the larger size.
+        // It does not retry the larger size.
         assert_eq!(log_probabilities(&engine), piecewise);
         assert_eq!(engine.notes(), [""; 0]);
         engine.room = 89;
