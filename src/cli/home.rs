@@ -124,11 +124,6 @@ impl StoreArgs {
         self.sought(None).ok()
     }
 
-    /// Returns whether every input is hashed again.
-    pub(super) fn rehashes(&self) -> bool {
-        self.rehash
-    }
-
     fn named(&self) -> Option<PathBuf> {
         self.store.clone().or_else(|| std::env::var_os(STORE).map(PathBuf::from))
     }

@@ -113,12 +113,10 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         let Arguments { profile, overrides, place, engine, .. } = arguments;
         let list = ArtifactList {
             store: &place.look_anyway(None)?,
-            experiments: &call.experiments,
             results: &call.results,
             profile: profile.as_deref(),
             overrides,
             engine: engine.request(),
-            anew: place.rehashes(),
         };
         let answer = Reproduced { listed: list.of(&all)?, made: Vec::new(), not_made: Vec::new(), page: None };
         answer::show(answer, Answer::Reproduce, |of| println!("{}", listing::text(&of.listed)))?;
