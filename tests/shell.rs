@@ -12,140 +12,6 @@ use crate::common::world::World;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ghostlab");
 
-/// Creates a world whose cell names need corpus and options, and three artifacts.
-fn world() -> World {
-    let world = World::new();
-    let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
-    world.write(
-        "grid.yaml",
-        grid.replace("ghosted]", "{name: ghosted, solver: [normal, svd]}]")
-            + "profile: a\nprofiles: {a: {}, b: {depth: 1}}\n",
-    );
-    std::fs::create_dir(world.path("experiments")).unwrap();
-    for name in ["table2", "table3", "figure1"] {
-        world.write(&format!("experiments/{name}.yaml"), "artifact: {title: A list, list: methods}\n");
-    }
-    world
-}
-
-/// Returns the program's completions for a bash line.
-fn offered(world: &World, line: &str) -> Vec<String> {
-    let output = world
-        .command(&["--", "ghostlab"])
-        .envs([("COMPLETE", "bash"), ("_GHOSTLAB_LINE", line), ("_GHOSTLAB_BREAKS", " \t\n\"'@><=;|&(:")])
-        .env_remove("GHOSTLAB_STORE")
-        .env_remove("GHOSTLAB_EXPERIMENTS")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(0), "{line}");
-    assert!(output.stderr.is_empty(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
-}
-
-/// The cell that the tests look for, and a beginning that is no other's.
-const CELL: &str = "tiny.streamline-2.ghosted.solver-svd";
-const TYPED: &str = "tiny.streamline-2.ghosted.";
-
-#[test]
-fn commands_options_and_names_of_all_kinds_are_offered() {
-    let world = world();
-    let has = |line: &str, names: &[&str]| {
-        let offered = offered(&world, line);
-        for name in names {
-            assert!(offered.iter().any(|of| of == name), "`{name}` is not offered behind `{line}`: {offered:?}");
-        }
-        offered
-    };
-    has("ghostlab ", &["run", "plan", "completions", "--quiet"]);
-    has("ghostlab re", &["report", "reproduce"]);
-    has("ghostlab plan --js", &["--json"]);
-    has("ghostlab run --color ", &["auto", "always", "never"]);
-    has("ghostlab run --dtype b", &["bf16"]);
-    // Grids are files and artifacts, and no other files.
-    let grids = has("ghostlab plan ", &["grid.yaml"]);
-    assert!(!grids.iter().any(|of| of == "train.txt" || of == "table2"), "a list has no cells: {grids:?}");
-    has("ghostlab reproduce ta", &["table2", "table3"]);
-    has("ghostlab reproduce table2 f", &["figure1"]);
-    has("ghostlab fetch a", &["all"]);
-    has("ghostlab plan grid.yaml --profile ", &["a", "b"]);
-    // bash replaces the text after the `=`.
-    assert_eq!(offered(&world, "ghostlab plan grid.yaml --profile=b"), ["b"]);
-    has("ghostlab score ba", &["backbone/"]);
-    has("ghostlab score backbone --tasks arc_e", &["arc_easy"]);
-    // Cells, as the rest of the line has the grid.
-    let cells = has("ghostlab explain grid.yaml ", &["tiny.dense", "tiny.streamline-1.none"]);
-    assert_eq!(cells.iter().filter(|of| of.starts_with("tiny.")).count(), 11);
-    let fewer = offered(&world, "ghostlab explain grid.yaml --profile b tiny.");
-    assert_eq!(fewer.len(), 6, "{fewer:?}");
-    let fewer = offered(&world, "ghostlab export grid.yaml --set recovery=none tiny.");
-    assert_eq!(fewer.len(), 3, "{fewer:?}");
-}
-
-#[test]
-fn bash_completion_quotes_special_characters() {
-    let world = world();
-    world.write("a grid (old): 1.yaml", std::fs::read_to_string(world.path("grid.yaml")).unwrap());
-    let quoted = r"a\ grid\ \(old\)\:\ 1.yaml";
-    for (typed, rest) in [
-        ("a", quoted),
-        (r"a\ grid\ \(o", quoted),
-        // Typed by hand: bash replaces the text after the last colon.
-        (r"a\ grid\ \(old\):", r"\ 1.yaml"),
-        ("'a grid (o", "a grid (old): 1.yaml"),
-        ("\"a grid (o", "a grid (old): 1.yaml"),
-    ] {
-        assert_eq!(offered(&world, &format!("ghostlab plan {typed}")), [rest], "{typed}");
-    }
-    for typed in [TYPED, "'tiny.streamline-2.ghosted.", "\"tiny.streamline-2.ghosted."] {
-        assert_eq!(offered(&world, &format!("ghostlab explain grid.yaml {typed}")), [CELL], "{typed}");
-    }
-}
-
-#[test]
-fn completions_of_a_broken_grid_come_from_the_store() {
-    let world = world();
-    world.runs(&["--set", "depth=2"]);
-    let key = world.ghostlab(&["cache", "ls", "--all", "--json"]);
-    let listing: serde_json::Value = serde_json::from_slice(&key.stdout).unwrap();
-    let key = listing["answer"]["artifacts"][0]["key"].as_str().unwrap();
-    assert_eq!(offered(&world, &format!("ghostlab cache path {}", &key[..8])), [key]);
-    let results = offered(&world, "ghostlab compare res");
-    assert!(results.iter().any(|of| of.starts_with("results/grid/")), "{results:?}");
-    // The backbone is missing: the cells are known from the results.
-    let made = std::fs::read_dir(world.path("results/grid")).unwrap().next().unwrap().unwrap().path();
-    assert!(made.join("numbers.json").is_file());
-    std::fs::rename(world.path("backbone"), world.path("elsewhere")).unwrap();
-    let cells = offered(&world, "ghostlab explain grid.yaml tiny.str");
-    assert_eq!(cells.len(), 5, "{cells:?}");
-}
-
-#[test]
-fn completing_in_a_bad_state_says_nothing_and_makes_nothing() {
-    let empty = tempfile::tempdir().unwrap();
-    std::fs::write(empty.path().join("bad.yaml"), "backbones: [\n").unwrap();
-    for line in [
-        "ghostlab explain bad.yaml ",
-        "ghostlab explain nosuch.yaml ti",
-        "ghostlab plan bad.yaml --profile ",
-        "ghostlab cache path ab",
-        "ghostlab cancel ",
-        "ghostlab reproduce ",
-        "ghostlab nosuch --what ",
-        "ghostlab explain 'ba",
-        "",
-    ] {
-        let output = Command::new(PROGRAM)
-            .args(["--", "ghostlab"])
-            .current_dir(empty.path())
-            .envs([("COMPLETE", "bash"), ("_GHOSTLAB_LINE", line), ("GHOSTLAB_STORE", "nowhere")])
-            .output()
-            .unwrap();
-        assert_eq!((output.status.code(), output.stderr.is_empty()), (Some(0), true), "{line}");
-    }
-    let left: Vec<_> = std::fs::read_dir(empty.path()).unwrap().map(|item| item.unwrap().file_name()).collect();
-    assert_eq!(left, ["bad.yaml"], "no store was begun");
-}
-
 /// Finds a shell. bash is required.
 fn shell(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -178,24 +44,43 @@ fn said(world: &World, shell: &Path, arguments: &[&str], script: &str) -> String
     String::from_utf8(output.stdout).unwrap()
 }
 
-#[test]
-fn bash_completes_a_cell() {
-    let (world, Some(bash)) = (world(), shell("bash")) else { return };
-    let line = format!("ghostlab explain grid.yaml {TYPED}");
-    let script = format!(
+/// Shell scripts that load the completions and print what completes `ghostlab re` and `ghostlab run --dtyp`.
+const COMPLETE: [(&str, &[&str], &str); 3] = [
+    (
+        "bash",
+        &["--norc", "-c"],
         "source <(ghostlab completions bash); complete -p ghostlab >&2 || exit 1\n\
-         COMP_LINE='{line}' COMP_POINT={} COMP_WORDBREAKS=$' \\t\\n\"\\'@><=;|&(:'\n\
-         COMP_WORDS=({line}) COMP_CWORD=3; _ghostlab ghostlab '{TYPED}' grid.yaml\n\
-         printf '%s\\n' \"${{COMPREPLY[@]}}\"; eval \"printf '%s\\n' ${{COMPREPLY[0]}}\"",
-        line.len()
-    );
-    let said = said(&world, &bash, &["--norc", "-c"], &script);
-    assert_eq!(said, format!("{CELL}\n{CELL}\n"));
+         COMP_WORDS=(ghostlab re) COMP_CWORD=1; _ghostlab ghostlab re ghostlab; printf '%s\\n' \"${COMPREPLY[@]}\"\n\
+         COMP_WORDS=(ghostlab run --dtyp) COMP_CWORD=2; _ghostlab ghostlab --dtyp run; printf '%s\\n' \"${COMPREPLY[@]}\"",
+    ),
+    (
+        "zsh",
+        &["-f", "-c"],
+        "autoload -Uz compinit; compinit -u -D; source <(ghostlab completions zsh); [[ -n $_comps[ghostlab] ]] || exit 1\n\
+         ghostlab completions zsh | grep -oE \"^'(record|report|reproduce):\" | tr -d \"':\"; print -- --dtype",
+    ),
+    (
+        "fish",
+        &["--no-config", "-c"],
+        "ghostlab completions fish | source; complete -C 'ghostlab re' | cut -f1; complete -C 'ghostlab run --dtyp' | cut -f1",
+    ),
+];
+
+#[test]
+fn shells_complete_commands_and_options() {
+    let world = World::new();
+    for (name, arguments, script) in COMPLETE {
+        let Some(shell) = shell(name) else { continue };
+        let output = said(&world, &shell, arguments, script);
+        let mut offered: Vec<&str> = output.lines().collect();
+        offered.sort_unstable();
+        assert_eq!(offered, ["--dtype", "record", "report", "reproduce"], "{name}");
+    }
 }
 
 #[test]
 fn cell_names_are_single_shell_words_and_resolve() {
-    let (world, Some(bash)) = (world(), shell("bash")) else { return };
+    let (world, Some(bash)) = (World::new(), shell("bash")) else { return };
     // Two of everything that a name may have to tell apart, and a backbone with a blank.
     let axes = [
         ("  tiny: {path: backbone}", "  tiny: {path: backbone}\n  my model: {path: backbone}"),
@@ -212,6 +97,7 @@ fn cell_names_are_single_shell_words_and_resolve() {
         ),
     ];
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let grid = grid.replace("ghosted]", "{name: ghosted, solver: [normal, svd]}]");
     world.write("grid.yaml", axes.iter().fold(grid, |grid, (from, to)| grid.replace(from, to)));
     let plan = said(&world, &bash, &["--norc", "-c"], "ghostlab plan grid.yaml --json");
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
@@ -229,26 +115,6 @@ fn cell_names_are_single_shell_words_and_resolve() {
 }
 
 #[test]
-fn zsh_completes_a_cell() {
-    let (world, Some(zsh)) = (world(), shell("zsh")) else { return };
-    // `_describe` receives names, then descriptions after a colon; colons in names are escaped by a backslash.
-    let script = format!(
-        "autoload -Uz compinit; compinit -u -D; source <(ghostlab completions zsh)\n\
-         _describe() {{ local name; for name in \"$@\"; do [[ $name == (dirs|other) ]] && print -rl -- \"${{(@P)name}}\"; done }}\n\
-         words=(ghostlab explain grid.yaml {TYPED}); CURRENT=4; _clap_dynamic_completer_ghostlab\n\
-         words=(ghostlab explain grid.yaml 'tiny.streamline-2.ghosted.'); _clap_dynamic_completer_ghostlab"
-    );
-    assert_eq!(said(&world, &zsh, &["-f", "-c"], &script), format!("{CELL}\n{CELL}\n"));
-}
-
-#[test]
-fn fish_completes_a_cell() {
-    let (world, Some(fish)) = (world(), shell("fish")) else { return };
-    let script = format!("ghostlab completions fish | source; complete -C 'ghostlab explain grid.yaml {TYPED}'");
-    assert_eq!(said(&world, &fish, &["--no-config", "-c"], &script), format!("{CELL}\n"));
-}
-
-#[test]
 fn manual_pages_name_every_command_and_option() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
@@ -258,16 +124,11 @@ fn manual_pages_name_every_command_and_option() {
     };
     let output = Command::new(PROGRAM).args(["man", "--to"]).arg(&pages).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // Commands stand two blanks in below their head; options begin with two dashes.
-    let of_help = |text: &str, head: &str| -> Vec<String> {
-        let list = text.split_once(head).map_or("", |(_, rest)| rest).lines().skip(1);
-        let list = list.take_while(|line| line.is_empty() || line.starts_with(' '));
-        let named = list.filter(|line| line.starts_with("  ") && !line[2..].starts_with(' '));
-        named
-            .filter_map(|line| line.split_whitespace().next())
-            .filter(|name| *name != "help")
-            .map(str::to_owned)
-            .collect()
+    // Commands are indented by two spaces, between the usage and the options.
+    let commands = |text: &str| -> Vec<String> {
+        let list = text.split_once("Usage:").unwrap().1.split("\nOptions:").next().unwrap().lines().skip(1);
+        let names = list.filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next().map(str::to_owned));
+        names.filter(|name| name != "help" && name.chars().all(|c| c.is_ascii_lowercase() || c == '-')).collect()
     };
     let mut left = vec![Vec::<String>::new()];
     let mut seen = 0;
@@ -280,7 +141,7 @@ fn manual_pages_name_every_command_and_option() {
         let (_, described) = plain.split_once(".SH NAME").unwrap();
         let about = described.lines().nth(1).unwrap();
         assert!(about.contains(" - ") && about.len() > name.len() + 10, "{name}: {about}");
-        let inner = of_help(&text, "Commands:");
+        let inner = commands(&text);
         for word in &inner {
             assert!(plain.contains(&format!("{name}-{word}(1)")), "{name} does not name {word}");
         }

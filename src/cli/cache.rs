@@ -14,7 +14,7 @@ use super::answer::{self, Answer};
 use super::grid_args::EngineArgs;
 use super::home::StoreArgs;
 use super::out::{bytes, columns, seconds};
-use super::{candidates, progress};
+use super::progress;
 use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
 use crate::exec::{self, RunSettings};
@@ -51,7 +51,6 @@ pub(super) enum Command {
         #[command(flatten)]
         place: StoreArgs,
         /// The beginning of its key.
-        #[arg(add = candidates::keys())]
         key: String,
     },
 }
@@ -63,10 +62,10 @@ pub(super) struct Gc {
     /// Keep what this grid uses, with whatever engine and float type it was computed (with `--engine`, `--device` or
     /// `--dtype` those only), and throw away whatever no kept grid does. Without a grid to keep, only damaged
     /// artifacts go. What another version of the program made stays: see `--stage`.
-    #[arg(long, value_name = "GRID.yaml", add = candidates::grids())]
+    #[arg(long, value_name = "GRID.yaml")]
     keep: Vec<PathBuf>,
     /// Keep what the kept grids use under this profile only; may stand several times. Without it, under each of theirs.
-    #[arg(long, value_name = "NAME", requires = "keep", add = candidates::profiles())]
+    #[arg(long, value_name = "NAME", requires = "keep")]
     profile: Vec<String>,
     /// Change a value of the kept grids, as `run` does.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "keep")]

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use super::answer::seen::{Comparison, Side};
 use super::answer::{self, Answer};
-use super::candidates;
 use super::comparison_summary::summary;
 use super::home::{folders_in, or_near};
 use super::out::{self, columns, plain, shortened_columns};
@@ -23,10 +22,8 @@ use crate::results::{
 #[derive(Args)]
 pub(super) struct Arguments {
     /// A results folder, for example `results/table2/tiny`.
-    #[arg(add = candidates::results())]
     first: PathBuf,
     /// Another one.
-    #[arg(add = candidates::results())]
     second: PathBuf,
     /// Names in A and the equal names in B: `--map tiny-llama=tiny-qwen3`. A backbone, criterion, recovery, corpus or
     /// task.

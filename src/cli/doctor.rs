@@ -10,7 +10,7 @@ use super::answer::seen::{Diagnosis, Mark, Thing};
 use super::answer::{self, Answer};
 use super::home::{self, StoreArgs};
 use super::out::{Look, bytes};
-use super::{candidates, doctor_model, out, work};
+use super::{doctor_model, out, work};
 use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
 use crate::files::{disk, parts};
@@ -25,14 +25,13 @@ use ghostlab_store::Store;
 pub(super) struct Arguments {
     /// `table2`, `figure1`, …, `all`, a grid file, or a model (its folder or .gguf file): its architecture, memory, and
     /// the criteria, recoveries and exports that apply. Without it, only the machine is checked.
-    #[arg(add = candidates::targets())]
     target: Option<String>,
     /// For a model: compute the logits of a text with both engines and with candle-transformers, and print the
     /// differences. Loads the weights three times, one after the other.
     #[arg(long, requires = "target")]
     check: bool,
     /// The profile to look at: `paper` needs the paper's models and data.
-    #[arg(long, value_name = "NAME", add = candidates::profiles())]
+    #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// Change a value of the grid, for example `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]

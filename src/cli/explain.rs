@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::answer::seen::{ExplainedBackbone, ExplainedObject, Explanation};
 use super::answer::{self, Answer};
-use super::candidates;
 use super::grid_args::GridArgs;
 use super::out::{bytes, seconds};
 use crate::error::{Error, Result, nearest};
@@ -24,7 +23,6 @@ pub(super) struct Arguments {
     asked: GridArgs,
     /// The cell as `plan` names it, or parts of that name that no other cell has, in their order: `ghosted`,
     /// `sleb-3.ghosted`; or the beginning of the key of one of its artifacts.
-    #[arg(add = candidates::cells())]
     cell: String,
 }
 

@@ -10,7 +10,7 @@ use super::answer::{self, Answer};
 use super::explain::find;
 use super::grid_args::{GridArgs, LimitArgs};
 use super::out::bytes;
-use super::{candidates, home, progress, stop};
+use super::{home, progress, stop};
 use crate::checkpoint::GgufType;
 use crate::error::{Error, Result};
 use crate::export::{self, Exported, Exporter, Form};
@@ -29,7 +29,6 @@ pub(super) struct Arguments {
     asked: GridArgs,
     /// The cell as `plan` names it, or parts of that name that no other cell has: `ghosted`, `streamline-3.ghosted`.
     /// Without it every pruned cell of the grid has a folder (with --gguf a file) of its name below FOLDER.
-    #[arg(add = candidates::cells())]
     cell: Option<String>,
     /// Where to write: a folder that is not there, or one that was exported before; with --gguf a file.
     #[arg(long, value_name = "FOLDER")]

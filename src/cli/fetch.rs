@@ -12,7 +12,7 @@ use super::answer::done::{Fetched, HubFile, Refused, shown};
 use super::answer::{self, Answer};
 use super::home::{self, StoreArgs};
 use super::out::{bytes, columns, seconds};
-use super::{candidates, progress, stop, work};
+use super::{progress, stop, work};
 use crate::error::{Error, Result};
 use crate::grid::{InputList, Need};
 use crate::hub::{Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Source, Want, Wanted};
@@ -22,10 +22,10 @@ use ghostlab_store::Store;
 #[derive(Args)]
 pub(super) struct Arguments {
     /// `table2`, `figure1`, …, or `all`; a grid file; or `org/name[@revision]`, `datasets/org/name[@revision]`.
-    #[arg(required = true, value_name = "TARGET", add = candidates::targets())]
+    #[arg(required = true, value_name = "TARGET")]
     targets: Vec<String>,
     /// The profile of artifacts and grids: `paper` needs the paper's models and data.
-    #[arg(long, value_name = "NAME", add = candidates::profiles())]
+    #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// Change a value of the grids, for example `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]

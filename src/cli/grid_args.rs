@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::home::{self, StoreArgs};
-use super::{candidates, out};
+use super::out;
 use crate::artifact::Artifact;
 use crate::cluster::Submission;
 use crate::error::{Error, Result};
@@ -25,13 +25,13 @@ use ghostlab_store::Store;
 pub(super) struct GridArgs {
     /// The grid file; or an artifact by its name, as `reproduce` has it.
     // A path need not be text.
-    #[arg(value_parser = OsStringValueParser::new().map(grid_file), add = candidates::grids())]
+    #[arg(value_parser = OsStringValueParser::new().map(grid_file))]
     grid: PathBuf,
     /// Change a value of the grid, for example `--set depth=7,9,11` or `--set calibration.sequences=16`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
     /// Use this profile of the grid instead of the one that it names.
-    #[arg(long, value_name = "NAME", add = candidates::profiles())]
+    #[arg(long, value_name = "NAME")]
     pub(super) profile: Option<String>,
     #[command(flatten)]
     place: StoreArgs,
@@ -65,18 +65,18 @@ fn grid_file(named: OsString) -> PathBuf {
 #[derive(Args)]
 pub(super) struct EngineArgs {
     /// Where to compute: `cpu`, `cuda`, `cuda:1`, …, `metal`; `auto` is the best that this build knows and this machine has.
-    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>, add = candidates::words(&["auto", "cpu", "cuda", "metal"]))]
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>)]
     device: Auto<DeviceName>,
     /// Type in which weights are held and multiplied: `f32`, `bf16`, `f16`; `auto` is f32 on the CPU, elsewhere the
     /// type in which the backbone's weights are stored.
-    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<FloatType>, add = candidates::words(&["auto", "f32", "bf16", "f16"]))]
+    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<FloatType>)]
     dtype: Auto<FloatType>,
     /// `cpu`: the program's own kernels, on the CPU in f32 or bf16; `candle`: any device and float type; `auto` takes the own
     /// kernels wherever they can.
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>, add = candidates::words(&["auto", "cpu", "candle"]))]
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>)]
     engine: Auto<EngineName>,
     /// Choose the CPU's bf16 kernels; `portable` gives the same bits everywhere.
-    #[arg(long, value_name = "FAMILY", default_value = "auto", value_parser = auto::<KernelFamily>, add = candidates::words(&["auto", "portable", "amx"]))]
+    #[arg(long, value_name = "FAMILY", default_value = "auto", value_parser = auto::<KernelFamily>)]
     kernels: Auto<KernelFamily>,
 }
 

@@ -114,19 +114,9 @@ fn here() -> String {
 }
 
 impl StoreArgs {
-    /// Selects the named store, or the default one.
-    pub(super) fn of(store: Option<PathBuf>) -> Self {
-        Self { store, rehash: false }
-    }
-
     /// Returns its path, whether or not it exists.
     pub(super) fn root(&self) -> Option<PathBuf> {
         self.sought(None).ok()
-    }
-
-    /// Returns whether every input is hashed again.
-    pub(super) fn rehashes(&self) -> bool {
-        self.rehash
     }
 
     fn named(&self) -> Option<PathBuf> {

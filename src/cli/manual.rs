@@ -1,14 +1,15 @@
-//! `ghostlab man --to FOLDER`: manual pages, from the same descriptions as `--help`; and `ghostlab schema`.
+//! `ghostlab man`, `completions` and `schema`: manual pages, shell scripts and JSON schemas.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Args, ValueEnum};
+use clap_complete::Shell as ScriptShell;
 use clap_mangen::Man;
 
-use super::answer::done::{Manual, PrintedSchema, shown};
+use super::answer::done::{Completions, Manual, PrintedSchema, shown};
 use super::answer::{self, Answer};
-use super::out;
+use super::{help, out};
 use crate::error::{Error, Result};
 use crate::files::output::OutputFolder;
 use crate::grid;
@@ -23,7 +24,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let folder = &arguments.to;
-    let mut command = super::Arguments::command().disable_help_subcommand(true);
+    let mut command = help::command().disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
     render(&command, &mut pages)?;
@@ -46,6 +47,32 @@ fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result
     page.render(&mut text).map_err(failed)?;
     pages.push((page.get_filename(), text));
     command.get_subcommands().try_for_each(|inner| render(inner, pages))
+}
+
+#[derive(Args)]
+pub(super) struct CompletionsArguments {
+    /// The shell that completes.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCode> {
+    let shell = match arguments.shell {
+        Shell::Bash => ScriptShell::Bash,
+        Shell::Zsh => ScriptShell::Zsh,
+        Shell::Fish => ScriptShell::Fish,
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut help::command(), "ghostlab", &mut script);
+    let script = Completions { script: String::from_utf8_lossy(&script).into_owned() };
+    answer::show(script, Answer::Completions, |of| out::say(format_args!("{}", of.script)))
 }
 
 #[derive(Args)]
@@ -100,7 +127,7 @@ mod tests {
 
     #[test]
     fn no_command_has_an_argument_of_the_name_of_one_that_all_have() {
-        let command = super::super::Arguments::command();
+        let command = help::command();
         let all: Vec<&clap::Arg> = command.get_arguments().filter(|of| of.is_global_set()).collect();
         assert!(all.len() >= 4);
         let mut found = Vec::new();
@@ -110,7 +137,7 @@ mod tests {
 
     #[test]
     fn every_command_and_every_option_says_what_it_is() {
-        let mut command = super::super::Arguments::command();
+        let mut command = help::command();
         command.build();
         assert_eq!(mute(&command, ""), Vec::<String>::new());
     }

@@ -24,16 +24,15 @@ mod answer;
 mod audit;
 mod begin;
 mod cache;
-mod candidates;
 mod compare;
 mod comparison_summary;
-mod completion;
 mod doctor;
 mod doctor_model;
 mod explain;
 mod export;
 mod fetch;
 mod grid_args;
+mod help;
 mod home;
 mod listing;
 mod manual;
@@ -59,7 +58,7 @@ mod worker;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
 
 use crate::files::limit::TextLimit;
 use crate::quantity::Gigabytes;
@@ -73,7 +72,8 @@ struct Arguments {
         value_name = "GB",
         global = true,
         default_value_t = Gigabytes::of_bytes(TextLimit::DEFAULT),
-        help_heading = "Limits"
+        help_heading = "Limits",
+        display_order = 1000
     )]
     text: Gigabytes,
     #[command(flatten)]
@@ -86,11 +86,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write a first grid for the models in a folder, with every important key and its possible values.
+    /// Write a first grid for the models in a folder.
     ///
-    /// Models of unknown architecture and damaged ones are listed and left out. `plan` accepts the written file.
+    /// It has every important key with its possible values. Models of unknown architecture and damaged ones are listed and left out. `plan` accepts the written file.
     Init(begin::Arguments),
-    /// Run a grid: prune, repair and score every cell, and write the table.
+    /// Run a grid: prune, repair and score every cell.
     ///
     /// Stored results are not computed again; an interrupted run resumes. Exit codes: 0 done, 2 bad input, 3 something
     /// missing (model, data, disk; with `--stored` a cell without results), 4 a cell failed, 5 stored data damaged, 130
@@ -100,35 +100,35 @@ enum Command {
     ///
     /// This is the dense cell of a grid: what a grid has scored of the same files is not scored again.
     Score(score::Arguments),
-    /// Search a model for what to remove and how to repair it, under a budget of layers, speed or memory.
+    /// Search what to remove from a model and how to repair it.
     ///
-    /// Candidates race on items that grow round by round; who is worse beyond chance leaves. The winner is judged on items that
+    /// The budget limits layers, time or memory. Candidates race on items that grow round by round; who is worse beyond chance leaves. The winner is judged on items that
     /// the race never saw. A second search on the same items computes only what is new. Exit code 4: none meets the budget when
     /// it is measured.
     Search(search::Arguments),
-    /// Do part of a grid, alongside other workers on the same store: job after job, until no work is left.
+    /// Run part of a grid next to other workers of one store.
     ///
-    /// This writes no results: `run --stored` or `reproduce --stored` does when all is done. Exit codes: 0 nothing is left that
+    /// A worker does job after job, until no work is left. This writes no results: `run --stored` or `reproduce --stored` does when all is done. Exit codes: 0 nothing is left that
     /// it may do, 75 asked to end before (USR1, TERM, Ctrl-C), to be started again; 2, 3 and 5 as of `run`.
     Worker(worker::Arguments),
-    /// Hand a grid to a scheduler, which starts many workers.
+    /// Submit a grid to a scheduler, which starts many workers.
     #[command(subcommand)]
     Submit(submit::Command),
-    /// End what `submit` submitted with this store, and nothing else.
+    /// Cancel what `submit` submitted with this store.
     Cancel(status::CancelArguments),
-    /// Make tables and figures of the paper; without arguments, list them.
+    /// Make tables and figures of the paper, or list them.
     Reproduce(reproduce::Arguments),
-    /// Bring models, texts and tasks of the Hugging Face hub, pinned and checked, into the cache that Python uses too.
+    /// Download models, texts and tasks from the Hugging Face hub.
     ///
-    /// Cached files are not requested again. An interrupted download resumes.
+    /// They are pinned, checked and stored in the cache that Python uses too. Cached files are not requested again. An interrupted download resumes.
     Fetch(fetch::Arguments),
-    /// Report what is present and the missing parts: models, texts, tasks, disk, memory, device, token.
+    /// Check models, texts, tasks, disk, memory, device and token.
     ///
     /// Exit code 3 if something is missing.
     Doctor(doctor::Arguments),
     /// Check the paper's tables against themselves.
     Audit(audit::Arguments),
-    /// Check results: a random part is recomputed from the inputs, and the rest is derived from the folder.
+    /// Verify a results folder by recomputing a sample.
     ///
     /// Files by their hashes, numbers from their items, tables from their numbers; windows, documents, layer choices and
     /// operators are drawn. Latencies are not verified. Exit codes: 0 all agrees, 4 something differs, 3 nothing differs and
@@ -137,45 +137,41 @@ enum Command {
     /// Pack results folders for others.
     #[command(subcommand)]
     Record(record::Command),
-    /// Compare two results folders: settings and values that differ, with paired tests on the same items.
+    /// Compare two results folders, with paired tests on the same items.
     Compare(compare::Arguments),
-    /// Write the page of all artifacts that are made: one file, without network.
+    /// Write the page of all finished artifacts.
     Report(report::Arguments),
-    /// Say what a run of a grid would do, and why, and what it would cost.
+    /// Show what a run of a grid would do, why, and at what cost.
     Plan(plan::Arguments),
     /// Show everything that one cell is made from.
     Explain(explain::Arguments),
-    /// Write cells as Hugging Face folders: weights, config, tokenizer and a model card.
+    /// Write cells as Hugging Face folders.
     ///
-    /// Layers and operators that are not stored are computed first. A previous export to the folder is replaced as a
+    /// A folder has weights, config, tokenizer and a model card. Layers and operators that are not stored are computed first. A previous export to the folder is replaced as a
     /// whole; other files in it stay.
     #[command(mut_arg("dtype", |dtype| dtype.help(export::DTYPE)))]
     Export(export::Arguments),
-    /// Show runs: their progress and failures. Works during a run and after a crash.
+    /// Show runs with their progress and failures, also after a crash.
     Status(status::Arguments),
-    /// Print the JSON schema of grid files, for editors, or of what `--json` prints.
+    /// Print the JSON schema of grid files or of `--json` output.
     Schema(manual::SchemaArguments),
-    /// Print what makes a shell complete commands, options and names of artifacts, grids, cells and results.
+    /// Print a script that completes commands and options in a shell.
     ///
     /// For this session: `source <(ghostlab completions bash)`, the same for zsh, `ghostlab completions fish | source`.
-    /// For good: put that line into `~/.bashrc`, `~/.zshrc` (after `compinit`) or `~/.config/fish/config.fish`. The names
-    /// come from the program itself when they are wanted.
-    Completions(completion::Arguments),
-    /// Write manual pages: one for the program and one for each command.
+    /// For good: put that line into `~/.bashrc`, `~/.zshrc` (after `compinit`) or `~/.config/fish/config.fish`.
+    Completions(manual::CompletionsArguments),
+    /// Write manual pages of the program and its commands.
     Man(manual::Arguments),
-    /// Look into the store, check it, clear it up.
+    /// Inspect, check and clean up the store.
     #[command(subcommand)]
     Cache(cache::Command),
-    /// Begin a store, for oneself or for several users.
+    /// Create a store, for one user or several.
     #[command(subcommand)]
     Store(begin::StoreCommand),
 }
 
 /// Parses the command line, runs it, prints errors; the process's exit code.
 pub fn main() -> ExitCode {
-    if completion::asked() {
-        return ExitCode::SUCCESS;
-    }
     execute(&std::env::args_os().collect::<Vec<_>>())
 }
 
@@ -203,7 +199,7 @@ fn called(matches: &ArgMatches) -> String {
 }
 
 fn execute(words: &[OsString]) -> ExitCode {
-    let command = Arguments::command().color(out::of_help(words.iter().cloned()));
+    let command = help::command().color(out::of_help(words.iter().cloned()));
     let read = |of: ArgMatches| Arguments::from_arg_matches(&of).map(|arguments| (called(&of), arguments));
     let (name, arguments) = match command.try_get_matches_from(words).and_then(read) {
         Ok(read) => read,
@@ -238,7 +234,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
-        Command::Completions(arguments) => completion::run(&arguments),
+        Command::Completions(arguments) => manual::run_completions(&arguments),
         Command::Man(arguments) => manual::run(&arguments),
         Command::Schema(arguments) => manual::run_schema(&arguments),
         Command::Cache(command) => cache::run(&command),

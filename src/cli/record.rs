@@ -10,7 +10,7 @@ use super::answer::done::{PackedRecord, shown};
 use super::answer::plan::probe;
 use super::answer::{self, Answer};
 use super::out::bytes;
-use super::{candidates, home, out, progress, stop};
+use super::{home, out, progress, stop};
 use crate::archive::{self, METADATA, Packed};
 use crate::error::{Error, Result};
 use crate::exec::RunSettings;
@@ -29,7 +29,7 @@ pub(super) enum Command {
     /// Only files that a run listed are packed, and only unchanged; files that a record may omit can be missing.
     Pack {
         /// Results folders, or folders of several.
-        #[arg(required = true, value_name = "FOLDER", add = candidates::results())]
+        #[arg(required = true, value_name = "FOLDER")]
         folders: Vec<PathBuf>,
         /// The file to be written.
         #[arg(long, value_name = "FILE.zip")]
@@ -74,7 +74,6 @@ fn is_ours(bytes: &[u8]) -> bool {
 #[derive(Args)]
 pub(super) struct VerifyArguments {
     /// A results folder, a folder of several, or a file that `record pack` has made.
-    #[arg(add = candidates::results())]
     folder: PathBuf,
     /// Share of all windows and documents to recompute: `5%` or `0.05`. For selections and operators its square root is
     /// used.

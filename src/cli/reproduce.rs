@@ -15,7 +15,7 @@ use super::home::{self, StoreArgs};
 use super::listing::{self, ArtifactList};
 use super::out::{self, seconds};
 use super::work::{GivenWork, artifact_folder, differs, not_over_a_later_one, noted};
-use super::{candidates, fetch, progress, report, search, stop};
+use super::{fetch, progress, report, search, stop};
 use crate::artifact::{
     self, Artifact, ArtifactOutcome, Finished, GateFailure, Gated, ResultsFolder, Runner, claims, contents,
 };
@@ -32,14 +32,13 @@ use ghostlab_store::Store;
 #[derive(Args)]
 pub(super) struct Arguments {
     /// `table2`, `figure1`, …, or `all`.
-    #[arg(add = candidates::artifacts())]
     artifacts: Vec<String>,
     /// Change a value of the artifacts' grids, for example `--set calibration.sequences=16`. The results go to their
     /// own folder; they are not on the page and not compared with the paper's claims.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// `tiny`: on the backbones and data that come with the program; `paper`: on the paper's.
-    #[arg(long, value_name = "NAME", add = candidates::profiles())]
+    #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// The folder of the artifacts' files; by default $GHOSTLAB_EXPERIMENTS, or `experiments` of the checkout.
     #[arg(long, value_name = "FOLDER")]
@@ -113,12 +112,10 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         let Arguments { profile, overrides, place, engine, .. } = arguments;
         let list = ArtifactList {
             store: &place.look_anyway(None)?,
-            experiments: &call.experiments,
             results: &call.results,
             profile: profile.as_deref(),
             overrides,
             engine: engine.request(),
-            anew: place.rehashes(),
         };
         let answer = Reproduced { listed: list.of(&all)?, made: Vec::new(), not_made: Vec::new(), page: None };
         answer::show(answer, Answer::Reproduce, |of| println!("{}", listing::text(&of.listed)))?;

@@ -14,7 +14,7 @@ use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
 use super::named_entries::{SharedEntries, absolute, backbone, fetchable, is_file, with_entries};
 use super::out::columns;
-use super::{candidates, fetch, progress, stop, work};
+use super::{fetch, progress, stop, work};
 use crate::corpus::Rule;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -30,11 +30,10 @@ use crate::{artifact, exec};
 pub(super) struct Arguments {
     /// A folder with config.json, tokenizer.json and *.safetensors; a .gguf file; `org/name[@revision]` of the hub's cache; or the name of
     /// a file in `backbones/`.
-    #[arg(add = candidates::models())]
     model: String,
     /// Tasks by name, or their files, which are called after their tasks (`arc_easy.jsonl`, `NAME=FILE` where they are not);
     /// or definitions of lm-evaluation-harness: YAML files, folders of them, or names of tasks, groups and tags in --definitions.
-    #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',', add = candidates::tasks())]
+    #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',')]
     tasks: Vec<String>,
     /// A folder of lm-evaluation-harness' task definitions, as its `lm_eval/tasks`: names of --tasks are looked for there.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
@@ -57,7 +56,7 @@ pub(super) struct Arguments {
     samples: Option<PathBuf>,
     /// Texts by name (`wikitext2`, `c4`, `ptb`, any file in `corpora/`) or text files, with the tokens of a window where
     /// they are not --length: `wikitext2@1024`, `notes.txt`.
-    #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',', add = candidates::texts())]
+    #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     perplexity: Vec<String>,
     /// Tokens of a window; 2048 by default, or the model's context where that is less.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]

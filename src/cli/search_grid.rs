@@ -6,7 +6,6 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
-use super::candidates;
 use super::named_entries::{SharedEntries, backbone, fetchable, with_entries};
 use super::out::plain;
 use crate::corpus::Rule;
@@ -25,22 +24,21 @@ use crate::tasks::Bos;
 pub(super) struct SearchArgs {
     /// A folder with config.json, tokenizer.json and *.safetensors; `org/name[@revision]` of the hub's cache; the name of a
     /// file in `backbones/`; or a grid file that says `search` instead of `evaluate`.
-    #[arg(add = candidates::models())]
     pub(super) model: String,
     /// Requirements on every candidate: `layers=8` (number of removed layers), `speedup=1.3`, `latency=25ms`,
     /// `memory=12GB`; several must hold together.
     #[arg(long, value_name = "BOUND", num_args = 1.., value_delimiter = ',')]
     pub(super) budget: Vec<String>,
     /// Tasks by name, or their files, as `score` has them: the objective is their mean accuracy.
-    #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',', add = candidates::tasks())]
+    #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',')]
     pub(super) tasks: Vec<String>,
     /// Texts by name or files, as `score --perplexity` has them: the objective is their mean loss. With tasks as well, a
     /// candidate leaves only where one rival is better in both.
-    #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',', add = candidates::texts())]
+    #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) texts: Vec<String>,
     /// Texts that layers are chosen by and repairs are solved on, by name or files, with their size where it is not
     /// 128 sequences of --length tokens: `c4-train:64x1024@0` (sequences, tokens, seed).
-    #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',', add = candidates::texts())]
+    #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) calibration: Vec<String>,
     /// Criteria by name; by default those of the paper's that one pass over the calibration answers.
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]

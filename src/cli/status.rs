@@ -9,7 +9,6 @@ use clap::Args;
 use super::answer::done::{Cancelled, EndedJob};
 use super::answer::seen::{StatusAnswer, SubmissionView};
 use super::answer::{self, Answer};
-use super::candidates;
 use super::home::StoreArgs;
 use super::out::{flops, seconds};
 use crate::clock::utc;
@@ -176,7 +175,6 @@ fn described(record: &RunView) -> String {
 #[derive(Args)]
 pub(super) struct CancelArguments {
     /// Submissions by their ids, or by the names of grids or artifacts; all of the store by default.
-    #[arg(add = candidates::submissions())]
     which: Vec<String>,
     #[command(flatten)]
     place: StoreArgs,

@@ -47,7 +47,7 @@ pub use defined::{Asking, DefinedColumn, DefinitionUse, GroupUse, TaskDefinition
 pub use definitions::{Backbone, Corpus, Rounded, TaskData, rules, tasks};
 pub use evaluate::{Draw, Evaluate, Latency, Perplexity, TaskUse};
 pub use name::give as give_names;
-pub use named::{BackboneFile, backbone_files, folders_around, names_around};
+pub use named::{BackboneFile, backbone_files, names_around};
 pub use need::{Around, EntryKind, Found, HubSource, Need};
 pub use schema_json::json_schema;
 pub use search::{Budget, Search, Unselectable};

@@ -154,12 +154,6 @@ pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
     files.into_iter().map(read).collect()
 }
 
-/// Returns the folders in which a grid's names are searched, existing or not.
-pub fn folders_around(grid: &Path) -> Vec<PathBuf> {
-    let folders = Library::around(grid).folders;
-    folders.iter().flat_map(|folder| EntryKind::ALL.map(|kind| folder.join(kind.key()))).collect()
-}
-
 /// Returns the names of a kind that a grid at `grid` would find.
 pub fn names_around(grid: &Path, kind: EntryKind) -> Vec<String> {
     Library::around(grid).names(kind).map(str::to_owned).collect()

@@ -15,7 +15,6 @@ use crate::quantity::counted;
 use crate::work::backbone::{BackbonePlan, CalibrationPlan, Variant};
 use crate::work::context::{CalibrationJob, Context, Hold};
 use crate::work::event::WorkKind;
-use crate::work::known_objects::AllStored;
 use crate::work::models::Models;
 use crate::work::progress::{Progressed, caught};
 use ghostlab_store::{Key, Lookup};
@@ -58,11 +57,10 @@ fn make(
     let Some(lease) = run.claim(&name, &label)? else { return Ok(Progressed::Busy) };
     let hold = Hold::new(run, lease, &name);
     // Another process may have made them while this one waited.
-    match run.known_objects.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
-        AllStored::All => return Ok(Progressed::Done),
-        AllStored::Unclear => return Ok(Progressed::Busy),
-        AllStored::Lacking => run.worked(),
+    if run.known_objects.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
+        return Ok(Progressed::Done);
     }
+    run.worked();
     let made = |variant: &Variant| variant.repairs().all(|key| run.known_objects.has(run.store, key));
     let mut left: Vec<&Variant> = variants.iter().copied().filter(|variant| !made(variant)).collect();
     left.retain(|variant| {

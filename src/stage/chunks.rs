@@ -12,7 +12,6 @@ use crate::evaluate::EvalSet;
 use crate::model::{Program, Trie};
 use crate::work::backbone::BackbonePlan;
 use crate::work::context::{Context, Hold};
-use crate::work::known_objects::AllStored;
 use crate::work::models::Models;
 use crate::work::progress::{Progressed, caught};
 use ghostlab_store::{ClaimResult, Journal, JournalRecord, Key, Lease, fault};
@@ -90,22 +89,18 @@ impl ChunkRun<'_> {
         let mut left: Vec<&mut ScoredVariant> = scoring.candidates.iter_mut().filter(|of| !of.settled).collect();
         let stored = |left: &[&mut ScoredVariant]| known_objects.all(store, left.iter().map(|of| &of.key));
         let mut lease = None;
-        let mut stands = stored(&left);
-        if stands == AllStored::Lacking {
+        let mut all_stored = stored(&left);
+        if !all_stored {
             lease = self.run.claim(&format!("{}-store", self.journal), &format!("{}: storing", self.label))?;
             if lease.is_none() {
                 return Ok(Progressed::Busy);
             }
             // Another process may have stored them in between.
-            stands = stored(&left);
+            all_stored = stored(&left);
         }
-        match stands {
-            AllStored::All => {}
-            AllStored::Unclear => return Ok(Progressed::Busy),
-            AllStored::Lacking => {
-                left.retain(|of| !known_objects.knows(of.key.hash()));
-                self.put(left)?;
-            }
+        if !all_stored {
+            left.retain(|of| !known_objects.knows(of.key.hash()));
+            self.put(left)?;
         }
         if let Some(journal) = scoring.journal.take() {
             match lease {

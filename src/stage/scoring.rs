@@ -15,7 +15,6 @@ use crate::model::{CPU, Program};
 use crate::work::backbone::{BackbonePlan, Subject, Variant};
 use crate::work::context::Context;
 use crate::work::event::{Event, WorkKind};
-use crate::work::known_objects::AllStored;
 use crate::work::progress::Progressed;
 use ghostlab_store::{Key, Lookup};
 
@@ -51,12 +50,10 @@ fn make(
     let stored = || run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place]));
     if going.is_none() {
         // Where others have done it, nothing has to be read to see that.
-        match stored() {
-            AllStored::All => return Ok(Progressed::Found),
-            AllStored::Unclear => return Ok(Progressed::Busy),
-            AllStored::Lacking => {}
+        if stored() {
+            return Ok(Progressed::Found);
         }
-        if take_over(run, backbone, place, &variants)? && stored() == AllStored::All {
+        if take_over(run, backbone, place, &variants)? && stored() {
             return Ok(Progressed::Done);
         }
     }

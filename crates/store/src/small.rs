@@ -64,14 +64,6 @@ impl Store {
         }
     }
 
-    /// Returns the hashes of a kind that begin with `digits`, at least two.
-    pub fn beginning(&self, kind: ObjectKind, digits: &str) -> Vec<String> {
-        let Some(prefix) = digits.get(..2) else { return Vec::new() };
-        let apart = self.disk.list(&self.root.join(kind.folder()).join(prefix));
-        let among = if self.among_many(kind) { self.packs.hashes() } else { Vec::new() };
-        apart.into_iter().chain(among).filter(|hash| hash.starts_with(digits)).collect()
-    }
-
     /// Prepares an object for [`Self::put_all`].
     pub fn packing(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Packing {
         let made = (self.made)();

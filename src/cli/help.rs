@@ -1,0 +1,65 @@
+//! The program's command and its help, which groups the subcommands.
+
+use std::fmt::Write;
+
+use clap::{Command, CommandFactory};
+
+use super::Arguments;
+
+/// Headings of the program's help with their commands.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Run", &["init", "plan", "run", "explain", "status", "compare", "verify", "record"]),
+    ("Paper", &["reproduce", "audit", "report"]),
+    ("Model", &["score", "search", "export", "fetch", "doctor"]),
+    ("Store", &["cache", "store"]),
+    ("Cluster", &["worker", "submit", "cancel"]),
+    ("Program", &["schema", "completions", "man"]),
+];
+
+/// Returns the program's command.
+pub(super) fn command() -> Command {
+    let command = Arguments::command();
+    let template = template(&command);
+    command.help_template(template)
+}
+
+/// Returns clap's template with a list of commands by group.
+fn template(command: &Command) -> String {
+    let header = command.get_styles().get_header();
+    let literal = command.get_styles().get_literal();
+    let width = command.get_subcommands().map(|inner| inner.get_name().len()).max().unwrap_or_default();
+    let mut text = "{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
+    for (heading, names) in GROUPS {
+        writeln!(text, "{header}{heading}:{header:#}").ok();
+        for inner in names.iter().filter_map(|name| command.find_subcommand(name)) {
+            let about = inner.get_about().map(ToString::to_string).unwrap_or_default();
+            writeln!(text, "  {literal}{:width$}{literal:#}  {about}", inner.get_name()).ok();
+        }
+        text.push('\n');
+    }
+    text + &format!(
+        "{header}Options:{header:#}\n{{options}}\n\n`ghostlab help COMMAND` prints the options of a command.\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn help_lists_every_command_once_in_short_lines() {
+        let mut command = command();
+        let listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let arguments = Arguments::command();
+        let known: BTreeSet<&str> = arguments.get_subcommands().map(Command::get_name).collect();
+        assert_eq!(listed.len(), known.len());
+        assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), known);
+        let help = command.render_help().to_string();
+        let (commands, _) = help.split_once("Options:").unwrap();
+        let lines: Vec<&str> = commands.lines().filter(|line| line.starts_with("  ")).collect();
+        assert_eq!(lines.len(), known.len(), "{help}");
+        assert!(lines.iter().all(|line| line.len() <= 80), "{help}");
+    }
+}
