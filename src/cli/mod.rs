@@ -36,6 +36,7 @@ mod fetch;
 mod grid_args;
 mod home;
 mod listing;
+mod local_data;
 mod manual;
 mod named_entries;
 #[cfg(test)]
