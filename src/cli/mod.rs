@@ -35,6 +35,7 @@ mod grid_args;
 mod help;
 mod home;
 mod listing;
+mod local_data;
 mod manual;
 mod named_entries;
 #[cfg(test)]

@@ -47,8 +47,8 @@ impl Definers<'_> {
         used: impl Iterator<Item = &'n Positioned<String>>,
     ) -> Result<BTreeMap<String, NamedEntry<BackboneEntry>>> {
         self.each(EntryKind::Backbone, &self.schema.backbones, used, |_, entry: &BackboneEntry| {
-            let BackboneEntry { path, hub, revision, files, .. } = entry;
-            Ok(WrittenSource::of(path, hub, revision, files))
+            let BackboneEntry { path, hub, revision, files, package, .. } = entry;
+            Ok(WrittenSource { package: package.as_deref(), ..WrittenSource::of(path, hub, revision, files) })
         })
     }
 

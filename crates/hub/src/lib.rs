@@ -7,6 +7,7 @@
 //! No data is printed here: progress goes to a [`Reporter`]. The token is sent to the hub's own host only and appears
 //! in no message.
 
+mod adopt;
 mod answer;
 mod cache;
 mod client;

