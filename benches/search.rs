@@ -38,7 +38,7 @@ fn main() {
             println!(
                 "| {} {kind} | {} × {items} | {:.3} | {:.3} | {:.0} | {:.0} | {:.1} | {} | {:+.4} |",
                 known.name,
-                known.routes.len(),
+                known.paths.len(),
                 of.cover,
                 of.near,
                 100.0 * of.items,
@@ -93,12 +93,11 @@ fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
     }
     let mut grids = Vec::new();
     for (name, cells) in settings {
-        let (routes, [right, losses]) = candidates(&stored, &cells);
+        let (paths, [right, losses]) = candidates(&stored, &cells);
         let whole = |gains: &Vec<Vec<Vec<f64>>>| gains.len() > 1 && gains.iter().all(|of| !of.is_empty());
         let accuracy = whole(&right).then_some(KnownObjective { first: FIRST_DOCUMENTS, gains: right, near: 0.01 });
         let loss = whole(&losses).then_some(KnownObjective { first: FIRST_WINDOWS, gains: losses, near: 0.01 });
-        let of =
-            |objectives: Vec<KnownObjective>| KnownScores { name: name.clone(), routes: routes.clone(), objectives };
+        let of = |objectives: Vec<KnownObjective>| KnownScores { name: name.clone(), paths: paths.clone(), objectives };
         grids.extend(accuracy.clone().map(|one| ("accuracy", of(vec![one]))));
         grids.extend(loss.clone().map(|one| ("loss", of(vec![one]))));
         grids.extend(accuracy.zip(loss).map(|(one, other)| ("both", of(vec![one, other]))));

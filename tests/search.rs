@@ -367,8 +367,8 @@ fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let run = json(&folder.join("run.json"));
     let cells = run["cells"].as_array().unwrap().iter();
     let own = |of: &&Value| of["cell"]["backbone"] == backbone && of["cell"]["depth"] == depth;
-    let (routes, [right, losses]) = candidates(&stored, &cells.filter(own).collect::<Vec<_>>());
-    let mut known = KnownScores { name: String::new(), routes, objectives: Vec::new() };
+    let (paths, [right, losses]) = candidates(&stored, &cells.filter(own).collect::<Vec<_>>());
+    let mut known = KnownScores { name: String::new(), paths, objectives: Vec::new() };
     for (gains, first) in [(right, FIRST_DOCUMENTS), (losses, FIRST_WINDOWS)] {
         if gains.iter().all(|of| !of.is_empty()) {
             known.objectives.push(KnownObjective { first, gains, near: 0.01 });
@@ -382,7 +382,7 @@ fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
     // 40 orders of each here; `cargo bench --bench search` has 200 of all grids, and docs/search.md their table.
     for (backbone, depth) in [("tiny-llama", 6), ("tiny-qwen3", 6), ("tiny-olmo2", 4), ("tiny-olmo2", 6)] {
         let known = known(&checkout().join("results/table2/tiny"), backbone, depth);
-        assert_eq!((known.routes.len(), known.objectives.len()), (8, 1));
+        assert_eq!((known.paths.len(), known.objectives.len()), (8, 1));
         let simulated = simulate(&known, 40, 0.05).unwrap();
         assert!(simulated.cover >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.near >= 0.95, "{backbone} {depth}: {simulated:?}");

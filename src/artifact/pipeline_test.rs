@@ -35,6 +35,7 @@ impl Executor for Timed {
                 by_channel: None,
                 dense: times.clone(),
                 first: 0,
+                sessions: 1,
                 weight_bytes: 300,
                 intermediate_bytes: Some(100),
                 dense_bytes: Some(500),

@@ -132,7 +132,9 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     }
     let (reporter, stop, clock) =
         (progress::reporter(arguments.events), stop::on_ctrl_c(stop::AFTER_BATCH)?, Instant::now());
-    let settings = RunSettings { retime: arguments.retime, ..arguments.limits.settings(arguments.engine.request()) };
+    let Arguments { retime, record, record_noisy, .. } = *arguments;
+    let settle = record && !record_noisy;
+    let settings = RunSettings { retime, settle, ..arguments.limits.settings(arguments.engine.request()) };
     let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: arguments.stored };
     let mut made = Vec::new();
     let mut errors = Vec::new();

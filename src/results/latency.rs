@@ -86,6 +86,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     ];
     notes.extend(by_channel(&all));
     notes.extend(went_on(&all));
+    notes.extend(repeated(&all));
     notes.extend(noise(&all));
     if all.iter().any(|of| of.result.times.is_some() && of.result.intermediate_bytes.is_none()) {
         notes
@@ -135,6 +136,21 @@ fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     (!texts.is_empty()).then(|| {
         format!(
             "Rounds went on while times were noise; those in a row count that are the quietest: {}.",
+            texts.join(", ")
+        )
+    })
+}
+
+/// Notes the sessions that were repeated because their times were unstable.
+fn repeated(all: &[TimedPrompt<'_>]) -> Option<String> {
+    let mut texts: Vec<String> = Vec::new();
+    for of in all.iter().filter(|of| of.result.sessions > 1) {
+        let text = format!("{} of {} over {}", of.result.sessions, of.cell.cell.backbone, of.prompt);
+        texts.extend((!texts.contains(&text)).then_some(text));
+    }
+    (!texts.is_empty()).then(|| {
+        format!(
+            "Sessions with unstable times were measured again, with all variants, and the last session counts: {}.",
             texts.join(", ")
         )
     })
@@ -213,6 +229,7 @@ mod tests {
             by_channel: by_channel.map(<[f64]>::to_vec),
             dense: None,
             first: 0,
+            sessions: 1,
             weight_bytes: 300,
             intermediate_bytes: Some(100),
             dense_bytes: Some(500),
@@ -284,5 +301,13 @@ mod tests {
         let path = write_latencies(folder.path(), &outcome.cells).unwrap().unwrap();
         let frame = ParquetReader::new(File::open(path).unwrap()).finish().unwrap();
         assert_eq!((frame.height(), frame.column("counts").unwrap().bool().unwrap().sum()), (12, Some(10)));
+    }
+
+    #[test]
+    fn repeated_sessions_are_noted() {
+        let repeated = LatencyResult { sessions: 3, ..result(Some(&[10.0, 10.0]), None).unwrap() };
+        let noted = latency_notes(&outcome(vec![Some(repeated), result(Some(&[1.0, 1.0]), None)]));
+        assert!(noted[1].ends_with("the last session counts: 3 of a over 8×1."), "{noted:?}");
+        assert_eq!(noted.len(), 2, "{noted:?}");
     }
 }

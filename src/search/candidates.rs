@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::slice;
 
 use super::laboratory::{Gains, Laboratory, Track, bare, score};
+use super::program_path::path;
 use super::race::mean_of_means;
-use super::route::Route;
 use super::{Candidate, Costs, Fate, LeftOut, Score, gigabytes};
 use crate::error::{Error, Result};
 use crate::exec::stored_program;
 use crate::grid::{Budget, Cell, Grid, Latency, Search, Unselectable};
-use crate::model::{Config, EngineChoice, deployed};
+use crate::model::{Config, EngineChoice, Program, deployed};
 use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::Stratified;
 
@@ -142,7 +142,8 @@ pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> V
 pub(super) struct Racer {
     pub(super) cell: Cell,
     pub(super) removed: Vec<usize>,
-    pub(super) route: Route,
+    /// Its program, with placeholders for operators.
+    pub(super) path: Program,
     pub(super) program: MeasuredProgram,
     pub(super) costs: Costs,
     pub(super) same: Vec<String>,
@@ -213,7 +214,7 @@ pub(super) fn solved(
             None => racers.push(Racer {
                 cell,
                 removed: result.removed.clone(),
-                route: Route::of(result.layers, &result.removed, &result.boundaries),
+                path: path(result.layers, &result.removed, &result.boundaries)?,
                 program,
                 costs,
                 same: Vec::new(),

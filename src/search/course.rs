@@ -6,12 +6,13 @@ use super::laboratory::{
     Gains, Laboratory, Stratum, Stretches, Track, backbone, dense, dense_time, evaluate, no_gains, score, take, timed,
     times, took, tracks,
 };
+use super::program_path::{layers, path};
 use super::race::{judge, mean_of_means};
-use super::route::{Route, layers};
 use super::{Fate, Found, Judged, Lead, Objective, Round, Spent, lead};
 use crate::error::{Error, Result};
 use crate::exec::{CellResult, Event};
 use crate::grid::{Cell, Grid, Method, Search};
+use crate::model::Program;
 use crate::results::distinct;
 use crate::significance::stratified::Stratified;
 
@@ -94,7 +95,7 @@ fn race(
 ) -> Result<(Vec<Round>, Spent)> {
     let count = tracks.iter().map(|track| track.schedule.rounds()).max().unwrap_or(1);
     let all: usize = tracks.iter().flat_map(|track| &track.strata).map(|of| of.used).sum();
-    let everyone = layers(racers.iter().map(|of| &of.route));
+    let everyone = layers(racers.iter().map(|of| &of.path));
     let all_items = (all * racers.len()) as f64;
     let all_layers = all as f64 * everyone;
     let mut spent = Spent { all_items, all_layers, ..Spent::default() };
@@ -113,7 +114,7 @@ fn race(
         let seen: usize = tracks.iter().flat_map(|track| track.schedule.seen(round)).sum();
         let outcome = (lab.run)(&own)?;
         spent.items += ((seen - before) * alive.len()) as f64;
-        spent.layers += (seen - before) as f64 * layers(alive.iter().map(|&of| &racers[of].route));
+        spent.layers += (seen - before) as f64 * layers(alive.iter().map(|&of| &racers[of].path));
         before = seen;
         for (&of, result) in alive.iter().zip(&outcome.cells) {
             let racer = &mut racers[of];
@@ -192,7 +193,7 @@ pub(super) fn judgement(
     let scored = scored(grid, spec, lab, tracks, ("judgement", cells), &held_out)?;
     let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::judged).sum();
     spent.judged_items = (items * scored.len()) as f64;
-    spent.judged_layers = items as f64 * layers(scored.iter().map(|of| &of.route));
+    spent.judged_layers = items as f64 * layers(scored.iter().map(|of| &of.path));
     let gains_of = |cell: &Cell| scored.iter().find(|of| of.cell == *cell).map(|of| of.gains.as_slice());
     let Some(won) = gains_of(&winner.cell) else { return Ok((Vec::new(), Vec::new())) };
     let judged = |(role, cell): (&str, Cell)| -> Option<Judged> {
@@ -254,14 +255,14 @@ fn raced_plain(
     let known = racers.iter().find(|of| of.cell == *plain || of.same.contains(&plain.name));
     let new = seen(&plain_scored.gains).saturating_sub(known.map_or(0, |of| seen(&of.gains))) as f64;
     spent.judged_items += new;
-    spent.judged_layers += new * layers([&plain_scored.route]);
+    spent.judged_layers += new * layers([&plain_scored.path]);
     Ok(plain_scored.gains)
 }
 
 /// A variant scored on some stretches of the items.
 struct Scored {
     cell: Cell,
-    route: Route,
+    path: Program,
     gains: Vec<Gains>,
 }
 
@@ -282,8 +283,8 @@ fn scored(
         result.ok()?;
         let mut gains = no_gains(tracks);
         take(&mut gains, tracks, &own.evaluate, result)?;
-        let route = Route::of(result.layers, &result.removed, &result.boundaries);
-        Ok(Scored { cell: result.cell.clone(), route, gains })
+        let path = path(result.layers, &result.removed, &result.boundaries)?;
+        Ok(Scored { cell: result.cell.clone(), path, gains })
     };
     outcome.cells.iter().map(read).collect()
 }

@@ -6,7 +6,7 @@
 //! | `candidates` | which cells meet the budget; one of them on its way |
 //! | `laboratory` | what a search works with: who runs grids, the grids that measure times, what is raced on and how many items a round sees |
 //! | `race` | who leaves after a round |
-//! | `route` | what candidates share, and so what a round costs |
+//! | `program_path` | what candidates share, and so what a round costs |
 //! | `course` | a search from its candidates to its end; what is scored on items that the race never saw |
 //! | `lead` | differences on items that two variants both saw: of a candidate to its rival, of the winner to plain removal |
 //! | `short_name` | candidates' names as its tables print them |
@@ -19,17 +19,17 @@ mod candidates;
 mod course;
 mod laboratory;
 mod lead;
+mod program_path;
 mod race;
 mod report;
-mod route;
 mod short_name;
 
 pub use candidates::{parts, shallowest};
 pub use course::search;
 pub use laboratory::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Laboratory, Schedule, judged, took};
+pub use program_path::{layers, path};
 pub use race::{Exit, Verdict, front, judge, mean_of_means};
 pub use report::markdown;
-pub use route::{Route, layers};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

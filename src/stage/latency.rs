@@ -13,8 +13,8 @@ use crate::grid::Latency;
 use crate::heap;
 use crate::identity::{Identity, MeasureId};
 use crate::latency::{
-    DecodeResult, LatencyResult, Patience, Prompt, Rounds, Session, Timed, decode_work, decoded, has_diagonal, in_full,
-    interleaved, passes,
+    DecodeResult, LatencyResult, MAX_SESSIONS, Patience, Prompt, Rounds, Session, Timed, decode_work, decoded,
+    has_diagonal, in_full, interleaved, passes, settled,
 };
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
 use crate::work::backbone::{BackbonePlan, Variant};
@@ -172,7 +172,17 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
     let config = &backbone.config;
     let choice = backbone.engine;
     let comparison = TimedComparison { run, config, choice, engine: &*engine, prompt, asked, label: &label, memory };
-    let results = comparison.results(&candidates)?;
+    let max_sessions = if run.settings.settle { MAX_SESSIONS } else { 1 };
+    let mut session = || comparison.results(&candidates);
+    let mut again = |unstable: usize, sessions: usize| {
+        run.note(format!(
+            "{label}: {unstable} of {} variants are unstable; all are measured again ({} of {max_sessions} sessions)",
+            candidates.len(),
+            sessions + 1
+        ));
+        run.check_stop()
+    };
+    let results = settled(max_sessions, &mut session, &mut again)?;
     models.unchanged(backbone)?;
     if !lease.holds() {
         run.note(format!(
@@ -180,7 +190,8 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
         ));
         return Ok(Progressed::Busy);
     }
-    let seconds = started.elapsed().as_secs_f64() / candidates.len().max(1) as f64;
+    let sessions = results.first().map_or(1, |result| result.sessions);
+    let seconds = started.elapsed().as_secs_f64() / (sessions * candidates.len().max(1)) as f64;
     // Removes stored times first, so that a kill in between cannot leave times of two sessions side by side.
     backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[place]))?;
     for (candidate, result) in candidates.iter().zip(results) {
@@ -278,6 +289,7 @@ impl TimedComparison<'_> {
                 by_channel: of_channels,
                 dense: None,
                 first: prefill.first,
+                sessions: 1,
                 weight_bytes: self.choice.needed_bytes(self.config, full),
                 intermediate_bytes,
                 dense_bytes: None,

@@ -232,24 +232,39 @@ pub fn matrix(artifact: &StoredObject) -> Result<Vec<f32>> {
 /// # Errors
 /// Damage.
 pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) -> Result<Program> {
-    let mut repairs = Repairs::default();
-    for (index, result) in figures(artifact)?.into_iter().enumerate() {
-        let (Some(placed), Some(key)) = (result.placed, &result.operator) else { continue };
+    let misfit =
+        || Error::damaged("a stored operator does not fit its record").at(artifact.folder().display().to_string());
+    let program = repaired(layers, &selection.removed, &figures(artifact)?, |index, key| {
         let operator = load(artifact, index)?;
+        if operator.key() == key { Ok(operator) } else { Err(misfit()) }
+    });
+    program?.ok_or_else(misfit)
+}
+
+/// Builds the program of a repaired cut; `operator` gives the operator of a result by its index and key. `None` if a map of
+/// an MLP branch has no layer before it.
+///
+/// # Errors
+/// As of `operator`.
+pub fn repaired(
+    layers: usize,
+    removed: &[usize],
+    results: &[BoundaryResult],
+    operator: impl Fn(usize, &str) -> Result<Arc<Operator>>,
+) -> Result<Option<Program>> {
+    let mut repairs = Repairs::default();
+    for (index, result) in results.iter().enumerate() {
+        let (Some(placed), Some(key)) = (result.placed, &result.operator) else { continue };
+        let operator = operator(index, key)?;
         let start = result.region.0;
-        let misfit =
-            || Error::damaged("a stored operator does not fit its record").at(artifact.folder().display().to_string());
-        if operator.key() != *key {
-            return Err(misfit());
-        }
         if placed == PlacedRepair::Stream {
             repairs.stream.insert(start, operator);
             continue;
         }
-        let Some(layer) = (0..start).rev().find(|layer| !selection.removed.contains(layer)) else {
+        let Some(layer) = (0..start).rev().find(|layer| !removed.contains(layer)) else {
             // Factors scale the embedding where no layer is left before; maps of a branch have nowhere to go.
             if placed == PlacedRepair::Mlp {
-                return Err(misfit());
+                return Ok(None);
             }
             add(repairs.stream.entry(start), operator)?;
             continue;
@@ -259,7 +274,7 @@ pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) ->
         }
         add(repairs.branches.entry((layer, Sublayer::Mlp)), operator)?;
     }
-    Ok(Program::repaired(layers, &selection.removed, &repairs))
+    Ok(Some(Program::repaired(layers, removed, &repairs)))
 }
 
 /// Appends an operator to an existing one: the layer before a region absorbs the maps of all its layers.

@@ -30,6 +30,8 @@ pub struct RunSettings {
     pub retries: u32,
     /// Whether stored latencies are measured again.
     pub retime: bool,
+    /// Whether sessions with unstable times are measured again, because the times will be recorded.
+    pub settle: bool,
 }
 
 impl Default for RunSettings {
@@ -44,6 +46,7 @@ impl Default for RunSettings {
             store_limit: None,
             retries: 0,
             retime: false,
+            settle: false,
         }
     }
 }

@@ -8,8 +8,9 @@
 
 use ghostlab::corpus::PythonRandom;
 use ghostlab::error::Result;
+use ghostlab::model::Program;
 use ghostlab::results::StoredResults;
-use ghostlab::search::{Route, Schedule, front, judge, judged, layers, mean_of_means};
+use ghostlab::search::{Schedule, front, judge, judged, layers, mean_of_means, path};
 use ghostlab::stage::operator::BoundaryResult;
 use serde_json::Value;
 
@@ -21,7 +22,7 @@ pub type Gains = Vec<Vec<Vec<f64>>>;
 pub struct KnownScores {
     pub name: String,
     /// Indexed by candidate.
-    pub routes: Vec<Route>,
+    pub paths: Vec<Program>,
     pub objectives: Vec<KnownObjective>,
 }
 
@@ -37,9 +38,9 @@ pub struct KnownObjective {
 
 /// Returns the candidates of a recorded run without copies: their paths, and the correct answers and window gains by
 /// candidate and task or text.
-pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Route>, [Gains; 2]) {
+pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [Gains; 2]) {
     let read = |of: &Value| serde_json::from_value::<Vec<usize>>(of.clone()).unwrap();
-    let mut routes = Vec::new();
+    let mut paths = Vec::new();
     let mut right = Vec::new();
     let mut losses = Vec::new();
     for cell in cells {
@@ -49,11 +50,11 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Route>, [Gai
         each.for_each(|of| of["boundary_mae_by_channel"] = Value::Array(Vec::new()));
         let boundaries: Vec<BoundaryResult> = serde_json::from_value(boundaries).unwrap();
         let layers = cell["layers"].as_u64().unwrap() as usize;
-        let route = Route::of(layers, &read(&cell["removed"]), &boundaries);
-        if routes.contains(&route) {
+        let path_of_cell = path(layers, &read(&cell["removed"]), &boundaries).unwrap();
+        if paths.contains(&path_of_cell) {
             continue;
         }
-        routes.push(route);
+        paths.push(path_of_cell);
         let numbers = stored.numbers.iter().filter(|of| cell["cell"]["name"] == of.cell);
         let mut of_tasks = Vec::new();
         let mut of_texts = Vec::new();
@@ -69,7 +70,7 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Route>, [Gai
         right.push(of_tasks);
         losses.push(of_texts);
     }
-    (routes, [right, losses])
+    (paths, [right, losses])
 }
 
 /// Result of many searches.
@@ -97,7 +98,7 @@ pub struct Simulated {
 pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated> {
     let mut races = Vec::new();
     let mut parted = 0;
-    let ties = known.objectives.len() == 1 && known.routes.len() > 1;
+    let ties = known.objectives.len() == 1 && known.paths.len() > 1;
     for seed in 0..seeds {
         let mut random = PythonRandom::new(seed);
         races.push(race(known, &mut random, alpha)?);
@@ -114,7 +115,7 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
         all.sort_by(f64::total_cmp);
         f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
     };
-    let everyone: Vec<usize> = (0..known.routes.len()).collect();
+    let everyone: Vec<usize> = (0..known.paths.len()).collect();
     let gains: Vec<_> = known.objectives.iter().map(|of| of.gains.clone()).collect();
     let best = front(&everyone, &gains);
     let merit = |of: usize| mean_of_means(&known.objectives[0].gains[of]);
@@ -161,8 +162,8 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
     }
     let rounds = schedules.iter().map(Schedule::rounds).max().unwrap_or(1);
     let all: f64 = shuffled.iter().flat_map(|of| &of[0]).map(|values| values.len() as f64).sum();
-    let mut alive: Vec<usize> = (0..known.routes.len()).collect();
-    let of = |alive: &[usize]| layers(alive.iter().map(|&of| &known.routes[of]));
+    let mut alive: Vec<usize> = (0..known.paths.len()).collect();
+    let of = |alive: &[usize]| layers(alive.iter().map(|&of| &known.paths[of]));
     let whole = of(&alive);
     let candidates = alive.len() as f64;
     let mut exits = Vec::new();
@@ -205,7 +206,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
 fn plant(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores, [usize; 2])> {
     let mut planted = known.clone();
     let merit = |of: &usize| mean_of_means(&known.objectives[0].gains[*of]);
-    let mut order: Vec<usize> = (0..known.routes.len()).collect();
+    let mut order: Vec<usize> = (0..known.paths.len()).collect();
     order.sort_by(|a, b| merit(b).total_cmp(&merit(a)));
     let pair = [order[0], order[1]];
     for objective in &mut planted.objectives {

@@ -8,6 +8,7 @@
 //! | `rounds` | the prompt, a number of sequences of equal length, and passes over it, the variants' one after the other, round by round, until they are quiet |
 //! | `decode` | new tokens behind the prompt, one after the other, in such rounds |
 //! | `result` | what came of the rounds of one variant |
+//! | `settle` | sessions that are repeated while their times are unstable |
 //! | `spread` | means, deviations, speedups with their intervals, and what of it is noise |
 
 mod decode;
@@ -15,6 +16,7 @@ mod idle;
 mod in_full;
 mod result;
 mod rounds;
+mod settle;
 mod spread;
 
 pub use decode::{DecodeResult, decode_work, decoded};
@@ -22,4 +24,5 @@ pub use idle::machine_spread;
 pub use in_full::{has_diagonal, in_full};
 pub use result::LatencyResult;
 pub use rounds::{Patience, Prompt, Rounds, Session, Timed, interleaved, passes};
+pub use settle::{MAX_SESSIONS, settled};
 pub use spread::{NOISE, Speedup, TimeSpread};

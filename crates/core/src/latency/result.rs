@@ -17,6 +17,9 @@ pub struct LatencyResult {
     pub dense: Option<Vec<f64>>,
     /// The first of the rounds that count, as many as the protocol has: those before it, or behind them, were noise.
     pub first: usize,
+    /// Number of complete sessions that were measured. The times are those of the last one.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub sessions: usize,
     /// Bytes of the weights that it needs, its operator among them.
     pub weight_bytes: u64,
     /// The most bytes of intermediates at a time; none where they lie in another memory, or were not counted.
@@ -28,7 +31,23 @@ pub struct LatencyResult {
     pub decode: Option<DecodeResult>,
 }
 
+/// Number of sessions of results that do not name it.
+fn one() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(sessions: &usize) -> bool {
+    *sessions == 1
+}
+
 impl LatencyResult {
+    /// Whether the prefill or decoding time is noise, so that a record of it is refused.
+    pub fn is_unstable(&self) -> bool {
+        let decoded = self.decode.as_ref().and_then(DecodeResult::spread);
+        [self.spread(), decoded].into_iter().flatten().any(|spread| spread.is_noise())
+    }
+
     /// Returns the rounds that count.
     pub fn counted<'t>(&self, times: &'t [f64]) -> &'t [f64] {
         counted(self.first, times)

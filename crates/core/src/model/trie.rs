@@ -127,6 +127,11 @@ impl Trie {
         self.nodes.len()
     }
 
+    /// Returns the number of steps that are half a layer.
+    pub fn sublayers(&self) -> usize {
+        self.nodes.iter().filter(|node| node.step.half().is_some()).count()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }

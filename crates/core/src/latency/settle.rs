@@ -1,0 +1,87 @@
+//! Repeats a session of timed rounds while its times are unstable.
+
+use super::result::LatencyResult;
+use crate::error::Result;
+
+/// Sessions that a record of times may take per prompt.
+pub const MAX_SESSIONS: usize = 8;
+
+/// Measures a session of all variants, and again while a variant is unstable, at most `max_sessions` times.
+///
+/// The last session counts, whatever its times are, with all of its variants: speedups compare times of one session. An
+/// earlier session never counts, so that no time is the best of several. `again` runs before each repetition with the
+/// number of unstable variants and the number of sessions so far.
+///
+/// # Errors
+/// What `session` or `again` returns.
+pub fn settled(
+    max_sessions: usize,
+    session: &mut dyn FnMut() -> Result<Vec<LatencyResult>>,
+    again: &mut dyn FnMut(usize, usize) -> Result<()>,
+) -> Result<Vec<LatencyResult>> {
+    let mut sessions = 1;
+    loop {
+        let mut results = session()?;
+        let unstable = results.iter().filter(|result| result.is_unstable()).count();
+        if unstable == 0 || sessions >= max_sessions {
+            results.iter_mut().for_each(|result| result.sessions = sessions);
+            return Ok(results);
+        }
+        again(unstable, sessions)?;
+        sessions += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Creates a variant with the given times.
+    fn variant(times: [f64; 2]) -> LatencyResult {
+        LatencyResult {
+            times: Some(times.to_vec()),
+            by_channel: None,
+            dense: None,
+            first: 0,
+            sessions: 1,
+            weight_bytes: 0,
+            intermediate_bytes: None,
+            dense_bytes: None,
+            decode: None,
+        }
+    }
+
+    /// Runs sessions of two variants with the given first times, unstable where the second time is another.
+    fn run(max_sessions: usize, sessions: &[[[f64; 2]; 2]]) -> (Vec<LatencyResult>, Vec<(usize, usize)>) {
+        let mut left = sessions.iter();
+        let mut repeated = Vec::new();
+        let mut session = || Ok(left.next().unwrap().iter().copied().map(variant).collect());
+        let mut again = |unstable, sessions| {
+            repeated.push((unstable, sessions));
+            Ok(())
+        };
+        (settled(max_sessions, &mut session, &mut again).unwrap(), repeated)
+    }
+
+    #[test]
+    fn last_session_counts_for_all_variants() {
+        // The second variant of the first session is faster and stable, and still does not count.
+        let sessions = [[[10.0, 20.0], [5.0, 5.0]], [[11.0, 22.0], [6.0, 9.0]], [[12.0, 12.0], [7.0, 7.0]]];
+        let (results, repeated) = run(8, &sessions);
+        assert_eq!(results.iter().map(|of| of.times.clone().unwrap()[0]).collect::<Vec<_>>(), [12.0, 7.0]);
+        assert_eq!(repeated, [(1, 1), (2, 2)]);
+        assert!(results.iter().all(|of| of.sessions == 3));
+        assert_eq!(run(8, &sessions[2..]).1, []);
+    }
+
+    #[test]
+    fn sessions_that_never_settle_end_at_their_bound() {
+        let sessions = [[[10.0, 11.0], [5.0, 5.0]], [[10.0, 90.0], [5.0, 9.0]], [[1.0, 1.0]; 2]];
+        let (results, repeated) = run(2, &sessions);
+        // The last one is less stable than the first, and counts.
+        assert_eq!(results[1].times, Some(vec![5.0, 9.0]));
+        assert!(results.iter().all(|of| of.is_unstable() && of.sessions == 2));
+        assert_eq!(repeated, [(1, 1)]);
+        assert_eq!(run(1, &sessions).1, []);
+    }
+}

@@ -1,0 +1,62 @@
+//! Computation shared between candidates: a pass over an item runs their common prefixes once.
+
+use crate::error::{Error, Result};
+use crate::model::{Operator, Program, Trie};
+use crate::stage::operator::{self, BoundaryResult};
+
+/// Builds a candidate's program with placeholders for its operators: equal ones where the operators are equal.
+///
+/// # Errors
+/// Results with an operator that has no place in a program.
+pub fn path(layers: usize, removed: &[usize], boundaries: &[BoundaryResult]) -> Result<Program> {
+    let placeholder = |_, key: &str| Operator::diagonal(key.bytes().map(f32::from).collect());
+    operator::repaired(layers, removed, boundaries, placeholder)?
+        .ok_or_else(|| Error::job("an operator of a branch has no layer before it"))
+}
+
+/// Counts the layers that one item runs through under some candidates, shared ones once.
+pub fn layers<'a>(programs: impl IntoIterator<Item = &'a Program>) -> f64 {
+    let programs: Vec<Program> = programs.into_iter().cloned().collect();
+    Trie::new(&programs).sublayers() as f64 / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::stage::operator::PlacedRepair::{self, AttentionAndMlp, Mlp, Stream};
+
+    fn repair(start: usize, operator: &str, placed: PlacedRepair) -> BoundaryResult {
+        let result = json!({
+            "region": [start, start + 1], "operator": operator, "placed": placed, "notes": [], "losses": [], "solve_seconds": 0.0,
+            "boundary_mae": 0.0, "boundary_mae_by_channel": [], "delta_norm": 0.0, "relative_residual": 0.0, "m_norm": 0.0, "m_symmetric_norm": 0.0,
+            "m_antisymmetric_norm": 0.0,
+        });
+        serde_json::from_value(result).unwrap()
+    }
+
+    #[test]
+    fn shared_value_counts_once_until_its_last_user_leaves() {
+        // Expected by hand: 10 layers without 3 to 5; 3 are shared by all, 4 follow each operator.
+        let cut = |repairs: &[BoundaryResult]| path(10, &[3, 4, 5], repairs).unwrap();
+        let [plain, one, two] = [cut(&[]), cut(&[repair(3, "a", Stream)]), cut(&[repair(3, "b", Stream)])];
+        assert_eq!(layers([&plain]), 7.0);
+        assert_eq!(layers([&plain, &one, &two]), 3.0 + 3.0 * 4.0);
+        assert_eq!(layers([&one, &one]), 7.0);
+        let other = path(10, &[8, 9], &[]).unwrap();
+        assert_eq!(layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
+        // A map of the MLP shares the attention before it; one of both branches shares neither.
+        assert_eq!(layers([&plain, &cut(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
+        assert_eq!(layers([&plain, &cut(&[repair(3, "a", AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
+        assert_eq!(layers([]), 0.0);
+    }
+
+    #[test]
+    fn equal_contents_are_one_path() {
+        let cut =
+            |operator: &str| path(4, &[0, 2], &[repair(0, "x", AttentionAndMlp), repair(2, operator, Stream)]).unwrap();
+        assert_eq!(cut("a"), cut("a"));
+        assert_ne!(cut("a"), cut("b"));
+    }
+}
