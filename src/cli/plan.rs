@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::exec::{self, Where, WorkKind};
 use crate::files::output::apart;
 use crate::grid::Grid;
-use crate::plan::{Plan, Reason};
+use crate::plan::{Plan, Reason, warnings};
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -49,6 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let settings = arguments.limits.settings(arguments.asked.engine.request());
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
+        warnings(grid, &plan.inputs.by_path()).iter().for_each(|text| note!("{text}"));
         // Tokenising the texts gives their lengths and reveals unreadable ones now. The tokens are not kept.
         let reporter = progress::reporter(false);
         let stop = AtomicBool::new(false);

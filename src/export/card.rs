@@ -95,6 +95,9 @@ fn values(of: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<S
     let method = cell.recovery.as_ref();
     let source =
         |name: &str| recovery::described().into_iter().find(|of| of.name == name).map(|of| of.source.to_owned());
+    let repairs = method.is_some_and(|of| of.rule.repairs());
+    let calibration = cell.calibration.as_ref().filter(|_| repairs);
+    let shortage = calibration.and_then(|of| of.shortage(&cell.backbone, backbone.config.hidden));
     CardValues {
         cell: cell.to_string(),
         backbone: cell.backbone.clone(),
@@ -127,7 +130,7 @@ fn values(of: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<S
         window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
         folded: folded(layout, deployed),
         attached: attached(layout),
-        notes: rounding_told(&backbone.config).into_iter().chain(result.notes()).collect(),
+        notes: rounding_told(&backbone.config).into_iter().chain(result.notes()).chain(shortage).collect(),
         numbers,
         evidence: evidence.clone(),
         evaluated: grid.evaluate.scores(),

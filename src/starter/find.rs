@@ -23,6 +23,7 @@ pub(super) struct Model {
     /// Whether its stream can be turned by a Hadamard matrix.
     pub(super) rotates: bool,
     pub(super) tokenizer: Arc<Tokenizer>,
+    pub(super) config: Config,
     /// The depths of the grid as numbers of layers.
     pub(super) depths: Vec<usize>,
 }
@@ -45,6 +46,7 @@ impl Model {
             context: config.max_positions,
             rotates: hadamard::exists(config.hidden),
             tokenizer: Arc::new(tokenizer),
+            config,
             depths: Vec::new(),
         })
     }

@@ -1,12 +1,14 @@
 //! A first grid for the models in a folder. Layer 4.
 
 mod find;
+mod sizes;
 
 use std::path::{Component, Path, PathBuf};
 
 use find::{Corpus, Model};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, context};
+use sizes::{Amounts, Sizes};
 
 use crate::corpus::{Rule, read_rows};
 use crate::error::{Error, Result};
@@ -37,32 +39,40 @@ pub struct Starter {
     corpora: Vec<Corpus>,
     /// The tasks that come with the program, where their texts are used: name and file.
     tasks: Vec<(String, PathBuf)>,
-    /// Tokens of a window, and calibration sequences.
-    length: usize,
-    sequences: usize,
+    sizes: Sizes,
+    /// Whether smaller sizes than the paper's keep the plan's time short.
+    is_reduced: bool,
 }
 
 impl Starter {
     /// Searches a folder: a model's, one with models, or one with folders of models. `texts` are files for calibration
-    /// and scoring; without any, those in `embedded` are used. The grid will be stored at `target`.
+    /// and scoring; without any, those in `embedded` are used. The grid will be stored at `target`. Sizes are such that its
+    /// run takes at most [`sizes::MAX_SECONDS`] at `flop_per_second`.
     ///
     /// # Errors
     /// No model that can be used, with what is wrong with each; no text, or one that is too short.
-    pub fn of(folder: &Path, texts: &[PathBuf], embedded: Option<&Path>, target: &Path) -> Result<Self> {
+    pub fn of(
+        folder: &Path,
+        texts: &[PathBuf],
+        embedded: Option<&Path>,
+        target: &Path,
+        flop_per_second: f64,
+    ) -> Result<Self> {
         let (models, left_out) = find::models(folder)?;
         let corpora = match texts {
             [] => find::embedded_texts(embedded)?,
             texts => find::own_texts(texts)?,
         };
         let most = if texts.is_empty() { EMBEDDED_LENGTH } else { LENGTH };
-        let tokens = corpora.iter().map(|corpus| tokens_of(corpus, &models)).collect::<Result<Vec<_>>>()?;
-        let (length, sequences) = windows(&corpora, &tokens, &models, most)?;
+        let amounts = corpora.iter().map(|corpus| amount(corpus, &models)).collect::<Result<Vec<Amount>>>()?;
+        let (length, sequences) = windows(&corpora, &amounts, &models, most)?;
         let tasks = match (texts, embedded) {
             ([], Some(folder)) => find::embedded_tasks(folder, &grid::tasks()),
             _ => Vec::new(),
         };
         let folder = folder.to_owned();
-        let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, length, sequences };
+        let sizes = Sizes { length, sequences, windows: None };
+        let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, sizes, is_reduced: false };
         for mut model in models {
             // Tests whether a grid with this model alone is refused.
             match Grid::of_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
@@ -73,7 +83,18 @@ impl Starter {
                 Err(error) => starter.left_out.push((model.path, error)),
             }
         }
-        if starter.models.is_empty() { Err(find::none(&starter.folder, &starter.left_out)) } else { Ok(starter) }
+        if starter.models.is_empty() {
+            return Err(find::none(&starter.folder, &starter.left_out));
+        }
+        let scored = starter.corpora.iter().zip(&amounts).filter(|(corpus, _)| corpus.scored);
+        let amounts = Amounts {
+            scored_tokens: scored.map(|(_, amount)| amount.tokens).collect(),
+            tasks: starter.tasks.iter().filter(|(name, _)| SCORED.contains(&name.as_str())).count(),
+        };
+        let reduced = sizes::fitting(sizes, &starter.models, &amounts, flop_per_second);
+        starter.is_reduced = reduced != sizes;
+        starter.sizes = reduced;
+        Ok(starter)
     }
 
     /// Renders the grid for a file at `target`.
@@ -112,18 +133,29 @@ impl Starter {
     }
 }
 
-/// Returns the number of tokens at the beginning of a text, by the tokenizer with the fewest.
-fn tokens_of(corpus: &Corpus, models: &[Model]) -> Result<usize> {
+/// Tokens of a text, by the tokenizer with the fewest.
+struct Amount {
+    /// In the first [`LOOKED_AT`] bytes.
+    first: usize,
+    /// In all of it, extrapolated.
+    tokens: usize,
+}
+
+/// Returns the tokens of a text.
+fn amount(corpus: &Corpus, models: &[Model]) -> Result<Amount> {
     let mut text = read_rows(&corpus.path, None)?.join("\n\n");
-    let end = (0..=LOOKED_AT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let bytes = text.len();
+    let end = (0..=LOOKED_AT.min(bytes)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text.truncate(end);
     let counts = models.iter().map(|model| Ok(model.tokenizer.encode(&text)?.len()));
-    Ok(counts.collect::<Result<Vec<usize>>>()?.into_iter().min().unwrap_or(0))
+    let first = counts.collect::<Result<Vec<usize>>>()?.into_iter().min().unwrap_or(0);
+    Ok(Amount { first, tokens: (first as f64 * bytes as f64 / end.max(1) as f64) as usize })
 }
 
 /// Chooses windows that fit each model's context, with two per text: their length, and the number for calibration.
-fn windows(corpora: &[Corpus], tokens: &[usize], models: &[Model], most: usize) -> Result<(usize, usize)> {
-    let Some((shortest, fewest)) = corpora.iter().zip(tokens).min_by_key(|(_, tokens)| **tokens) else {
+fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize) -> Result<(usize, usize)> {
+    let tokens = amounts.iter().map(|amount| amount.first);
+    let Some((shortest, fewest)) = corpora.iter().zip(tokens).min_by_key(|(_, tokens)| *tokens) else {
         return Err(Error::missing("there is no text to calibrate on"));
     };
     let context = models.iter().filter_map(|model| model.context).min().unwrap_or(most);
@@ -185,8 +217,13 @@ impl Starter {
             criteria => described(&criterion::described()),
             recoveries => described(&recovery::described()),
             patch => if rotates { "linearpatch-rotate" } else { "linearpatch-diag" },
-            length => self.length,
-            sequences => self.sequences,
+            length => self.sizes.length,
+            sequences => self.sizes.sequences,
+            windows => self.sizes.windows,
+            is_reduced => self.is_reduced,
+            minutes => sizes::MAX_SECONDS / 60.0,
+            paper_length => LENGTH,
+            paper_sequences => SEQUENCES,
             known => grid::tasks().join(", "),
             scored => scored.collect::<Vec<_>>(),
             scored_calibration => self.scored_calibration(),

@@ -212,8 +212,8 @@ fn read_json(path: &Path) -> Result<Value> {
     })
 }
 
-/// Returns warnings about a grid: what a search cannot select, and texts used for both calibration and evaluation. `hashes`
-/// are the inputs' by path.
+/// Returns warnings about a grid: what a search cannot select, texts used for both calibration and evaluation, and
+/// calibrations with too few tokens. `hashes` are the inputs' by path.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let content = |corpus: &str| {
         let hash = |file: PathBuf| {
@@ -240,6 +240,27 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
                 warnings.push(warning);
             }
         }
+    }
+    warnings.extend(shortages(grid));
+    warnings
+}
+
+/// Returns the warnings about calibrations with too few tokens for an operator, each once.
+fn shortages(grid: &Grid) -> Vec<String> {
+    let mut channels: BTreeMap<&str, Option<usize>> = BTreeMap::new();
+    let mut warnings = Vec::new();
+    for cell in &grid.cells {
+        let (Some(calibration), Some(recovery)) = (&cell.calibration, &cell.recovery) else { continue };
+        if !recovery.rule.repairs() {
+            continue;
+        }
+        // A config that cannot be read is refused elsewhere.
+        let hidden = *channels.entry(&cell.backbone).or_insert_with(|| {
+            let backbone = grid.backbones.get(&cell.backbone)?;
+            Config::read_with_attachments(&backbone.path).ok().map(|config| config.hidden)
+        });
+        let warning = hidden.and_then(|hidden| calibration.shortage(&cell.backbone, hidden));
+        warnings.extend(warning.filter(|warning| !warnings.contains(warning)));
     }
     warnings
 }

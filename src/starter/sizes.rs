@@ -1,0 +1,123 @@
+//! Sizes of a first grid: the paper's, reduced until a run takes minutes on the machine at hand.
+
+use super::find::Model;
+use crate::model::{Load, Program, Trie};
+use crate::stage::activations;
+
+/// Longest time of a run with default sizes, in seconds.
+pub(super) const MAX_SECONDS: f64 = 900.0;
+/// Share of [`MAX_SECONDS`] that the estimate may take. The plan also counts solving and tokenizes the texts.
+const ESTIMATE_SHARE: f64 = 0.7;
+/// Windows of a text below which bootstrap intervals are unreliable.
+const MIN_WINDOWS: usize = 32;
+/// Calibration tokens per channel that are kept while other sizes can shrink, and at all.
+const GOOD_TOKENS_PER_CHANNEL: usize = 56;
+const MIN_TOKENS_PER_CHANNEL: usize = 16;
+/// Shortest window to which long ones are reduced.
+const MIN_LENGTH: usize = 512;
+/// Tokens of the scored documents of a task, roughly.
+const TASK_TOKENS: usize = 20_000;
+/// Repairs of the grid at each depth, and plain removal.
+const CELLS_PER_DEPTH: usize = 4;
+
+/// Sizes of a grid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sizes {
+    /// Tokens of a window.
+    pub(super) length: usize,
+    /// Calibration sequences.
+    pub(super) sequences: usize,
+    /// Windows of each text that are scored; all of them without a limit.
+    pub(super) windows: Option<usize>,
+}
+
+/// Amounts of data that a grid scores.
+#[derive(Debug)]
+pub(super) struct Amounts {
+    /// Tokens of each scored text.
+    pub(super) scored_tokens: Vec<usize>,
+    /// Number of scored tasks.
+    pub(super) tasks: usize,
+}
+
+/// Reduces sizes until the estimated time is short enough: scored windows first, then sequences, then their length.
+pub(super) fn fitting(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flop_per_second: f64) -> Sizes {
+    let channels = models.iter().map(|model| model.config.hidden).max().unwrap_or(1);
+    let longest = amounts.scored_tokens.iter().max().copied().unwrap_or(0);
+    let budget = MAX_SECONDS * ESTIMATE_SHARE * flop_per_second;
+    while flops(sizes, models, amounts) > budget {
+        let windows = sizes.windows.unwrap_or(longest / sizes.length.max(1));
+        let tokens = sizes.sequences * sizes.length;
+        if windows > MIN_WINDOWS {
+            sizes.windows = Some((windows / 2).max(MIN_WINDOWS));
+        } else if tokens / 2 >= GOOD_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
+            sizes.sequences /= 2;
+        } else if sizes.length > MIN_LENGTH {
+            // The calibration keeps its tokens.
+            sizes.length /= 2;
+            sizes.sequences *= 2;
+        } else if tokens / 2 >= MIN_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
+            sizes.sequences /= 2;
+        } else {
+            break;
+        }
+    }
+    sizes
+}
+
+/// Estimates the floating-point operations of a grid: a calibration pass, and the scores of all cells with shared layers.
+fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
+    let Sizes { length, sequences, windows } = sizes;
+    let limit = windows.map_or(usize::MAX, |windows| windows * length);
+    let texts = amounts.scored_tokens.iter().map(|tokens| Load::windows((*tokens).min(limit), length));
+    let tasks = std::iter::repeat_n(Load::windows(TASK_TOKENS, TASK_TOKENS / 100), amounts.tasks);
+    let loads: Vec<Load> = texts.chain(tasks).collect();
+    let mut flops = 0.0;
+    for model in models {
+        let layers = model.layers;
+        let calibration = Load::windows(sequences * length, length);
+        // Half of a pass again for what is stored and solved.
+        flops += 1.5 * activations::pass_flops(&model.config, &calibration);
+        let mut programs = vec![Program::trunk(layers)];
+        for depth in &model.depths {
+            let start = layers.saturating_sub(*depth) / 2;
+            let removed: Vec<usize> = (start..start + depth).collect();
+            programs.push(Program::pruned(layers, &removed, |_| None));
+        }
+        let dense = activations::pass_flops(&model.config, &Load::windows(1, length));
+        for load in &loads {
+            let trie = Trie::scoring(&programs).flops(&model.config, load);
+            // Repaired variants share the layers below the cut with plain removal, and none above it.
+            let above: f64 = model.depths.iter().map(|depth| (layers - depth) as f64 / (2 * layers) as f64).sum();
+            let head = 2.0 * load.scored as f64 * (model.config.hidden * model.config.vocab) as f64;
+            let repaired = (CELLS_PER_DEPTH - 1) as f64;
+            flops += trie.shared + repaired * (above * dense * load.tokens as f64 + head * model.depths.len() as f64);
+        }
+    }
+    flops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_shrink_only_where_the_time_is_too_long() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");
+        let (mut models, _) = super::super::find::models(&folder).unwrap();
+        models[0].depths = vec![2, 4];
+        let amounts = Amounts { scored_tokens: vec![300_000], tasks: 2 };
+        let paper = Sizes { length: 2048, sequences: 128, windows: None };
+        assert_eq!(fitting(paper, &models, &amounts, 1e15), paper);
+        let mut before = paper;
+        for rate in [1e9, 1e8, 1e7] {
+            let sizes = fitting(paper, &models, &amounts, rate);
+            let size = |of: Sizes| of.sequences * of.length + of.windows.unwrap_or(usize::MAX / 4096) * of.length;
+            assert!(size(sizes) <= size(before), "{sizes:?} {before:?}");
+            before = sizes;
+        }
+        assert!(before.windows == Some(MIN_WINDOWS) && before.sequences * before.length >= 16 * 128, "{before:?}");
+        let cost = flops(fitting(paper, &models, &amounts, 1e9), &models, &amounts);
+        assert!(cost <= MAX_SECONDS * 1e9, "{cost}");
+    }
+}
