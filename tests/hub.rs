@@ -530,6 +530,13 @@ fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
             assert!(embedded || text.contains("\nhub: "), "{}", entry.path().display());
         }
     }
+    // `all` leaves out the artifacts that do not have a profile.
+    for profile in ["smollm2", "paper"] {
+        let arguments = ["doctor", "all", "--profile", profile, "--experiments", root.to_str().unwrap()];
+        let world = World::new();
+        let said = ended(&world, &ghostlab(&world, "http://127.0.0.1:1", &arguments, &[]), 3);
+        assert!(said.contains("corpus wikitext2") && !said.contains("unknown profile"), "{said}");
+    }
     // The inputs of the paper's table 2 are known without a request: 3 models, at least 2 files of each of 6 datasets.
     let world = World::new();
     let output = ghostlab(

@@ -130,7 +130,8 @@ fn smollm2_profile_plans_table2() {
     assert!(message.contains("profile smollm2): 19 cells") && !message.contains("Warning"), "{message}");
     let message = run(&["plan", "table2", "--profile", "smollm2", "--set", "calibration.operator_sequences=4"], 0);
     assert!(message.contains("2048 tokens, 3.6 for each of its 576 channels"), "{message}");
-    let message = run(&["init", model.to_str().unwrap(), "--to", "own.yaml"], 0);
+    let texts = ["--corpus", "local/corpora/c4-sample.jsonl.gz", "--corpus", "train.txt"];
+    let message = run(&[&["init", model.to_str().unwrap(), "--to", "own.yaml"], &texts[..]].concat(), 0);
     assert!(message.contains("own.yaml: a grid of "), "{message}");
 }
 

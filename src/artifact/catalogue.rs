@@ -32,6 +32,11 @@ impl Artifact {
         Some(self.name.as_str()).into_iter().chain(self.description.also.as_deref()).collect()
     }
 
+    /// Whether its grid has a profile of that name.
+    pub fn has_profile(&self, profile: &str) -> bool {
+        Grid::profiles(&self.file).is_ok_and(|names| names.iter().any(|name| name == profile))
+    }
+
     /// Builds its grid. Hidden scores are not computed and their data need not exist; without any score there is no dense
     /// work.
     ///

@@ -16,7 +16,7 @@ use super::{local_data, progress, stop, work};
 use crate::artifact;
 use crate::error::{Error, Result};
 use crate::files::parts;
-use crate::grid::{self, BackboneFile, EntryKind, Grid, InputList, Need};
+use crate::grid::{self, BackboneFile, EntryKind, InputList, Need};
 use crate::hub::{
     Fetched as HubFetched, Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Reporter, Source, Want,
     Wanted,
@@ -344,8 +344,7 @@ fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
     let mut lists = Vec::new();
     let mut known = BTreeSet::new();
     for artifact in artifact::all(folder)? {
-        let has_profile = Grid::profiles(&artifact.file).is_ok_and(|names| names.iter().any(|name| name == profile));
-        if !has_profile {
+        if !artifact.has_profile(profile) {
             continue;
         }
         for mut list in artifact.needs(Some(profile), &[])? {

@@ -18,7 +18,7 @@ use super::{fetch, progress, stop, work};
 use crate::artifact::{self, Artifact, Executor, Published, Raced, ResultsFolder, Runner, search_files, search_names};
 use crate::cluster;
 use crate::error::{Error, Result};
-use crate::exec::{self, GridOutcome};
+use crate::exec::{self, DistinctNotes, GridOutcome};
 use crate::export::{self, Exporter, Form};
 use crate::files::output::{OutputFolder, apart};
 use crate::grid::{Grid, RacesEntry, Search};
@@ -62,8 +62,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.place.store(Some(model).filter(|model| model.exists()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let settings = arguments.limits.settings(arguments.engine.request());
-    let reporter = progress::reporter(false);
-    let runner = Runner { store: &store, settings, reporter: &*reporter, stop: &stop, stored: false };
+    let progress = progress::reporter(false);
+    let reporter = DistinctNotes::new(&*progress);
+    let runner = Runner { store: &store, settings, reporter: &reporter, stop: &stop, stored: false };
     if let Some(folder) = &arguments.export {
         export::check(folder)?;
     }
@@ -102,7 +103,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let lab = Laboratory {
         store: &store,
         settings,
-        reporter: &*reporter,
+        reporter: &reporter,
         stop: &stop,
         run: &|grid: &Grid| runner.run(grid, target.path()),
         times: true,
@@ -119,7 +120,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         (Some(folder), Some(grid), Some(found)) if found.winner.is_some() => {
             let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
             let evidence = Some(found.markdown().replacen("## ", "### ", 1));
-            let exporter = Exporter { store: &store, settings, form, reporter: &*reporter, stop: &stop, evidence };
+            let exporter = Exporter { store: &store, settings, form, reporter: &reporter, stop: &stop, evidence };
             Some(exported(grid, found, folder, &exporter)?)
         }
         _ => None,
@@ -226,6 +227,8 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
         return Err(Error::bad_input("an artifact of races has no `search`").at(artifact.file.display().to_string()));
     }
     target.check(&Raced::files(artifact))?;
+    let reporter = DistinctNotes::new(runner.reporter);
+    let runner = &Runner { reporter: &reporter, ..*runner };
     let run = |grid: &Grid| -> Result<GridOutcome> {
         let outcome = runner.run(grid, target.path())?;
         match outcome.cells.iter().find(|of| runner.stored && of.missing.is_some() && of.failure.is_none()) {

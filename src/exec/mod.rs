@@ -25,6 +25,6 @@ pub use time_left::TimeLeft;
 
 pub use crate::results::{CellResult, GridOutcome, MadeFrom, Measured, TaskScores};
 pub use crate::stage::group::stored_program;
-pub use crate::work::event::{Event, JobStarted, Reporter, Work, WorkKind};
+pub use crate::work::event::{DistinctNotes, Event, JobStarted, Reporter, Work, WorkKind};
 pub use crate::work::progress::{claim, timing_claim};
 pub use crate::work::settings::{RunSettings, WorkerLimits};

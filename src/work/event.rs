@@ -1,5 +1,8 @@
 //! Events of a run, for display and records.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
 use serde::{Deserialize, Serialize};
 
 /// A piece of work whose progress is counted in tokens.
@@ -116,7 +119,55 @@ pub trait Reporter: Sync {
     fn event(&self, event: Event);
 }
 
+/// Reporter that passes each note on once. The grids of a search share their warnings.
+pub struct DistinctNotes<'a> {
+    reporter: &'a dyn Reporter,
+    reported: Mutex<BTreeSet<String>>,
+}
+
+impl<'a> DistinctNotes<'a> {
+    pub fn new(reporter: &'a dyn Reporter) -> Self {
+        Self { reporter, reported: Mutex::default() }
+    }
+}
+
+impl Reporter for DistinctNotes<'_> {
+    fn event(&self, event: Event) {
+        let is_new = match &event {
+            Event::Note { text } => self.reported.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone()),
+            _ => true,
+        };
+        if is_new {
+            self.reporter.event(event);
+        }
+    }
+}
+
 /// Shows nothing.
 impl Reporter for () {
     fn event(&self, _: Event) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reporter that counts events.
+    struct Counter(Mutex<usize>);
+
+    impl Reporter for Counter {
+        fn event(&self, _: Event) {
+            *self.0.lock().unwrap() += 1;
+        }
+    }
+
+    #[test]
+    fn equal_notes_are_reported_once() {
+        let counter = Counter(Mutex::new(0));
+        let distinct = DistinctNotes::new(&counter);
+        for text in ["a", "b", "a"] {
+            distinct.event(Event::Note { text: text.to_owned() });
+        }
+        assert_eq!(*counter.0.lock().unwrap(), 2);
+    }
 }
