@@ -93,17 +93,17 @@ unsafe impl GlobalAlloc for Heap {
         unsafe { MiMalloc.alloc_zeroed(layout) }
     }
 
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, position: *mut u8, layout: Layout) {
         gave(layout.size());
         // SAFETY: as above.
-        unsafe { MiMalloc.dealloc(place, layout) }
+        unsafe { MiMalloc.dealloc(position, layout) }
     }
 
-    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    unsafe fn realloc(&self, position: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         took(size);
         gave(layout.size());
         // SAFETY: as above.
-        unsafe { MiMalloc.realloc(place, layout, size) }
+        unsafe { MiMalloc.realloc(position, layout, size) }
     }
 }
 
@@ -132,9 +132,9 @@ mod tests {
             gave(5000);
             // SAFETY: allocated and freed by one allocator, with one layout each.
             unsafe {
-                let place = Heap.alloc(layout);
-                let place = Heap.realloc(place, layout, 3000);
-                Heap.dealloc(place, Layout::from_size_align(3000, 8).unwrap());
+                let pointer = Heap.alloc(layout);
+                let pointer = Heap.realloc(pointer, layout, 3000);
+                Heap.dealloc(pointer, Layout::from_size_align(3000, 8).unwrap());
             }
             std::thread::scope(|threads| drop(threads.spawn(|| took(1 << 30))));
             let count = COUNT.get().unwrap();

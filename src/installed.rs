@@ -25,12 +25,13 @@ pub fn embed(files: &'static Embedded) {
 
 /// Returns `share/ghostlab` of the program's prefix, or the folder that [`brought`] made, if there is one.
 pub fn share() -> Option<PathBuf> {
-    let beside = || {
-        let program = fs::canonicalize(std::env::current_exe().ok()?).ok()?;
-        Some(program.parent()?.parent()?.join("share/ghostlab"))
-    };
     let holds = |folder: &PathBuf| folder.join(EXPERIMENTS).is_dir();
-    beside().filter(holds).or_else(|| place(EMBEDDED.get()?).filter(holds))
+    find_beside_program().filter(holds).or_else(|| place(EMBEDDED.get()?).filter(holds))
+}
+
+fn find_beside_program() -> Option<PathBuf> {
+    let program = fs::canonicalize(std::env::current_exe().ok()?).ok()?;
+    Some(program.parent()?.parent()?.join("share/ghostlab"))
 }
 
 /// Returns the folder of the artifacts' files in it.
@@ -40,7 +41,7 @@ pub fn experiments() -> Option<PathBuf> {
 
 /// Returns whether the program contains a file of that relative name.
 pub fn holds(name: &str) -> bool {
-    EMBEDDED.get().is_some_and(|embedded| embedded.files.iter().any(|(own, _)| *own == name))
+    EMBEDDED.get().is_some_and(|embedded| embedded.files.iter().any(|(file_name, _)| *file_name == name))
 }
 
 /// Returns the folder, unpacking the embedded files to the user's data first. `None` without embedded files.
@@ -80,14 +81,17 @@ fn place(embedded: &Embedded) -> Option<PathBuf> {
 /// home.
 pub fn user_data() -> Option<PathBuf> {
     let named = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let usual = || {
-        if cfg!(windows) {
-            return std::env::var_os("LOCALAPPDATA").map(PathBuf::from);
-        }
-        let home = std::env::home_dir().filter(|home| home.is_absolute())?;
-        Some(home.join(if cfg!(target_os = "macos") { "Library/Application Support" } else { ".local/share" }))
-    };
-    Some(named.or_else(usual)?.join("ghostlab"))
+    Some(
+        named
+            .or_else(|| {
+                if cfg!(windows) {
+                    return std::env::var_os("LOCALAPPDATA").map(PathBuf::from);
+                }
+                let home = std::env::home_dir().filter(|home| home.is_absolute())?;
+                Some(home.join(if cfg!(target_os = "macos") { "Library/Application Support" } else { ".local/share" }))
+            })?
+            .join("ghostlab"),
+    )
 }
 
 const EXPERIMENTS: &str = "experiments";

@@ -114,11 +114,10 @@ fn cpu_features() -> Vec<&'static str> {
 /// Reads a line `name: value` of a system file.
 fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
-    let value = |line: &str| {
+    text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then(|| value.trim().to_string())
-    };
-    text.lines().find_map(value)
+    })
 }
 
 fn kilobytes(file: &str, name: &str) -> Option<u64> {
@@ -133,13 +132,16 @@ pub fn command() -> Vec<String> {
 }
 
 fn shared(words: &[String], current: Option<&Path>, home: Option<&Path>) -> Vec<String> {
-    let replaced = |word: &str, folder: Option<&Path>, by: &str| match folder.filter(|of| of.parent().is_some()) {
+    let shortened = |word: &str| replaced_folder(&replaced_folder(word, current, ""), home, "~/");
+    let program = words.first().map(|word| word.rsplit(std::path::is_separator).next().unwrap_or(word).to_owned());
+    program.into_iter().chain(words.iter().skip(1).map(|word| shortened(word))).collect()
+}
+
+fn replaced_folder(word: &str, folder: Option<&Path>, by: &str) -> String {
+    match folder.filter(|folder| folder.parent().is_some()) {
         Some(folder) => word.replace(&format!("{}/", folder.display()), by),
         None => word.to_owned(),
-    };
-    let own = |word: &str| replaced(&replaced(word, current, ""), home, "~/");
-    let program = words.first().map(|word| word.rsplit(std::path::is_separator).next().unwrap_or(word).to_owned());
-    program.into_iter().chain(words.iter().skip(1).map(|word| own(word))).collect()
+    }
 }
 
 /// Returns the memory available to new work, within the limits of process and control groups; 8 GiB if unknown.
@@ -153,49 +155,61 @@ pub fn told_free_memory() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let in_groups = left_in_groups(&groups, Path::new("/sys/fs/cgroup"));
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let own = left_in_limits(&limits, |name| kilobytes("/proc/self/status", name));
-    [free, in_groups, own].into_iter().flatten().min()
+    let process_room = left_in_limits(&limits, |name| kilobytes("/proc/self/status", name));
+    [free, in_groups, process_room].into_iter().flatten().min()
 }
 
 /// Returns what the limits of this process (`ulimit -v`, `ulimit -d`) leave. `None` without a limit. `limits` is the
 /// system's list; `used` reads a field of the process status.
 fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
-    let left = |(limit, used_as): (&str, &str)| {
-        let soft = limits.lines().find_map(|line| line.strip_prefix(limit))?.split_whitespace().next()?;
-        Some(soft.parse::<u64>().ok()?.saturating_sub(used(used_as)?))
-    };
-    [("Max address space", "VmSize"), ("Max data size", "VmData")].into_iter().filter_map(left).min()
+    [("Max address space", "VmSize"), ("Max data size", "VmData")]
+        .into_iter()
+        .filter_map(|(limit, used_as)| {
+            let soft = limits.lines().find_map(|line| line.strip_prefix(limit))?.split_whitespace().next()?;
+            Some(soft.parse::<u64>().ok()?.saturating_sub(used(used_as)?))
+        })
+        .min()
 }
 
 /// Returns what the memory limits of control groups and their parents leave. `None` without a limit. `groups` is the
 /// system's list with lines `number:controllers:path`; their files are below `root`.
 fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
-    let number = |file: &Path| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
     // For one cgroup. Cached files can be evicted.
     let left = |group: &Path, [limit, used, prefix]: [&str; 3]| {
-        let limit = number(&group.join(limit))?;
-        let used = number(&group.join(used))?;
+        let limit = read_number(&group.join(limit))?;
+        let used = read_number(&group.join(used))?;
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
         let cached = ["inactive_file ", "active_file "].map(|name| {
-            let value = |line: &str| line.strip_prefix(prefix)?.strip_prefix(name)?.trim().parse::<u64>().ok();
-            stat.lines().find_map(value).unwrap_or(0)
+            stat.lines()
+                .find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.trim().parse::<u64>().ok())
+                .unwrap_or(0)
         });
         Some(limit.saturating_sub(used.saturating_sub(cached.iter().sum())))
     };
-    let of_line = |line: &str| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        let (base, files) = match controllers {
-            "" => (root.to_owned(), ["memory.max", "memory.current", ""]),
-            _ if controllers.split(',').any(|name| name == "memory") => {
-                (root.join("memory"), ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_"])
-            }
-            _ => return None,
-        };
-        let own = base.join(path.trim_start_matches('/'));
-        // In a container the path may be one outside: then the topmost is its own group.
-        own.ancestors().take_while(|group| group.starts_with(&base)).filter_map(|group| left(group, files)).min()
-    };
-    groups.lines().filter_map(of_line).min()
+    groups
+        .lines()
+        .filter_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let (base, files) = match controllers {
+                "" => (root.to_owned(), ["memory.max", "memory.current", ""]),
+                _ if controllers.split(',').any(|name| name == "memory") => {
+                    (root.join("memory"), ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_"])
+                }
+                _ => return None,
+            };
+            let own_group = base.join(path.trim_start_matches('/'));
+            // In a container the path may be one outside: then the topmost is its own group.
+            own_group
+                .ancestors()
+                .take_while(|group| group.starts_with(&base))
+                .filter_map(|group| left(group, files))
+                .min()
+        })
+        .min()
+}
+
+fn read_number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
 }
 
 /// Returns the peak memory of this process, if known.
@@ -242,7 +256,6 @@ mod tests {
 
     #[test]
     fn a_task_of_an_array_is_named_as_one_and_not_as_the_array() {
-        let job = |set: &[(&str, &str)]| job_of(|name| Some(set.iter().find(|(of, _)| *of == name)?.1.to_owned()));
         // As Slurm sets them in the last task of an array, and in a single job.
         let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
         assert_eq!(job(&task).as_deref(), Some("45_1"));
@@ -250,17 +263,20 @@ mod tests {
         assert_eq!(job(&[]), None);
     }
 
+    fn job(set: &[(&str, &str)]) -> Option<String> {
+        job_of(|name| Some(set.iter().find(|(key, _)| *key == name)?.1.to_owned()))
+    }
+
     #[test]
     fn each_gpu_is_a_machine_named_by_its_driver() {
-        let gpu = |serial: &str| Gpu { model: Some("NVIDIA H100 80GB HBM3".into()), serial: Some(serial.into()) };
-        let of = |device, gpu| json!({"host": "h", "cpu": "EPYC", "gpu": of_device(device, gpu), "threads": 8});
-        let first = of(DeviceName::Cuda(0), Some(gpu("ab")));
+        let machine_of = |device, gpu| json!({"host": "h", "cpu": "EPYC", "gpu": of_device(device, gpu), "threads": 8});
+        let first = machine_of(DeviceName::Cuda(0), Some(gpu("ab")));
         // Another place; another one in the same place, as CUDA_VISIBLE_DEVICES may put it there; one that does not tell.
         let others = [
-            of(DeviceName::Cuda(1), Some(gpu("ab"))),
-            of(DeviceName::Cuda(0), Some(gpu("cd"))),
-            of(DeviceName::Cuda(0), None),
-            of(DeviceName::Cpu, None),
+            machine_of(DeviceName::Cuda(1), Some(gpu("ab"))),
+            machine_of(DeviceName::Cuda(0), Some(gpu("cd"))),
+            machine_of(DeviceName::Cuda(0), None),
+            machine_of(DeviceName::Cpu, None),
         ];
         assert!(others.iter().all(|other| *other != first));
         assert_eq!(in_words(&first), "NVIDIA H100 80GB HBM3 (cuda:0), 8 threads");
@@ -269,16 +285,20 @@ mod tests {
         assert_eq!(identity(DeviceName::Cpu)["gpu"], Value::Null, "times of the CPU stay what they are");
     }
 
+    fn gpu(serial: &str) -> Gpu {
+        Gpu { model: Some("NVIDIA H100 80GB HBM3".into()), serial: Some(serial.into()) }
+    }
+
     #[test]
     fn the_gpus_of_a_machine_are_those_of_which_its_driver_tells() {
         let folder = tempfile::tempdir().unwrap();
         assert!(gpus(&folder.path().join("none")).is_empty());
-        for (place, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
-            let of = folder.path().join(place);
-            fs::create_dir(&of).unwrap();
+        for (address, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
+            let device_folder = folder.path().join(address);
+            fs::create_dir(&device_folder).unwrap();
             // In the driver's format.
             let text = format!("Model: \t\t {model}\nIRQ:   \t\t 16\nGPU UUID: \t GPU-1\nBus Type: \t PCIe\n");
-            fs::write(of.join("information"), text).unwrap();
+            fs::write(device_folder.join("information"), text).unwrap();
         }
         assert_eq!(gpus(folder.path()), ["NVIDIA RTX A5000", "NVIDIA H100 80GB HBM3"]);
     }
@@ -291,7 +311,8 @@ mod tests {
 
     #[test]
     fn the_limits_of_the_process_leave_the_least() {
-        let used = |name: &str| [("VmSize", 700), ("VmData", 100)].iter().find(|(of, _)| *of == name).map(|(_, n)| *n);
+        let used =
+            |name: &str| [("VmSize", 700), ("VmData", 100)].iter().find(|(key, _)| *key == name).map(|(_, n)| *n);
         // In the format of /proc/self/limits.
         let limits = |space: &str, data: &str| {
             format!(

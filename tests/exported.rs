@@ -123,10 +123,10 @@ fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &P
         let decoder = Decoder::load(&backbone.folder).unwrap();
         for variant in backbone.variants.iter().filter(|variant| !grid.cells[variant.cell].is_dense()) {
             let cell = grid.cells[variant.cell].to_string();
-            let of = |part: &str| theirs[&format!("{cell}.{part}")].clone();
-            let ids: Vec<u32> = of("ids").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+            let expected = |part: &str| theirs[&format!("{cell}.{part}")].clone();
+            let ids: Vec<u32> = expected("ids").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
             let ours = logits(&decoder, &stored_program(store, backbone, variant).unwrap(), &ids);
-            let theirs = flat(&of("logits"));
+            let theirs = flat(&expected("logits"));
             assert_eq!(ours.len(), theirs.len(), "{cell}");
             assert!(ours.iter().chain(&theirs).all(|logit| logit.is_finite()), "{cell}");
             let worst = |ours: &[f64]| ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
@@ -179,7 +179,7 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let folders: Vec<String> = std::fs::read_dir(world.path().join("out"))
         .unwrap()
-        .map(|of| of.unwrap().path().display().to_string())
+        .map(|dir| dir.unwrap().path().display().to_string())
         .collect();
     // Longer than any window and any original context; as ids, because transformers has tokenizers of its own for some.
     let ids: Vec<String> = words(100, 17).iter().map(|word| word.trim_start_matches('w').to_owned()).collect();
@@ -228,8 +228,8 @@ fn every_architecture_and_recovery_exports_as_computed() {
     common::python::printed(&mut common::python::script(&python, "arch_models.py", [made].into_iter().chain(names)));
     let backbones = names.map(|name| (name.replace('_', "-"), models.path().join(name)));
     let configs: Vec<Config> = backbones.iter().map(|(_, folder)| Config::read(folder).unwrap()).collect();
-    let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|of| of.model_type).collect();
-    assert_eq!(configs.iter().map(|of| of.architecture.model_type).collect::<BTreeSet<_>>(), known);
+    let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
+    assert_eq!(configs.iter().map(|config| config.architecture.model_type).collect::<BTreeSet<_>>(), known);
     // A ridge as in the test above; of the region at layer 2 the layer before has experts in Qwen3-MoE.
     let world = random_world(
         &backbones,
@@ -245,7 +245,7 @@ fn every_architecture_and_recovery_exports_as_computed() {
     assert_eq!(cells, 14 * names.len());
     // Operators of the stream are seven of the eleven, one of them a factor; where an MLP ends in a norm that one and the maps
     // of ReplaceMe are steps as well.
-    let behind_norms = configs.iter().filter(|of| of.ends_in_norm(Sublayer::Mlp)).count();
+    let behind_norms = configs.iter().filter(|config| config.ends_in_norm(Sublayer::Mlp)).count();
     assert_eq!(with_code, 6 * names.len() + 4 * behind_norms);
 }
 
@@ -318,14 +318,14 @@ fn peer_benchmark_runs_and_its_results_agree() {
         .args([Path::new("--driver"), &driver])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     for part in ["forward", "wide", "generate", "choices", "grid", "solve", "table2", "late"] {
-        assert!(said.lines().any(|line| line.starts_with(&format!("| {part} |"))), "{part}: {said}");
+        assert!(stdout.lines().any(|line| line.starts_with(&format!("| {part} |"))), "{part}: {stdout}");
     }
     // llama.cpp may be absent; the report states that it was left out.
-    assert!(said.contains("| llamacpp |") || said.contains("llamacpp: left out: "), "{said}");
+    assert!(stdout.contains("| llamacpp |") || stdout.contains("llamacpp: left out: "), "{stdout}");
     let differ = "import sys; sys.path.insert(0, sys.argv[1]); from bench import difference; difference('x', [1.0], [1.1], 0.05)";
     let output = Command::new(&python).args(["-c", differ]).arg(root.join("tools/peers")).output().unwrap();
     assert!(

@@ -92,8 +92,10 @@ fn below(folder: &Path, files: &mut Vec<PathBuf>) {
 
 fn stage(world: &World, kind: &str) -> PathBuf {
     let stages = fs::read_dir(world.path("data/store")).unwrap().map(|entry| entry.unwrap().path());
-    let is_it = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{kind}-v"));
-    stages.into_iter().find(is_it).unwrap()
+    stages
+        .into_iter()
+        .find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{kind}-v")))
+        .unwrap()
 }
 
 fn flip(path: &Path) {
@@ -145,12 +147,12 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
 fn sort_of(path: &Path) -> String {
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     let stage = path.ancestors().map(name).find(|name| name.contains("-v")).unwrap();
-    let own = match name(path) {
+    let what = match name(path) {
         _ if name(path.parent().unwrap()) == "packs" => "of many".to_owned(),
         hash if hash.len() == 64 => "of one".to_owned(),
         file => file.replace(|c: char| c.is_ascii_digit(), ""),
     };
-    format!("{stage} {own}")
+    format!("{stage} {what}")
 }
 
 #[test]
@@ -467,9 +469,9 @@ fn kills_at_chosen_moments_resume_to_the_same_tables() {
     let places =
         ["draft:1", "draft:4", "record:2", "commit:1", "commit:3", "commit:6", "score:1", "journal:1", "score:1"];
     let world = World::large();
-    for place in places {
-        let (code, log) = with_fault(&world, &SMALL, &format!("kill@{place}"));
-        assert_eq!(code, None, "{place} was not reached: {log}");
+    for point in places {
+        let (code, log) = with_fault(&world, &SMALL, &format!("kill@{point}"));
+        assert_eq!(code, None, "{point} was not reached: {log}");
     }
     world.runs(&SMALL);
     assert!(world.tables() == undisturbed.tables());
@@ -591,10 +593,10 @@ fn inputs_changed_during_a_run_are_refused() {
                 let mut other = bytes.clone();
                 let last = other.len() - if name.ends_with(".safetensors") { 4 } else { 40 };
                 other[last] = if other[last] == b'1' { b'2' } else { b'1' };
-                let beside = world.path("beside");
-                fs::write(&beside, other).unwrap();
-                fs::File::open(&beside).unwrap().set_modified(times).unwrap();
-                fs::rename(beside, &path).unwrap();
+                let other_file = world.path("beside");
+                fs::write(&other_file, other).unwrap();
+                fs::File::open(&other_file).unwrap().set_modified(times).unwrap();
+                fs::rename(other_file, &path).unwrap();
             });
             let log = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{name}: {log}");
@@ -629,34 +631,34 @@ fn changed_weights_stop_on_demand_loading_store_nothing() {
         fs::File::open(path).unwrap().set_modified(time).unwrap();
     };
     let replaced = |path: &Path| {
-        let beside = path.with_extension("beside");
-        fs::copy(path, &beside).unwrap();
-        in_place(&beside);
-        fs::rename(beside, path).unwrap();
+        let copy = path.with_extension("beside");
+        fs::copy(path, &copy).unwrap();
+        in_place(&copy);
+        fs::rename(copy, path).unwrap();
     };
     let changes: [Change<'_>; 3] = [("in place", &in_place), ("cut off", &truncate), ("replaced", &replaced)];
     for (how, change) in changes {
         // In the calibration pass, at the first scores, and at later ones.
-        for (place, settled) in [("activations:1", true), ("score:1", false), ("score:3", true)] {
+        for (point, settled) in [("activations:1", true), ("score:1", false), ("score:3", true)] {
             let world = World::large();
             let bytes = fs::read(weights(&world)).unwrap();
             if settled {
                 age(&weights(&world));
             }
             let mut child =
-                started(&world, &[&["run", "grid.yaml"], &arguments[..]].concat(), &format!("stop@{place}"));
+                started(&world, &[&["run", "grid.yaml"], &arguments[..]].concat(), &format!("stop@{point}"));
             wait_until_stopped(&mut child);
             change(&weights(&world));
             signal(&child, "-CONT");
             let output = ended(child);
             let log = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(2), "{how} at {place}: {log}");
-            assert!(log.contains("model.safetensors"), "{how} at {place}: {log}");
+            assert_eq!(output.status.code(), Some(2), "{how} at {point}: {log}");
+            assert!(log.contains("model.safetensors"), "{how} at {point}: {log}");
             assert!(!world.path("results/grid/results.csv").exists());
             // With the old bytes, the old results return: nothing of the changed file is stored under their hash.
             fs::write(weights(&world), &bytes).unwrap();
             world.runs(&arguments);
-            assert!(world.tables() == undisturbed.tables(), "{how} at {place}");
+            assert!(world.tables() == undisturbed.tables(), "{how} at {point}");
         }
     }
 }
@@ -678,7 +680,7 @@ fn changed_weights_stop_fine_tuning_and_store_nothing() {
     undisturbed.runs(&[]);
     // The backbone is in memory. Before the teacher and the layers after the cut are read for the first training, and
     // before they are for the second.
-    for (place, settled) in [("activations:1", true), ("activations:1", false), ("train:5", true)] {
+    for (point, settled) in [("activations:1", true), ("activations:1", false), ("train:5", true)] {
         let world = world();
         let weights = world.path("backbone/model.safetensors");
         let bytes = fs::read(&weights).unwrap();
@@ -686,24 +688,24 @@ fn changed_weights_stop_fine_tuning_and_store_nothing() {
             age(&weights);
         }
         let time = fs::metadata(&weights).unwrap().modified().unwrap();
-        let mut child = started(&world, &["run", "grid.yaml"], &format!("stop@{place}"));
+        let mut child = started(&world, &["run", "grid.yaml"], &format!("stop@{point}"));
         wait_until_stopped(&mut child);
         let mut other = bytes.clone();
-        let beside = world.path("beside");
+        let other_file = world.path("beside");
         let last = other.len() - 4;
         other[last] ^= 1;
-        fs::write(&beside, other).unwrap();
-        fs::File::open(&beside).unwrap().set_modified(time).unwrap();
-        fs::rename(&beside, &weights).unwrap();
+        fs::write(&other_file, other).unwrap();
+        fs::File::open(&other_file).unwrap().set_modified(time).unwrap();
+        fs::rename(&other_file, &weights).unwrap();
         signal(&child, "-CONT");
         let output = ended(child);
         let log = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{place}: {log}");
-        assert!(log.contains("model.safetensors"), "{place}: {log}");
+        assert_eq!(output.status.code(), Some(2), "{point}: {log}");
+        assert!(log.contains("model.safetensors"), "{point}: {log}");
         // With the old bytes back, the old results come.
         fs::write(&weights, &bytes).unwrap();
         world.runs(&[]);
-        assert!(world.tables() == undisturbed.tables(), "{place}");
+        assert!(world.tables() == undisturbed.tables(), "{point}");
     }
 }
 
@@ -769,13 +771,13 @@ fn two_names_of_one_backbone_share_work_silently() {
     let log = world.runs(&["--jobs", "2", "--memory", "16"]);
     assert!(!log.contains("damaged"), "{log}");
     let rows = common::world::table(&world.path("results/grid/results.csv"));
-    let own = |name: &str| -> Vec<Vec<String>> {
-        let of = rows.iter().filter(|row| row[0] == name);
-        of.map(|row| row[1..].iter().filter(|cell| cell.parse::<f64>().is_ok()).cloned().collect()).collect()
+    let model_rows = |name: &str| -> Vec<Vec<String>> {
+        let matching = rows.iter().filter(|row| row[0] == name);
+        matching.map(|row| row[1..].iter().filter(|cell| cell.parse::<f64>().is_ok()).cloned().collect()).collect()
     };
-    assert_eq!(own("tiny").len(), 31);
+    assert_eq!(model_rows("tiny").len(), 31);
     let shown = |rows: Vec<Vec<String>>| rows.into_iter().map(|row| row[..3].to_vec()).collect::<Vec<_>>();
-    assert_eq!(shown(own("tiny")), shown(own("same")));
+    assert_eq!(shown(model_rows("tiny")), shown(model_rows("same")));
 }
 
 #[cfg(target_os = "linux")]

@@ -42,9 +42,9 @@ fn stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
 
 fn perplexities(world: &World) -> BTreeMap<String, f64> {
     let rows = table(&world.path("results/grid/results.csv"));
-    let place = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap();
-    let method = place("recovery");
-    let value = place("ppl test@64");
+    let column = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap();
+    let method = column("recovery");
+    let value = column("ppl test@64");
     // The name of a trained method has a comma, so that its cell is quoted and split: numbers are found from the end.
     let from_end = rows[0].len() - value;
     rows[1..].iter().map(|row| (row[method].clone(), row[row.len() - from_end].parse().unwrap())).collect()
@@ -103,8 +103,8 @@ fn trainings_on_one_text_share_its_pass_and_files() {
         let reading = events.iter().filter(|event| event["event"] == "started");
         let reading: Vec<_> = reading.filter(|event| event["label"].as_str().unwrap().starts_with("read ")).collect();
         let ids: Vec<_> = reading.iter().map(|event| &event["job"]).collect();
-        let own = events.iter().filter(|event| event["event"] == "advanced" && event["elsewhere"] == false);
-        read += own
+        let advanced = events.iter().filter(|event| event["event"] == "advanced" && event["elsewhere"] == false);
+        read += advanced
             .filter(|event| ids.contains(&&event["job"]))
             .map(|event| event["tokens"].as_u64().unwrap())
             .sum::<u64>();
@@ -117,9 +117,9 @@ fn trainings_on_one_text_share_its_pass_and_files() {
 
 #[test]
 fn killed_training_resumes_to_identical_bytes() {
-    let whole = world(&tuned("ghosted"));
+    let undisturbed = world(&tuned("ghosted"));
     let killed = world(&tuned("ghosted"));
-    whole.runs(&[]);
+    undisturbed.runs(&[]);
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
     assert!(!stored(&killed, stage::distilled::KIND).is_empty(), "a checkpoint is left");
@@ -128,8 +128,8 @@ fn killed_training_resumes_to_identical_bytes() {
     let log = killed.runs(&[]);
     // A checkpoint every two of forty steps; the 26th had begun.
     assert!(log.contains("resumes after step 24 of 40"), "{log}");
-    assert_eq!(stored(&killed, stage::distilled::KIND), stored(&whole, stage::distilled::KIND));
-    assert_eq!(killed.tables(), whole.tables());
+    assert_eq!(stored(&killed, stage::distilled::KIND), stored(&undisturbed, stage::distilled::KIND));
+    assert_eq!(killed.tables(), undisturbed.tables());
 }
 
 #[test]

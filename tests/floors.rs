@@ -81,13 +81,13 @@ impl Sources {
         while let Some((folder, module)) = folders.pop() {
             for entry in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
                 let stem = entry.file_stem().unwrap().to_string_lossy().into_owned();
-                let own = [module.as_slice(), std::slice::from_ref(&stem)].concat();
+                let path = [module.as_slice(), std::slice::from_ref(&stem)].concat();
                 let is_test =
                     ["tests", "main"].contains(&stem.as_str()) || stem.ends_with("_test") || stem.ends_with("_tests");
                 if entry.is_dir() {
-                    folders.push((entry, own));
-                } else if entry.extension().is_some_and(|of| of == "rs") && !is_test {
-                    let module = if ["mod", "lib"].contains(&stem.as_str()) { module.clone() } else { own };
+                    folders.push((entry, path));
+                } else if entry.extension().is_some_and(|extension| extension == "rs") && !is_test {
+                    let module = if ["mod", "lib"].contains(&stem.as_str()) { module.clone() } else { path };
                     files.insert(module, without_tests(&bare(&fs::read_to_string(&entry).unwrap())));
                 }
             }
@@ -125,7 +125,7 @@ impl Sources {
     /// Finds the file that defines an item, through re-exports.
     fn home(&self, path: &[String], depth: usize) -> Option<Module> {
         let (module, rest) =
-            (0..=path.len()).rev().map(|at| path.split_at(at)).find(|(own, _)| self.files.contains_key(*own))?;
+            (0..=path.len()).rev().map(|at| path.split_at(at)).find(|(prefix, _)| self.files.contains_key(*prefix))?;
         let further = rest.first().and_then(|name| self.passed_on[module].get(name)).filter(|_| depth < 9);
         match further {
             Some(further) => self.home(&[further.as_slice(), &rest[1..]].concat(), depth + 1),
@@ -143,7 +143,9 @@ impl Sources {
         for (public, tree) in uses(text) {
             let used = leaves(&tree).into_iter().map(|(path, _)| path);
             // A room that passes on what its files have does not use them.
-            let passes = |path: &Module| public && self.absolute(module, path).is_some_and(|of| of.starts_with(module));
+            let passes = |path: &Module| {
+                public && self.absolute(module, path).is_some_and(|absolute| absolute.starts_with(module))
+            };
             paths.extend(used.filter(|path| !passes(path)));
         }
         let used = paths.iter().filter_map(|path| self.home(&self.absolute(module, path)?, 0));
@@ -156,7 +158,7 @@ fn bare(text: &str) -> String {
     let mut bare = String::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let raw = rest.strip_prefix('r').map(|of| of.trim_start_matches('#')).filter(|of| of.starts_with('"'));
+        let raw = rest.strip_prefix('r').map(|text| text.trim_start_matches('#')).filter(|text| text.starts_with('"'));
         let word = bare.chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_');
         let skipped = if rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())
@@ -166,14 +168,17 @@ fn bare(text: &str) -> String {
             hashes + 2 + inside[1..].find(&end).unwrap() + end.len()
         } else if first == '"' {
             let mut escaped = false;
-            let ends = |(_, c): &(usize, char)| {
-                let is_end = *c == '"' && !escaped;
-                escaped = *c == '\\' && !escaped;
-                is_end
-            };
-            2 + rest[1..].char_indices().find(ends).unwrap().0
+            2 + rest[1..]
+                .char_indices()
+                .find(|(_, c)| {
+                    let is_end = *c == '"' && !escaped;
+                    escaped = *c == '\\' && !escaped;
+                    is_end
+                })
+                .unwrap()
+                .0
         } else if let Some(character) =
-            rest.strip_prefix('\'').filter(|of| of.starts_with('\\') || of.chars().nth(1) == Some('\''))
+            rest.strip_prefix('\'').filter(|text| text.starts_with('\\') || text.chars().nth(1) == Some('\''))
         {
             2 + character
                 .char_indices()
@@ -201,14 +206,15 @@ fn without_tests(text: &str) -> String {
         let end = item.find(';').unwrap_or(item.len() - 1);
         let is_use = item[..end.min(body)].split_whitespace().any(|word| word == "use");
         let mut depth = 0_usize;
-        let close = |(_, c): &(usize, char)| {
-            depth = depth + usize::from(*c == '{') - usize::from(*c == '}' && depth > 0);
-            *c == '}' && depth == 0
-        };
         let end = if end < body || is_use {
             end
         } else {
-            item.char_indices().find(close).map_or(item.len() - 1, |(at, _)| at)
+            item.char_indices()
+                .find(|(_, c)| {
+                    depth = depth + usize::from(*c == '{') - usize::from(*c == '}' && depth > 0);
+                    *c == '}' && depth == 0
+                })
+                .map_or(item.len() - 1, |(at, _)| at)
         };
         rest = &item[end + 1..];
     }
@@ -272,44 +278,45 @@ fn inline(text: &str) -> Vec<Module> {
     found
 }
 
-fn root(of: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(of)
+fn root(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
 }
 
 #[test]
 fn no_room_uses_one_above_it() {
-    for (of, rooms) in ROOMS {
-        let sources = Sources::read(&root(of));
+    for (crate_path, rooms) in ROOMS {
+        let sources = Sources::read(&root(crate_path));
         let floor = |module: &Module| {
             let room = module.first()?;
             Some(
                 rooms
                     .iter()
                     .position(|known| known == room)
-                    .unwrap_or_else(|| panic!("{of}: where does {room} stand?")),
+                    .unwrap_or_else(|| panic!("{crate_path}: where does {room} stand?")),
             )
         };
         let mut up = Vec::new();
         for (module, used) in sources.arrows() {
-            let Some(own) = floor(module) else { continue };
-            let above = used.iter().filter(|used| floor(used).is_some_and(|other| other > own));
-            up.extend(above.map(|used| format!("{of}: {} uses {}", module.join("::"), used.join("::"))));
+            let Some(layer) = floor(module) else { continue };
+            let above = used.iter().filter(|used| floor(used).is_some_and(|other| other > layer));
+            up.extend(above.map(|used| format!("{crate_path}: {} uses {}", module.join("::"), used.join("::"))));
         }
         assert_eq!(up, Vec::<String>::new());
-        let seen =
-            rooms.iter().filter(|room| sources.files.keys().any(|module| module.first().is_some_and(|of| of == *room)));
-        assert_eq!(seen.count(), rooms.len(), "{of}: a room that is not there any more");
+        let seen = rooms
+            .iter()
+            .filter(|room| sources.files.keys().any(|module| module.first().is_some_and(|module| module == *room)));
+        assert_eq!(seen.count(), rooms.len(), "{crate_path}: a room that is not there any more");
     }
 }
 
 #[test]
 fn no_files_use_each_other_in_a_circle() {
-    for of in ROOMS.iter().map(|(of, _)| *of).chain(FLAT) {
-        let sources = Sources::read(&root(of));
+    for crate_path in ROOMS.iter().map(|(crate_path, _)| *crate_path).chain(FLAT) {
+        let sources = Sources::read(&root(crate_path));
         let arrows = sources.arrows();
         assert!(
             arrows.values().map(BTreeSet::len).sum::<usize>() > sources.files.len() / 2,
-            "{of}: hardly any arrow was read"
+            "{crate_path}: hardly any arrow was read"
         );
         let reached = |from: &Module| {
             let mut reached = BTreeSet::new();
@@ -326,8 +333,8 @@ fn no_files_use_each_other_in_a_circle() {
             with.map(|module| module.join("::")).collect::<Vec<_>>().join(", ")
         };
         let circles: BTreeSet<String> =
-            arrows.keys().map(|module| circle(module)).filter(|of| !of.is_empty()).collect();
-        assert_eq!(circles, BTreeSet::new(), "{of}: these use each other");
+            arrows.keys().map(|module| circle(module)).filter(|modules| !modules.is_empty()).collect();
+        assert_eq!(circles, BTreeSet::new(), "{crate_path}: these use each other");
     }
 }
 
@@ -357,9 +364,11 @@ fn every_file_of_tests_is_in_its_crate_s_program() {
         // A crate with one file of tests has no need of it.
         let Ok(program) = fs::read_to_string(tests.join("all.rs")) else { continue };
         let files = fs::read_dir(&tests).unwrap().map(|entry| entry.unwrap().path());
-        for file in files.filter(|file| file.extension().is_some_and(|of| of == "rs") && !file.ends_with("all.rs")) {
+        for file in files
+            .filter(|file| file.extension().is_some_and(|extension| extension == "rs") && !file.ends_with("all.rs"))
+        {
             let line = format!("mod {};", file.file_stem().unwrap().to_str().unwrap());
-            let named = program.lines().any(|own| own == line);
+            let named = program.lines().any(|program_line| program_line == line);
             assert!(named, "{} is never run: `{line}` lacks in {}/all.rs", file.display(), tests.display());
         }
     }
@@ -375,6 +384,9 @@ fn every_file_of_tests_that_ci_runs_by_itself_is_there() {
     for name in named {
         let file = Path::new("tests").join(name).with_extension("rs");
         let mut crates = ["", "crates/core", "crates/definitions"].into_iter();
-        assert!(crates.any(|of| root.join(of).join(&file).is_file()), "`{name}::` of .ci/run is no file of tests");
+        assert!(
+            crates.any(|crate_path| root.join(crate_path).join(&file).is_file()),
+            "`{name}::` of .ci/run is no file of tests"
+        );
     }
 }

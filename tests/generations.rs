@@ -57,18 +57,18 @@ fn killed_generation_resumes_to_identical_answers() {
     let undisturbed = generating("");
     let world = generating("");
     undisturbed.runs(&[]);
-    for place in ["score:1", "journal:1", "score:2", "journal:2", "commit:2"] {
+    for point in ["score:1", "journal:1", "score:2", "journal:2", "commit:2"] {
         let output =
-            world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", format!("kill@{place}")).output().unwrap();
-        assert_eq!(output.status.code(), None, "{place} was not reached: {}", String::from_utf8_lossy(&output.stderr));
-        assert!(world.tables().is_empty(), "{place}: a table of a run that was killed");
+            world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", format!("kill@{point}")).output().unwrap();
+        assert_eq!(output.status.code(), None, "{point} was not reached: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(world.tables().is_empty(), "{point}: a table of a run that was killed");
     }
     world.runs(&[]);
     let one = stored(&undisturbed);
     let other = stored(&world);
     // The dense backbone, and two cuts with two recoveries each.
     assert_eq!(one.len(), 5);
-    assert!(one.iter().all(|(_, texts)| texts.len() == 200 && texts.iter().all(|of| of.tokens > 0)));
+    assert!(one.iter().all(|(_, texts)| texts.len() == 200 && texts.iter().all(|text| text.tokens > 0)));
     assert!(one == other, "answers differ");
     assert!(!undisturbed.tables().is_empty() && undisturbed.tables() == world.tables(), "the tables differ");
     let left = std::fs::read_dir(world.path("data/store/journals")).map_or(0, Iterator::count);
@@ -90,7 +90,7 @@ fn fewer_documents_have_the_answers_that_they_have_among_all() {
             })
             .collect();
         // Keys differ: only which answers there are is compared.
-        texts.sort_by_key(|of| format!("{of:?}"));
+        texts.sort_by_key(|text| format!("{text:?}"));
         texts
     };
     assert!(texts(&all) == texts(&few));
@@ -110,11 +110,12 @@ fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
         rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u64>().unwrap()
     };
     let config = common::json(&world.path("backbone/config.json"));
-    let of = |name: &str| config[name].as_u64().unwrap();
-    let layers = of("num_hidden_layers");
-    let heads = config["head_dim"].as_u64().unwrap_or(of("hidden_size") / of("num_attention_heads"));
+    let config_value = |name: &str| config[name].as_u64().unwrap();
+    let layers = config_value("num_hidden_layers");
+    let heads =
+        config["head_dim"].as_u64().unwrap_or(config_value("hidden_size") / config_value("num_attention_heads"));
     // For 64 prompts: f32 keys and values of the dense backbone, and of two cuts with two recoveries each.
-    let token = 8 * of("num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
+    let token = 8 * config_value("num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
     assert!(memory(90, &[]) - memory(12, &[]) >= 64 * 78 * token, "{} {}", memory(90, &[]), memory(12, &[]));
     // Kept keys and values stay within their share of the memory.
     let bounded = |new: usize| memory(new, &["--memory", "0.12"]);
@@ -188,7 +189,8 @@ fn answers_and_their_scores_are_those_of_the_harness() {
         );
         let log = world.runs(&[]);
         let golden: Value = serde_json::from_slice(&std::fs::read(world.path("golden.json")).unwrap()).unwrap();
-        let theirs: Vec<&str> = golden["answers"].as_array().unwrap().iter().map(|of| of.as_str().unwrap()).collect();
+        let theirs: Vec<&str> =
+            golden["answers"].as_array().unwrap().iter().map(|answer| answer.as_str().unwrap()).collect();
         let ours = stored(&world);
         let alike = |texts: &[generations::GeneratedText]| {
             texts.iter().zip(&theirs).filter(|(ours, theirs)| ours.text == **theirs).count()

@@ -77,7 +77,7 @@ fn exact(bytes: &[u8]) -> Vec<f64> {
 fn summary(values: &[f64]) -> Vec<f64> {
     // Weighted by position, so that swapped numbers are detected; magnitudes, because signed sums cancel and leave only
     // rounding.
-    let weighted = |of: fn(f64) -> f64| values.iter().enumerate().map(|(i, &v)| of(v) * (1.0 + (i % 7) as f64)).sum();
+    let weighted = |map: fn(f64) -> f64| values.iter().enumerate().map(|(i, &v)| map(v) * (1.0 + (i % 7) as f64)).sum();
     vec![values.len() as f64, weighted(f64::abs), weighted(|v| v * v)]
 }
 
@@ -127,8 +127,8 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
 
 fn differ(ours: &[f64], golden: &Value) -> bool {
     let golden = common::numbers(golden);
-    let near = |(a, b): (&f64, f64)| (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()).max(1e-6);
-    ours.len() != golden.len() || !ours.iter().zip(golden).all(near)
+    ours.len() != golden.len()
+        || !ours.iter().zip(golden).all(|(a, b)| (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()).max(1e-6))
 }
 
 #[test]

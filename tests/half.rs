@@ -36,23 +36,27 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
     let read = native::task(task, &folder.join("tasks").join(file), limit).unwrap();
     let requests = read.requests(&FileRows::default(), &Setting::default()).unwrap();
     let all = tokenised(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
-    all.into_iter().map(|of| of.into_iter().map(|one| (one.input_ids, one.continuation_ids)).collect()).collect()
+    all.into_iter()
+        .map(|requests| requests.into_iter().map(|one| (one.input_ids, one.continuation_ids)).collect())
+        .collect()
 }
 
 /// Returns the likeliest choice of each document.
 fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
     let choice = |(input, continuation)| TokenisedChoice { input, continuation };
     let borrowed: Vec<Vec<TokenisedChoice<'_>>> =
-        documents.iter().map(|of| of.iter().map(|(a, b)| choice((&a[..], &b[..]))).collect()).collect();
+        documents.iter().map(|document| document.iter().map(|(a, b)| choice((&a[..], &b[..]))).collect()).collect();
     let exam = MultipleChoiceEval::new(&borrowed, engine.config(), 2048).unwrap();
     let trie = Trie::scoring(&[Program::dense(engine.config().layers)]);
     let values = score(&exam, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap().remove(0);
-    let mut scores = scored(&values).into_iter().map(|of| of.log_likelihood);
-    let of_document = |choices: &Vec<_>| {
-        let all: Vec<f64> = scores.by_ref().take(choices.len()).collect();
-        all.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0
-    };
-    documents.iter().map(of_document).collect()
+    let mut scores = scored(&values).into_iter().map(|score| score.log_likelihood);
+    documents
+        .iter()
+        .map(|choices| {
+            let all: Vec<f64> = scores.by_ref().take(choices.len()).collect();
+            all.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0
+        })
+        .collect()
 }
 
 /// A comparison with f32.

@@ -141,11 +141,20 @@ fn call_waiting_for_cpu_is_not_taken_for_a_hang() {
     assert_eq!(targets::watch::charged(seconds(121), Duration::ZERO), seconds(121));
     if cfg!(target_os = "linux") {
         let before = targets::watch::waited().unwrap();
-        let busy =
-            || (0..3_000_000_u64).fold(0, |sum: u64, n| std::hint::black_box(sum.wrapping_mul(31).wrapping_add(n)));
         let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
         let waited = std::thread::scope(|scope| {
-            let all: Vec<_> = (0..threads).map(|_| scope.spawn(|| (0..40).map(|_| busy()).max())).collect();
+            let all: Vec<_> = (0..threads)
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..40)
+                            .map(|_| {
+                                (0..3_000_000_u64)
+                                    .fold(0, |sum: u64, n| std::hint::black_box(sum.wrapping_mul(31).wrapping_add(n)))
+                            })
+                            .max()
+                    })
+                })
+                .collect();
             std::thread::sleep(Duration::from_millis(200));
             let waited = targets::watch::waited().unwrap();
             all.into_iter().for_each(|thread| drop(thread.join()));
@@ -227,8 +236,8 @@ fn impossible_sizes_are_refused_before_reading_text() {
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         });
         // How much is free may change from one to the other.
-        let lines = |(code, said): (Option<i32>, String)| {
-            (code, said.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect::<Vec<_>>())
+        let lines = |(code, log): (Option<i32>, String)| {
+            (code, log.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect::<Vec<_>>())
         };
         assert_eq!(lines(run), lines(plan), "plan refuses what run refuses");
     }
@@ -350,8 +359,12 @@ fn names_of_any_kind_get_files_or_are_refused_first() {
     assert!(csv.contains("\n'=1+1,") && !csv.contains("\n=1+1"), "{csv}");
 
     let output = world.run(&["--results", "out\u{1b}[2J"]);
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success() && !said.contains(&0x1b), "{}", String::from_utf8_lossy(&said).escape_debug());
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(
+        output.status.success() && !printed.contains(&0x1b),
+        "{}",
+        String::from_utf8_lossy(&printed).escape_debug()
+    );
 
     for (bad, words) in [("a\\e[2Jb", "cannot be shown"), (&"y".repeat(201), "cannot be shown"), ("a/b", "without `/`")]
     {

@@ -44,9 +44,9 @@ fn said(output: &Output) -> String {
 
 /// Returns the output, after checking the exit code, and that the token is in no output or file.
 fn ended(world: &World, output: &Output, code: i32) -> String {
-    let said = said(output);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    assert!(!said.contains(TOKEN), "{said}");
+    let log = said(output);
+    assert_eq!(output.status.code(), Some(code), "{log}");
+    assert!(!log.contains(TOKEN), "{log}");
     let mut folders = vec![world.folder.path().to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -60,7 +60,7 @@ fn ended(world: &World, output: &Output, code: i32) -> String {
             }
         }
     }
-    said
+    log
 }
 
 /// Creates a world whose backbone exists only on the hub.
@@ -137,8 +137,8 @@ fn hub_refusals_are_reported_without_the_token() {
     let server = FakeHub::start(MODEL, files, gated);
     for more in [&[][..], &["--events"], &["--lock"]] {
         let arguments = [&["fetch", "grid.yaml"], more].concat();
-        let said = ended(&world, &ghostlab(&world, &server.address, &arguments, &[]), 3);
-        assert!(said.contains("asks for its licence to be accepted first") && said.contains("[token]"), "{said}");
+        let log = ended(&world, &ghostlab(&world, &server.address, &arguments, &[]), 3);
+        assert!(log.contains("asks for its licence to be accepted first") && log.contains("[token]"), "{log}");
     }
     let unset = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_TOKEN", "")]);
     assert!(ended(&world, &unset, 3).contains("HF_TOKEN"));
@@ -166,8 +166,9 @@ fn a_local_path_wins_and_a_named_one_has_to_be_there() {
 #[test]
 fn dataset_is_fetched_by_name_configuration_and_split() {
     let world = World::new();
-    let row = |at: usize| format!("{{\"text\": \"w{at} w3\", \"label\": {}}}\n", at % 2);
-    let rows = |from: usize| (from..from + 4).map(row).collect::<String>();
+    let rows = |from: usize| {
+        (from..from + 4).map(|at| format!("{{\"text\": \"w{at} w3\", \"label\": {}}}\n", at % 2)).collect::<String>()
+    };
     let files = vec![
         small("first/test.jsonl", &rows(1)),
         small("second/test.jsonl", &rows(20)),
@@ -312,8 +313,8 @@ fn the_lock_of_the_experiments_in_use_is_written() {
         (MODEL, &["--experiments", "others"], &[]),
     ] {
         fs::remove_file(world.path("others/hub.lock")).ok();
-        let said = run(&[&["fetch", target, "--lock"], named].concat(), more);
-        assert!(said.contains("written: others/hub.lock"), "{target} {named:?}: {said}");
+        let log = run(&[&["fetch", target, "--lock"], named].concat(), more);
+        assert!(log.contains("written: others/hub.lock"), "{target} {named:?}: {log}");
         assert!(fs::read_to_string(world.path("others/hub.lock")).unwrap().contains(COMMIT));
         assert_eq!(fs::read(world.path("experiments/hub.lock")).unwrap(), before);
     }
@@ -322,15 +323,22 @@ fn the_lock_of_the_experiments_in_use_is_written() {
 
 /// Returns eight shards with 10,400 documents, 400 more than the stream's buffer; every tenth is long enough for a window.
 fn shards() -> Vec<Served> {
-    let shard = |shard: usize| {
-        let row = |row: usize| {
-            let count = if row.is_multiple_of(10) { 70 + row % 7 } else { 2 };
-            let words: Vec<String> = (0..count).map(|at| format!("w{}", (at * at + 7 * shard + row) % 200)).collect();
-            format!("{}\n", serde_json::json!({"text": words.join(" ")}))
-        };
-        large(&format!("en/part-{shard}-of-8.jsonl"), (0..10_400).map(row).collect::<String>().into_bytes())
-    };
-    (0..8).map(shard).collect()
+    (0..8)
+        .map(|shard| {
+            large(
+                &format!("en/part-{shard}-of-8.jsonl"),
+                (0..10_400_usize)
+                    .map(|row| {
+                        let count = if row.is_multiple_of(10) { 70 + row % 7 } else { 2 };
+                        let words: Vec<String> =
+                            (0..count).map(|at| format!("w{}", (at * at + 7 * shard + row) % 200)).collect();
+                        format!("{}\n", serde_json::json!({"text": words.join(" ")}))
+                    })
+                    .collect::<String>()
+                    .into_bytes(),
+            )
+        })
+        .collect()
 }
 
 #[test]
@@ -401,17 +409,17 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
         ("corpora.test.shards=sideways", "sideways"),
         ("corpora.test.shards_read=0", "a stream without a shard"),
     ] {
-        let said = said(&ghostlab(&world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
-        assert!(said.contains(found) && said.contains("error:"), "{set}: {said}");
+        let log = said(&ghostlab(&world, &server.address, &["run", "grid.yaml", "--set", set], &[]));
+        assert!(log.contains(found) && log.contains("error:"), "{set}: {log}");
     }
 }
 
 /// Gives the world's backbone `layers` layers.
 fn with_layers(world: &World, layers: usize) {
     let bytes = fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
-    let own = SafeTensors::deserialize(&bytes).unwrap();
+    let file_tensors = SafeTensors::deserialize(&bytes).unwrap();
     let mut tensors: Vec<(String, TensorView<'_>)> = Vec::new();
-    for (name, tensor) in own.iter() {
+    for (name, tensor) in file_tensors.iter() {
         match name.strip_prefix("model.layers.0.") {
             Some(rest) => tensors.extend((0..layers).map(|l| (format!("model.layers.{l}.{rest}"), tensor.clone()))),
             None if !name.starts_with("model.layers.") => tensors.push((name.to_owned(), tensor.clone())),
@@ -545,9 +553,9 @@ fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
         &["doctor", "table2", "--profile", "paper", "--experiments", root.to_str().unwrap()],
         &[],
     );
-    let said = ended(&world, &output, 3);
+    let log = ended(&world, &output, 3);
     for name in ["backbone llama-3-8b", "backbone llama-3.1-8b", "corpus c4-train", "task race", "task rte"] {
-        assert!(said.contains(name), "{said}");
+        assert!(log.contains(name), "{log}");
     }
 }
 

@@ -45,8 +45,9 @@ fn named(setting: &Setting) -> Vec<Named> {
     let plan = Plan::new(&grid, &store, request, RunSettings::default().batch_tokens).unwrap();
     let (backbone, variant) = plan.variants().last().unwrap();
     let calibrating = backbone.calibrations[variant.calibration.unwrap()].claim(backbone);
-    let measures = backbone.evaluations.iter().map(|of| (&of.measure, Some(of.journal.clone())));
-    let measures = measures.chain(variant.prompts.iter().map(|of| (of, None)));
+    let measures =
+        backbone.evaluations.iter().map(|evaluation| (&evaluation.measure, Some(evaluation.journal.clone())));
+    let measures = measures.chain(variant.prompts.iter().map(|prompt| (prompt, None)));
     let keys = variant.scores.iter().chain(&variant.latencies);
     let named = measures.zip(keys).map(|((measure, journal), key)| Named {
         identity: variant.identity.measured(measure),
@@ -62,7 +63,7 @@ fn every_aspect_of_a_number_has_a_pair_that_differs_in_it() {
     let pairs = pairs::unlike();
     let covered = |aspect: &Aspect| {
         let mut all = pairs.iter().flat_map(|pair| pair.aspects);
-        CONSTANT.contains(&aspect.as_str()) || all.any(|of| Aspect::new(*of).is_of(aspect.as_str()))
+        CONSTANT.contains(&aspect.as_str()) || all.any(|path| Aspect::new(*path).is_of(aspect.as_str()))
     };
     let missing: Vec<Aspect> =
         aspects().into_iter().filter(|aspect| !covered(aspect) && aspect.as_str() != "measure").collect();
@@ -81,11 +82,11 @@ fn settings_differ_exactly_in_what_was_changed() {
             .flat_map(|(one, other)| one.identity.differs(&other.identity))
             .map(|difference| difference.aspect)
             .collect();
-        let stray = found.iter().filter(|of| !pair.aspects.iter().any(|known| of.is_of(known)));
+        let stray = found.iter().filter(|aspect| !pair.aspects.iter().any(|known| aspect.is_of(known)));
         let stray: Vec<&Aspect> = stray.collect();
         assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
         for aspect in pair.aspects {
-            assert!(found.iter().any(|of| of.is_of(aspect)), "{}: {aspect} is not in {found:?}", pair.what);
+            assert!(found.iter().any(|path| path.is_of(aspect)), "{}: {aspect} is not in {found:?}", pair.what);
         }
     }
 }
@@ -99,8 +100,8 @@ fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
     for (setting, backbone) in [(pair.one(), "llama-2-7b"), (pair.other(), "llama-3-8b")] {
         let row = rows.iter().find(|row| &row[0] == backbone && &row[1] == "ppl").unwrap();
         let order: Vec<usize> = row[2].split(' ').map(|layer| layer.parse().unwrap()).collect();
-        for of in named(&setting) {
-            let cut = of.identity.cut.as_ref().unwrap();
+        for entry in named(&setting) {
+            let cut = entry.identity.cut.as_ref().unwrap();
             assert_eq!(cut.known.as_ref().unwrap().value(), serde_json::json!(order));
         }
     }
@@ -108,7 +109,7 @@ fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
 
 /// Returns whether two identities differ in one of these parts.
 fn unlike(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
-    one.differs(other).iter().any(|of| parts.iter().any(|part| of.aspect.is_of(part)))
+    one.differs(other).iter().any(|differ| parts.iter().any(|part| differ.aspect.is_of(part)))
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn keys(answer: &Value, found: &mut BTreeSet<String>) {
 
 /// Returns what `plan` and `explain` print of a setting: the keys in JSON, and the text lines with them.
 fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
-    let said = |arguments: &[&str], more: &[&str]| {
+    let output = |arguments: &[&str], more: &[&str]| {
         let arguments: Vec<&str> = arguments
             .iter()
             .copied()
@@ -166,15 +167,18 @@ fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
         keys(&serde_json::from_str(&text).unwrap(), &mut found);
         found
     };
-    let plan = said(&["plan", "grid.yaml"], &["--json"]);
+    let plan = output(&["plan", "grid.yaml"], &["--json"]);
     let answer: Value = serde_json::from_str(&plan).unwrap();
     let mut cells = BTreeSet::new();
     names(&answer, &mut cells);
     let cell = cells.iter().find(|name| !name.ends_with(".dense")).unwrap().clone();
-    let explained = said(&["explain", "grid.yaml", &cell], &["--json"]);
-    let text = said(&["explain", "grid.yaml", &cell], &[]);
-    let is_key = |word: &&str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let text = text.split_whitespace().filter(is_key).map(str::to_owned).collect();
+    let explained = output(&["explain", "grid.yaml", &cell], &["--json"]);
+    let text = output(&["explain", "grid.yaml", &cell], &[]);
+    let text = text
+        .split_whitespace()
+        .filter(|word| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .map(str::to_owned)
+        .collect();
     [json(plan), json(explained), text]
 }
 
@@ -224,7 +228,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
         assert_eq!(backbone.calibrations.len(), 1);
         assert_eq!(job_costs(plan, state).unwrap().len(), 1 + backbone.evaluations.len());
         let fitted: BTreeSet<usize> =
-            backbone.variants.iter().filter_map(|of| Some(of.identity.repair.as_ref()?.fitted)).collect();
+            backbone.variants.iter().filter_map(|variant| Some(variant.identity.repair.as_ref()?.fitted)).collect();
         assert!(fitted.is_superset(&BTreeSet::from([2, 4])), "each operator keeps its own sequences: {fitted:?}");
         Vec::new()
     });
@@ -243,10 +247,10 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
 
 #[test]
 fn an_identity_is_read_back_as_it_was_written() {
-    for of in named(&pairs::unlike()[0].one()) {
-        let text = serde_json::to_string(&of.identity).unwrap();
+    for entry in named(&pairs::unlike()[0].one()) {
+        let text = serde_json::to_string(&entry.identity).unwrap();
         let read: Identity = serde_json::from_str(&text).unwrap();
-        assert_eq!(read, of.identity);
+        assert_eq!(read, entry.identity);
         assert_eq!(Arc::new(read).variant().measure, None);
     }
 }

@@ -28,24 +28,24 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
     if words.keys().all(|word| ASIDE.contains(&word.as_str())) {
         known.extend(value.as_object().into_iter().flatten().map(|(key, _)| key.clone()));
     }
-    for (word, of) in words {
-        let list = || of.as_array().unwrap();
-        let wrong = || Err(format!("{at}: {value} is not {word} {of}"));
+    for (word, rule) in words {
+        let list = || rule.as_array().unwrap();
+        let wrong = || Err(format!("{at}: {value} is not {word} {rule}"));
         match word.as_str() {
             word if ASIDE.contains(&word) => {}
             "$ref" => {
-                let name = of.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
+                let name = rule.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
                 check(root, &root["$defs"][name], value, at, known)?;
             }
             "anyOf" | "oneOf" => {
                 let mut errors = Vec::new();
                 let mut fit = 0;
                 for branch in list() {
-                    let mut own = BTreeSet::new();
-                    match check(root, branch, value, at, &mut own) {
+                    let mut unknown = BTreeSet::new();
+                    match check(root, branch, value, at, &mut unknown) {
                         Ok(()) => {
                             fit += 1;
-                            known.extend(own);
+                            known.extend(unknown);
                         }
                         Err(error) => errors.push(error),
                     }
@@ -55,7 +55,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                 }
             }
             "const" => {
-                if of != value {
+                if rule != value {
                     return wrong();
                 }
             }
@@ -75,12 +75,12 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                     "number" => value.is_number(),
                     other => panic!("an unknown type {other}"),
                 };
-                if !of.as_array().map_or_else(|| is(of), |kinds| kinds.iter().any(is)) {
+                if !rule.as_array().map_or_else(|| is(rule), |kinds| kinds.iter().any(is)) {
                     return wrong();
                 }
             }
             "minimum" | "maximum" => {
-                let (limit, Some(number)) = (of.as_f64().unwrap(), value.as_f64()) else { continue };
+                let (limit, Some(number)) = (rule.as_f64().unwrap(), value.as_f64()) else { continue };
                 if (word == "minimum" && number < limit) || (word == "maximum" && number > limit) {
                     return wrong();
                 }
@@ -91,7 +91,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                 }
             }
             "properties" => {
-                for (key, inner) in of.as_object().unwrap() {
+                for (key, inner) in rule.as_object().unwrap() {
                     if let Some(value) = value.get(key) {
                         known.insert(key.clone());
                         closed(root, inner, value, &format!("{at}.{key}"))?;
@@ -99,7 +99,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                 }
             }
             // For objects without further properties: the existing ones were checked individually.
-            "additionalProperties" if *of == json!(false) => {
+            "additionalProperties" if *rule == json!(false) => {
                 let none = Map::new();
                 let has = schema["properties"].as_object().unwrap_or(&none);
                 if let Some(other) = value.as_object().into_iter().flatten().find(|(key, _)| !has.contains_key(*key)) {
@@ -108,7 +108,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
             }
             "items" => {
                 for (index, value) in value.as_array().into_iter().flatten().enumerate() {
-                    closed(root, of, value, &format!("{at}[{index}]"))?;
+                    closed(root, rule, value, &format!("{at}[{index}]"))?;
                 }
             }
             other => panic!("{at}: the test does not know `{other}`"),
@@ -153,21 +153,24 @@ fn published_schema_is_current_and_describes_every_field() {
     let kept = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
     assert!(kept == schema, "`ghostlab schema output > docs/output.schema.json`");
     fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
-        let says = |of: &Value| of["description"].as_str().is_some_and(|text| text.len() > 2);
+        let says = |schema: &Value| schema["description"].as_str().is_some_and(|text| text.len() > 2);
         // The description of a variant with content documents its only property.
-        let variant =
-            at.ends_with("/oneOf") && says(schema) && schema["properties"].as_object().is_some_and(|of| of.len() == 1);
-        for (name, of) in schema["properties"].as_object().into_iter().flatten().filter(|_| !variant) {
-            let referred = |of: &Value| of["$ref"].as_str().is_some_and(|name| says(&root["$defs"][&name[8..]]));
-            let inside = of["items"].is_object() && referred(&of["items"]);
-            let either = of["anyOf"].as_array().is_some_and(|of| of.iter().any(referred));
-            if !(says(of) || referred(of) || inside || either) {
+        let variant = at.ends_with("/oneOf")
+            && says(schema)
+            && schema["properties"].as_object().is_some_and(|schema| schema.len() == 1);
+        for (name, property) in schema["properties"].as_object().into_iter().flatten().filter(|_| !variant) {
+            let referred = |item: &Value| item["$ref"].as_str().is_some_and(|name| says(&root["$defs"][&name[8..]]));
+            let inside = property["items"].is_object() && referred(&property["items"]);
+            let either = property["anyOf"].as_array().is_some_and(|options| options.iter().any(referred));
+            if !(says(property) || referred(property) || inside || either) {
                 found.push(format!("{at}.{name}"));
             }
         }
         match schema {
-            Value::Object(keys) => keys.iter().for_each(|(key, of)| mute(root, of, &format!("{at}/{key}"), found)),
-            Value::Array(items) => items.iter().for_each(|of| mute(root, of, at, found)),
+            Value::Object(keys) => {
+                keys.iter().for_each(|(key, value)| mute(root, value, &format!("{at}/{key}"), found));
+            }
+            Value::Array(items) => items.iter().for_each(|item| mute(root, item, at, found)),
             _ => {}
         }
     }
@@ -176,7 +179,7 @@ fn published_schema_is_current_and_describes_every_field() {
     assert_eq!(found, Vec::<String>::new());
     let documented = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/json.md")).unwrap();
     let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();
-    for command in named.iter().map(|of| of["properties"]["command"]["const"].as_str().unwrap()) {
+    for command in named.iter().map(|variant| variant["properties"]["command"]["const"].as_str().unwrap()) {
         assert!(documented.contains(&format!("`{command}`")), "docs/json.md does not name {command}");
     }
 }
@@ -223,14 +226,15 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
 
     let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
     let artifacts = listing["artifacts"].as_array().unwrap();
-    let counted: u64 = listing["stages"].as_array().unwrap().iter().map(|of| of["artifacts"].as_u64().unwrap()).sum();
+    let counted: u64 =
+        listing["stages"].as_array().unwrap().iter().map(|stage| stage["artifacts"].as_u64().unwrap()).sum();
     assert_eq!(counted, artifacts.len() as u64);
     let verified = answer(&world, &schema, &["cache", "verify"], "cache verify");
     assert_eq!((&verified["artifacts"], &verified["damaged"]), (&json!(artifacts.len()), &json!([])));
     let key = artifacts[0]["key"].as_str().unwrap();
-    let place = answer(&world, &schema, &["cache", "path", &key[..12]], "cache path");
-    assert_eq!((&place["key"], &place["stage"]), (&artifacts[0]["key"], &artifacts[0]["stage"]));
-    assert_eq!(text(&world, &["cache", "path", key]).trim(), place["folder"].as_str().unwrap());
+    let path_answer = answer(&world, &schema, &["cache", "path", &key[..12]], "cache path");
+    assert_eq!((&path_answer["key"], &path_answer["stage"]), (&artifacts[0]["key"], &artifacts[0]["stage"]));
+    assert_eq!(text(&world, &["cache", "path", key]).trim(), path_answer["folder"].as_str().unwrap());
 
     let cell = "tiny.streamline-2.ghosted";
     let explained = answer(&world, &schema, &["explain", "grid.yaml", "depth/2/ghosted"], "explain");
@@ -252,13 +256,13 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
     let other = folder.find(|path| path.to_str().unwrap().contains("other")).unwrap();
     let compared = answer(&world, &schema, &["compare", "results/grid", other.to_str().unwrap()], "compare");
     let paths: Vec<&str> =
-        compared["settings"].as_array().unwrap().iter().map(|of| of["path"].as_str().unwrap()).collect();
+        compared["settings"].as_array().unwrap().iter().map(|setting| setting["path"].as_str().unwrap()).collect();
     assert!(paths.contains(&"name"), "{paths:?}");
     let values = compared["values"].as_array().unwrap();
     assert!(!values.is_empty());
     let stored = common::json(&world.path("results/grid/numbers.json"));
-    let all: Vec<Value> = common::stored_numbers(&stored).iter().map(|of| of["value"].clone()).collect();
-    assert!(values.iter().all(|of| all.contains(&of["first"]["value"])), "{values:?}");
+    let all: Vec<Value> = common::stored_numbers(&stored).iter().map(|number| number["value"].clone()).collect();
+    assert!(values.iter().all(|value| all.contains(&value["first"]["value"])), "{values:?}");
 
     let going = answer(&world, &schema, &["cache", "gc", "--kind", "scores"], "cache gc");
     assert_eq!((&going["deleted"], &going["going"].as_array().unwrap().len()), (&json!(false), &1));
@@ -273,47 +277,47 @@ fn commands_that_do_something_tell_it_by_the_schema() {
     let world = World::large();
     let schema = schema();
     let small = ["--set", "depth=1", "--set", "recovery=[none]", "--set", "criterion=shortgpt"];
-    let of = |arguments: &[&str], command: &str| answer(&world, &schema, arguments, command);
-    let begun = of(&["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
+    let ask = |arguments: &[&str], command: &str| answer(&world, &schema, arguments, command);
+    let begun = ask(&["init", "backbone", "--to", "made.yaml", "--corpus", "train.txt"], "init");
     assert_eq!(
         (&begun["file"], &begun["models"], &begun["left_out"]),
         (&json!("made.yaml"), &json!(["backbone"]), &json!([]))
     );
-    let ended = of(&[&["worker", "grid.yaml"], &small[..]].concat(), "worker");
+    let ended = ask(&[&["worker", "grid.yaml"], &small[..]].concat(), "worker");
     assert_eq!((&ended["end"], &ended["cells"], &ended["failed"]), (&json!("done"), &json!(2), &json!(0)));
-    let ran = of(&[&["run", "grid.yaml"], &small[..]].concat(), "run");
+    let ran = ask(&[&["run", "grid.yaml"], &small[..]].concat(), "run");
     assert_eq!((&ran["grid"], &ran["cells"], &ran["failed"]), (&json!("grid"), &json!(2), &json!([])));
     assert!(
         ran["files"].as_array().unwrap().iter().any(|file| file.as_str().unwrap().ends_with("results.csv")),
         "{ran}"
     );
     assert!(ran["files"].as_array().unwrap().iter().all(|file| world.path(file.as_str().unwrap()).exists()), "{ran}");
-    let scored = of(&["score", "backbone", "--tasks", "copa.jsonl", "--limit", "4"], "score");
+    let scored = ask(&["score", "backbone", "--tasks", "copa.jsonl", "--limit", "4"], "score");
     assert_eq!((&scored["model"], &scored["scores"][0]["of"]), (&json!("backbone"), &json!("copa(limit=4)")));
     assert_eq!(scored["lm_eval"]["n-samples"]["copa"]["effective"], 4);
     let line =
         ["search", "backbone", "--budget", "layers=1", "--tasks", "copa.jsonl", "--calibration", "train.txt:8x64"];
-    let searched = of(&[&line[..], &["--criteria", "shortgpt", "--recoveries", "none,ghosted"]].concat(), "search");
+    let searched = ask(&[&line[..], &["--criteria", "shortgpt", "--recoveries", "none,ghosted"]].concat(), "search");
     assert_eq!(searched["searches"][0]["candidates"].as_array().unwrap().len(), 2, "{searched}");
     assert!(searched["files"].as_array().unwrap().iter().all(|file| world.path(file.as_str().unwrap()).exists()));
-    let exported = of(&[&["export", "grid.yaml", "none", "--to", "out"], &small[..]].concat(), "export");
+    let exported = ask(&[&["export", "grid.yaml", "none", "--to", "out"], &small[..]].concat(), "export");
     assert_eq!(
         (&exported["folders"][0]["folder"], &exported["folders"][0]["needs_code"]),
         (&json!("out"), &json!(false))
     );
-    let verified = of(&["verify", "results"], "verify");
+    let verified = ask(&["verify", "results"], "verify");
     assert_eq!((&verified["seed"], &verified["folders"][0]["name"]), (&json!(0), &json!("grid")));
-    assert!(!of(&["audit"], "audit")["findings"].as_array().unwrap().is_empty());
-    assert_eq!(of(&["report", "--reports", "pages"], "report")["page"], "pages/index.html");
-    assert_eq!(of(&["man", "--to", "pages"], "man")["folder"], "pages");
-    assert!(of(&["completions", "bash"], "completions")["script"].as_str().unwrap().contains("complete"));
-    assert_eq!(of(&["schema", "output"], "schema")["schema"], schema);
-    let things = of(&["doctor"], "doctor");
+    assert!(!ask(&["audit"], "audit")["findings"].as_array().unwrap().is_empty());
+    assert_eq!(ask(&["report", "--reports", "pages"], "report")["page"], "pages/index.html");
+    assert_eq!(ask(&["man", "--to", "pages"], "man")["folder"], "pages");
+    assert!(ask(&["completions", "bash"], "completions")["script"].as_str().unwrap().contains("complete"));
+    assert_eq!(ask(&["schema", "output"], "schema")["schema"], schema);
+    let things = ask(&["doctor"], "doctor");
     assert!(
-        things["things"].as_array().unwrap().iter().any(|of| of["what"] == "memory" && of["mark"] == "good"),
+        things["things"].as_array().unwrap().iter().any(|thing| thing["what"] == "memory" && thing["mark"] == "good"),
         "{things}"
     );
-    assert_eq!(of(&["fetch", "grid.yaml"], "fetch")["files"], json!([]));
+    assert_eq!(ask(&["fetch", "grid.yaml"], "fetch")["files"], json!([]));
     // An unfinished cell is an answer, with its exit code.
     let long =
         [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]
@@ -328,7 +332,7 @@ fn every_command_answers_with_one_json_document_or_error() {
     let world = World::new();
     let schema = schema();
     let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();
-    for command in named.iter().map(|of| of["properties"]["command"]["const"].as_str().unwrap()) {
+    for command in named.iter().map(|variant| variant["properties"]["command"]["const"].as_str().unwrap()) {
         let words: Vec<&str> = command.split(' ').collect();
         let line = [&words[..], &["--no-such-option", "--json"]].concat();
         let output = world.ghostlab(&line);
@@ -388,11 +392,11 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
     let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
     let key = listing["artifacts"][0]["key"].as_str().unwrap();
     let folder = answer(&world, &schema, &["cache", "path", key], "cache path");
-    let place = world.path(folder["folder"].as_str().unwrap());
-    let mut payloads = std::fs::read_dir(&place).into_iter().flatten().map(|item| item.unwrap().path());
+    let folder_path = world.path(folder["folder"].as_str().unwrap());
+    let mut payloads = std::fs::read_dir(&folder_path).into_iter().flatten().map(|item| item.unwrap().path());
     let payload = payloads.find(|path| !path.ends_with("meta.json"));
     // Small objects are files.
-    std::fs::write(payload.unwrap_or(place), "x").unwrap();
+    std::fs::write(payload.unwrap_or(folder_path), "x").unwrap();
     let verified = document(&world, &schema, &["cache", "verify"], 5)["answer"].take();
     assert_eq!((&verified["damaged"][0]["key"], &verified["removed"]), (&json!(key), &json!(false)));
     assert_eq!(verified["damaged"][0]["error"]["kind"], "damaged");

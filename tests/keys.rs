@@ -31,8 +31,8 @@ const MOVED_ON: &str = "moved-on";
 /// Returns whether a stage of a key or of its inputs has another version than the fixture's.
 fn moved_on(key: &Value) -> bool {
     let Value::Object(map) = key else { return false };
-    let own = map.get("kind").is_some_and(|kind| PINNED.get().unwrap()[kind.as_str().unwrap()] != map["version"]);
-    own || map.values().any(moved_on)
+    let is_moved = map.get("kind").is_some_and(|kind| PINNED.get().unwrap()[kind.as_str().unwrap()] != map["version"]);
+    is_moved || map.values().any(moved_on)
 }
 
 fn short(key: &Key) -> String {
@@ -53,45 +53,48 @@ fn of_latency(key: &Key) -> String {
 }
 
 /// Formats a method with its options, independent of cell names.
-fn method<M: MethodAxis + ?Sized>(of: &Method<M>) -> String {
+fn method<M: MethodAxis + ?Sized>(method: &Method<M>) -> String {
     fn with(name: &str, options: &Map<String, Value>) -> String {
-        let option = |(name, value): (&String, &Value)| match value {
-            Value::String(text) => format!("{name}={text}"),
-            Value::Object(map) => format!("{name}={}", with("", map)),
-            other => format!("{name}={other}"),
-        };
-        let options: Vec<String> = options.iter().map(option).collect();
+        let options: Vec<String> = options
+            .iter()
+            .map(|(name, value)| match value {
+                Value::String(text) => format!("{name}={text}"),
+                Value::Object(map) => format!("{name}={}", with("", map)),
+                other => format!("{name}={other}"),
+            })
+            .collect();
         if options.is_empty() { name.to_owned() } else { format!("{name}({})", options.join(",")) }
     }
-    with(&of.name, &of.options)
+    with(&method.name, &method.options)
 }
 
-fn cell(of: &Cell) -> String {
-    let (Some(criterion), Some(recovery), Some(calibration)) = (&of.criterion, &of.recovery, &of.calibration) else {
+fn cell(cell: &Cell) -> String {
+    let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
+    else {
         return "dense".to_owned();
     };
     let criterion = method(criterion);
     let recovery = method(recovery);
-    format!("{criterion}/{}/{recovery}/{}, {}", of.depth, text(calibration), calibration.operator_sequences)
+    format!("{criterion}/{}/{recovery}/{}, {}", cell.depth, text(calibration), calibration.operator_sequences)
 }
 
-fn text(of: &Calibration) -> String {
-    let Calibration { corpus, sequences, length, seed, .. } = of;
+fn text(calibration: &Calibration) -> String {
+    let Calibration { corpus, sequences, length, seed, .. } = calibration;
     format!("{corpus}:{sequences}x{length}@{seed}")
 }
 
 fn names_of(subject: &Subject) -> String {
     match subject {
-        Subject::Windows(of) => format!("{}@{}", of.corpus, of.length),
-        Subject::Task(of) => format!("{} {:?} {} {:?}", of.name, of.limit, of.bos, of.max_length),
-        Subject::Defined(of) => of.name.clone(),
+        Subject::Windows(text) => format!("{}@{}", text.corpus, text.length),
+        Subject::Task(task) => format!("{} {:?} {} {:?}", task.name, task.limit, task.bos, task.max_length),
+        Subject::Defined(task) => task.name.clone(),
     }
 }
 
 /// Formats `selection 0123…, operator 4567…, scores 89ab… cdef…`.
-fn variant(of: &Variant) -> Value {
+fn variant(variant: &Variant) -> Value {
     let mut kinds: Vec<(&str, String)> = Vec::new();
-    for key in of.keys() {
+    for key in variant.keys() {
         let hash = match key.kind() {
             stage::latency::KIND => of_latency(key),
             _ => short(key),
@@ -107,21 +110,21 @@ fn variant(of: &Variant) -> Value {
 }
 
 /// Returns keys that only a run uses: of a site or some pairs of a pass, a trial, a teacher's shard, a checkpoint.
-fn members(of: &BackbonePlan) -> Value {
-    let keyed = of.keyed();
+fn members(backbone_plan: &BackbonePlan) -> Value {
+    let keyed = backbone_plan.keyed();
     let pair = |axis, from, to| Pair { axis, from, to };
     let pairs = BTreeSet::from([
         pair(SimilarityAxis::ChannelSeries, 0, 2),
         pair(SimilarityAxis::Token, 1, 3),
         pair(SimilarityAxis::LastTokenAngle, 1, 2),
     ]);
-    let calibrations = of.calibrations.iter().map(|plan| {
+    let calibrations = backbone_plan.calibrations.iter().map(|plan| {
         let tokens = &plan.tokens;
         let key = |key: Key| short(&key);
         let name = text(&plan.calibration);
         let members = json!({
             "tokens": short(tokens),
-            "claim": named(tokens, plan.claim(of)),
+            "claim": named(tokens, plan.claim(backbone_plan)),
             "stream": key(activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
             "middle": key(activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": key(activations::sums(keyed, tokens, &pairs, &(0..4))),
@@ -131,7 +134,7 @@ fn members(of: &BackbonePlan) -> Value {
         });
         (name, members)
     });
-    let trained = of.variants.iter().filter_map(|variant| variant.trained.as_ref()).next();
+    let trained = backbone_plan.variants.iter().filter_map(|variant| variant.trained.as_ref()).next();
     json!({
         "calibrations": calibrations.collect::<Map<_, _>>(),
         "checkpoint": trained.map(|plan| short(&distilled::checkpoint(&plan.key, 7))),
@@ -162,7 +165,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
             });
             (names_of(&evaluation.subject), names)
         });
-        let cells = backbone.variants.iter().map(|of| (cell(&grid.cells[of.cell]), variant(of)));
+        let cells = backbone.variants.iter().map(|planned| (cell(&grid.cells[planned.cell]), variant(planned)));
         let names = json!({
             "evaluations": evaluations.collect::<Map<_, _>>(),
             "members": members(backbone),
@@ -177,9 +180,11 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
 fn of_all_methods(world: &World) {
     let criteria: Vec<String> = criterion::described()
         .into_iter()
-        .map(|of| if of.name == "explicit" { "{name: explicit, order: [2, 0]}".to_owned() } else { of.name })
+        .map(
+            |method| if method.name == "explicit" { "{name: explicit, order: [2, 0]}".to_owned() } else { method.name },
+        )
         .collect();
-    let recoveries: Vec<String> = recovery::described().into_iter().map(|of| of.name).collect();
+    let recoveries: Vec<String> = recovery::described().into_iter().map(|method| method.name).collect();
     world.write(
         "grid.yaml",
         format!(
@@ -201,19 +206,19 @@ fn of_all_methods(world: &World) {
 fn same_but_moved_on(before: &str, now: &str) -> bool {
     let before = before.split(' ').collect::<Vec<_>>();
     let now = now.split(' ').collect::<Vec<_>>();
-    let same = |(before, now): (&&str, &&str)| before == now || now.trim_end_matches(',') == MOVED_ON;
-    before.len() == now.len() && before.iter().zip(&now).all(same)
+    before.len() == now.len()
+        && before.iter().zip(&now).all(|(before, now)| before == now || now.trim_end_matches(',') == MOVED_ON)
 }
 
 /// Collects the differences between `before` and `now`.
-fn moved(place: &str, before: &Value, now: Option<&Value>, found: &mut Vec<String>) {
+fn moved(path: &str, before: &Value, now: Option<&Value>, found: &mut Vec<String>) {
     match (before, now) {
         (Value::Object(all), Some(Value::Object(now))) => {
-            all.iter().for_each(|(name, value)| moved(&format!("{place} › {name}"), value, now.get(name), found));
+            all.iter().for_each(|(name, value)| moved(&format!("{path} › {name}"), value, now.get(name), found));
         }
         (before, Some(now)) if before == now => {}
         (Value::String(before), Some(Value::String(now))) if same_but_moved_on(before, now) => {}
-        (before, now) => found.push(format!("{place}: {before} → {}", now.unwrap_or(&Value::Null))),
+        (before, now) => found.push(format!("{path}: {before} → {}", now.unwrap_or(&Value::Null))),
     }
 }
 
@@ -227,18 +232,18 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     PINNED.set(pinned).unwrap();
     let world = World::large();
     of_all_methods(&world);
-    let own = ["cpu", "cpu", "f32"];
+    let engine = ["cpu", "cpu", "f32"];
     let mut now = Map::new();
     for artifact in ["table2", "table4", "tableA4", "tableA10"] {
         let file = common::checkout().join("experiments").join(format!("{artifact}.yaml"));
-        now.insert(artifact.to_owned(), names(&file, Some("tiny"), own));
+        now.insert(artifact.to_owned(), names(&file, Some("tiny"), engine));
     }
     let grid = world.path("grid.yaml");
-    now.insert("methods".to_owned(), names(&grid, None, own));
+    now.insert("methods".to_owned(), names(&grid, None, engine));
     let other = names(&grid, None, ["candle", "cpu", "bf16"]);
     // The first cells suffice for another engine: all keys of a kind are made the same way.
     let cells = other["tiny"]["cells"].as_object().unwrap().iter().take(4);
-    let cells: Map<String, Value> = cells.map(|(name, of)| (name.clone(), of.clone())).collect();
+    let cells: Map<String, Value> = cells.map(|(name, cell)| (name.clone(), cell.clone())).collect();
     now.insert("candle".to_owned(), json!({"cells": cells, "members": other["tiny"]["members"]}));
     let now = Value::Object(now);
     if bless {

@@ -23,9 +23,9 @@ fn world(prompts: &str) -> World {
 /// Returns the column `name` of the run's table by recovery, or `dense`.
 fn column(world: &World, name: &str) -> BTreeMap<String, String> {
     let rows = table(&world.path("results/grid/results.csv"));
-    let place = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"));
-    let method = place("recovery");
-    let value = place(name);
+    let column = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"));
+    let method = column("recovery");
+    let value = column(name);
     let named = |row: &Vec<String>| if row[method].is_empty() { "dense".to_owned() } else { row[method].clone() };
     rows[1..].iter().map(|row| (named(row), row[value].clone())).collect()
 }
@@ -50,12 +50,12 @@ fn times_speedups_and_memory_join_scores_and_parquet() {
         let bytes = column(&world, &format!("peak_memory_mb {prompt}"));
         let percent = column(&world, &format!("peak_memory_percent {prompt}"));
         assert_eq!(number(&percent["dense"]), 100.0);
-        let of = |recovery: &str| number(&bytes[recovery]);
-        assert!(of("none") < of("dense"), "{bytes:?}");
+        let bytes_of = |recovery: &str| number(&bytes[recovery]);
+        assert!(bytes_of("none") < bytes_of("dense"), "{bytes:?}");
         for recovery in ["linearpatch-diag", "linearpatch-rotate", "ghosted"] {
-            let more = (1e6 * (of(recovery) - of("none"))).round();
+            let more = (1e6 * (bytes_of(recovery) - bytes_of("none"))).round();
             assert_eq!(more, 64.0 * 64.0 * 4.0, "{recovery}");
-            let share = 100.0 * of(recovery) / of("dense");
+            let share = 100.0 * bytes_of(recovery) / bytes_of("dense");
             assert!((number(&percent[recovery]) - share).abs() < 1e-9 * share);
         }
     }
@@ -88,9 +88,12 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
     assert!(!heads.contains(&"decode_tps 24×2".to_owned()), "{heads:?}");
     let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
     let what = frame.column("what").unwrap().str().unwrap();
-    let decoded = what.iter().filter(|of| *of == Some("decode")).count();
+    let decoded = what.iter().filter(|mode| *mode == Some("decode")).count();
     // 5 variants and the diagonal one by channel.
-    assert!(decoded >= 6 * 10 && what.iter().filter(|of| *of == Some("prefill")).count() >= 2 * 6 * 10, "{decoded}");
+    assert!(
+        decoded >= 6 * 10 && what.iter().filter(|mode| *mode == Some("prefill")).count() >= 2 * 6 * 10,
+        "{decoded}"
+    );
     let notes = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(notes.contains("24×2+5 decoded") && notes.contains("5 tokens of each sequence decoded"), "{notes}");
     // Timings without decoding are unchanged.
@@ -137,10 +140,10 @@ fn retime_measures_times_again_and_nothing_else() {
     let kept = column(&world, "prefill_ms 16×1");
     let text = column(&world, "ppl test@64");
     let again = world.runs(&[&grid[..], &["--retime"]].concat());
-    let said =
+    let expected =
         "--retime: times tiny over 16×1, 16×2 (5 variants side by side, 10 rounds or more after 3 warm-ups) again";
     let (before, after) = again.split_once("time tiny over 16×1").unwrap_or_else(|| panic!("{again}"));
-    assert!(before.contains(said) && after.contains("time tiny over 16×2"), "{again}");
+    assert!(before.contains(expected) && after.contains("time tiny over 16×2"), "{again}");
     assert!(!again.contains("tiny on test"), "scores are those of before: {again}");
     let anew = column(&world, "prefill_ms 16×1");
     assert!(kept.iter().all(|(recovery, time)| anew[recovery] != *time), "{kept:?} {anew:?}");
@@ -153,13 +156,15 @@ fn retime_measures_times_again_and_nothing_else() {
     let of_prompts = || ["prefill_ms 16×1", "prefill_ms 16×2"].map(|prompt| column(&world, prompt));
     let before = of_prompts();
     let folders = std::fs::read_dir(world.path("data/store/latency-v4")).unwrap();
-    let one = folders.flat_map(|of| std::fs::read_dir(of.unwrap().path()).unwrap()).next().unwrap().unwrap().path();
+    let one =
+        folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap()).next().unwrap().unwrap().path();
     std::fs::remove_file(one).unwrap();
     world.runs(&grid);
-    let changed = |(one, two): (BTreeMap<String, String>, BTreeMap<String, String>)| {
-        one.iter().filter(|(name, time)| two[*name] != **time).count()
-    };
-    let mut counts: Vec<usize> = before.into_iter().zip(of_prompts()).map(changed).collect();
+    let mut counts: Vec<usize> = before
+        .into_iter()
+        .zip(of_prompts())
+        .map(|(one, two)| one.iter().filter(|(name, time)| two[*name] != **time).count())
+        .collect();
     counts.sort_unstable();
     assert_eq!(counts, [0, 5]);
     let nothing = World::new().runs(&["--retime"]);

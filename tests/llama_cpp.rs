@@ -64,11 +64,10 @@ fn small_tokenizer() -> Value {
     let model = tokenizer["model"].as_object_mut().unwrap();
     model["vocab"].as_object_mut().unwrap().retain(|_, id| id.as_u64().unwrap() < 300);
     let vocab = model["vocab"].clone();
-    let known = |merge: &Value| {
+    model["merges"].as_array_mut().unwrap().retain(|merge| {
         let text = |part: usize| merge[part].as_str().unwrap().to_owned();
         [text(0), text(1), text(0) + &text(1)].iter().all(|token| !vocab[token].is_null())
-    };
-    model["merges"].as_array_mut().unwrap().retain(known);
+    });
     tokenizer
 }
 
@@ -98,15 +97,15 @@ fn llama_cpp_matches_transformers_for_each_architecture() {
             // weights before products.
             let ours = logits(&file, &ids(name));
             let error = relative_error(&theirs, &ours);
-            let own = if numbers == "f32" { 1e-5 } else { tolerance };
+            let limit = if numbers == "f32" { 1e-5 } else { tolerance };
             println!("{name} {numbers}: {error:e}");
-            assert!(error <= own, "{name} {numbers}, beside ours: {error:e}");
+            assert!(error <= limit, "{name} {numbers}, beside ours: {error:e}");
         }
     }
 }
 
 /// Writes a backbone of random weights with this config and small sizes.
-fn random(world: &World, class: &str, layers: usize, own: &Value) {
+fn random(world: &World, class: &str, layers: usize, options: &Value) {
     let gemma = class.starts_with("Gemma");
     let fused = class.starts_with("Phi");
     let [c, f, heads, kv, vocab] = [64_usize, 96, 4, 2, 300];
@@ -117,7 +116,7 @@ fn random(world: &World, class: &str, layers: usize, own: &Value) {
         "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": width, "vocab_size": vocab,
         "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": true,
     });
-    config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+    config.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
     let mut names: Vec<(String, Vec<usize>)> =
         vec![("model.embed_tokens.weight".into(), vec![vocab, c]), ("model.norm.weight".into(), vec![c])];
     for layer in 0..layers {
@@ -130,18 +129,18 @@ fn random(world: &World, class: &str, layers: usize, own: &Value) {
             }
             false => {
                 add("self_attn.q_proj", &[heads * width, c]);
-                ["k", "v"].iter().for_each(|of| add(&format!("self_attn.{of}_proj"), &[kv * width, c]));
-                ["gate", "up"].iter().for_each(|of| add(&format!("mlp.{of}_proj"), &[f, c]));
+                ["k", "v"].iter().for_each(|name| add(&format!("self_attn.{name}_proj"), &[kv * width, c]));
+                ["gate", "up"].iter().for_each(|name| add(&format!("mlp.{name}_proj"), &[f, c]));
             }
         }
         add("self_attn.o_proj", &[c, heads * width]);
         add("mlp.down_proj", &[c, f]);
-        ["input_layernorm", "post_attention_layernorm"].iter().for_each(|of| add(of, &[c]));
+        ["input_layernorm", "post_attention_layernorm"].iter().for_each(|name| add(name, &[c]));
         if gemma {
-            ["pre_feedforward_layernorm", "post_feedforward_layernorm"].iter().for_each(|of| add(of, &[c]));
+            ["pre_feedforward_layernorm", "post_feedforward_layernorm"].iter().for_each(|name| add(name, &[c]));
         }
         if class == "Gemma3ForCausalLM" {
-            ["q_norm", "k_norm"].iter().for_each(|of| add(&format!("self_attn.{of}"), &[width]));
+            ["q_norm", "k_norm"].iter().for_each(|name| add(&format!("self_attn.{name}"), &[width]));
         }
     }
     let mut state = 7_u64;
@@ -171,9 +170,9 @@ fn random(world: &World, class: &str, layers: usize, own: &Value) {
 #[test]
 fn llama_cpp_matches_layers_by_position_and_rope_type() {
     let Some(python) = python() else { return };
-    let rope = |of: Value| json!({"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": of});
+    let rope = |scaling: Value| json!({"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": scaling});
     let ids: Vec<Vec<u32>> = (0..2).map(|row| (0..40).map(|at| (at * 37 + row * 11 + 5) % 300).collect()).collect();
-    for (what, class, layers, own) in [
+    for (what, class, layers, options) in [
         (
             "gemma2",
             "Gemma2ForCausalLM",
@@ -201,18 +200,18 @@ fn llama_cpp_matches_layers_by_position_and_rope_type() {
         ),
     ] {
         let world = World::new();
-        random(&world, class, layers, &own);
+        random(&world, class, layers, &options);
         let expected = logits(&world.path("backbone"), &ids);
         // ggml looks GELU up in a table of f16.
-        let whole = if class.starts_with("Gemma") { 2e-3 } else { 1e-5 };
-        for (numbers, tolerance) in [("f32", whole), ("q8_0", 5e-2)] {
+        let limit = if class.starts_with("Gemma") { 2e-3 } else { 1e-5 };
+        for (numbers, tolerance) in [("f32", limit), ("q8_0", 5e-2)] {
             let file = world.path(&format!("{numbers}.gguf"));
             success(&world, &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()]);
             let theirs = theirs(&python, &world, &file, &ids);
-            let own = logits(&file, &ids);
+            let file_logits = logits(&file, &ids);
             // The folder does not store eight-bit weights; their effect is irrelevant between these two.
-            let beside = [("the folder's", &expected)].into_iter().filter(|_| numbers == "f32");
-            for (whose, logits) in beside.chain([("the file's", &own)]) {
+            let folder_logits = [("the folder's", &expected)].into_iter().filter(|_| numbers == "f32");
+            for (whose, logits) in folder_logits.chain([("the file's", &file_logits)]) {
                 let error = relative_error(&theirs, logits);
                 println!("{what} {numbers}, beside {whose}: {error:e}");
                 assert!(error <= tolerance, "{what} {numbers}, beside {whose}: {error:e}");
@@ -224,7 +223,7 @@ fn llama_cpp_matches_layers_by_position_and_rope_type() {
 /// Models that a GGUF file cannot describe are refused before writing.
 #[test]
 fn what_llama_cpp_would_compute_otherwise_is_refused() {
-    for (class, layers, own, found) in [
+    for (class, layers, options, found) in [
         (
             "Gemma2ForCausalLM",
             4,
@@ -253,7 +252,7 @@ fn what_llama_cpp_would_compute_otherwise_is_refused() {
         ),
     ] {
         let world = World::new();
-        random(&world, class, layers, &own);
+        random(&world, class, layers, &options);
         let to = world.path("a.gguf");
         let output = world.ghostlab(&["export", "grid.yaml", "dense", "--gguf", "f32", "--to", to.to_str().unwrap()]);
         let text = String::from_utf8_lossy(&output.stderr);
@@ -332,12 +331,12 @@ fn llama_cpp_tokenizes_10000_lines_as_the_original() {
         let theirs: Vec<Vec<u32>> = serde_json::from_value(json(&world.path("tokens.json"))).unwrap();
         let original = Tokenizer::load(world.path("backbone/tokenizer.json")).unwrap();
         // The file's own, read back by this program.
-        let own = Tokenizer::load(&file).unwrap();
+        let tokenizer = Tokenizer::load(&file).unwrap();
         assert_eq!(theirs.len(), lines.len(), "{name}");
         for (line, theirs) in lines.iter().zip(&theirs) {
             let expected = original.encode(line).unwrap();
             assert_eq!(&expected, theirs, "{name}: {line:?}");
-            assert_eq!(expected, own.encode(line).unwrap(), "{name}: {line:?}");
+            assert_eq!(expected, tokenizer.encode(line).unwrap(), "{name}: {line:?}");
         }
     }
 }
@@ -351,17 +350,17 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
     for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         fs::copy(real.join("backbone").join(file), world.path("backbone").join(file)).unwrap();
     }
-    let whole = world.path("whole.gguf");
-    success(&world, &["export", "grid.yaml", "dense", "--gguf", "f16", "--to", whole.to_str().unwrap()]);
+    let full = world.path("whole.gguf");
+    success(&world, &["export", "grid.yaml", "dense", "--gguf", "f16", "--to", full.to_str().unwrap()]);
     let texts = read_rows(real.join("corpora/wikitext2-test.parquet"), None).unwrap();
     world.write("text.jsonl", format!("{}\n", json!({"text": texts[..60].join("\n\n")})));
-    let ids = Tokenizer::load(&whole).unwrap().encode(&texts[..60].join("\n\n")).unwrap();
+    let ids = Tokenizer::load(&full).unwrap().encode(&texts[..60].join("\n\n")).unwrap();
     let windows: Vec<Vec<u32>> = ids.chunks_exact(256).take(4).map(<[u32]>::to_vec).collect();
     assert_eq!(windows.len(), 4);
     for quantised in ["f16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k"] {
         let file = match quantised {
-            "f16" => whole.clone(),
-            of => quantise(&whole, &world.path(&format!("{of}.gguf")), of),
+            "f16" => full.clone(),
+            kind => quantise(&full, &world.path(&format!("{kind}.gguf")), kind),
         };
         let path = file.to_str().unwrap();
         let output = success(
@@ -383,20 +382,20 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
         &python,
         &[
             Path::new("generate"),
-            &whole,
+            &full,
             &world.path("prompt.json"),
             Path::new(&count.to_string()),
             &world.path("out.json"),
         ],
     );
     let theirs: Vec<u32> = serde_json::from_value(json(&world.path("out.json"))).unwrap();
-    let mut own = windows[0][..24].to_vec();
+    let mut ids = windows[0][..24].to_vec();
     for _ in 0..count {
-        let logits = logits(&whole, &[own.clone()]);
+        let logits = logits(&full, &[ids.clone()]);
         let last = &logits[logits.len() - 4096..];
-        own.push((0..4096_u32).max_by(|a, b| last[*a as usize].total_cmp(&last[*b as usize])).unwrap());
+        ids.push((0..4096_u32).max_by(|a, b| last[*a as usize].total_cmp(&last[*b as usize])).unwrap());
     }
-    assert_eq!(own, theirs);
+    assert_eq!(ids, theirs);
 }
 
 /// Requantises the matrices of a file with candle.
@@ -414,11 +413,11 @@ fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
     for name in content.tensor_infos.keys() {
         let tensor = content.tensor(&mut file, name, &Device::Cpu).unwrap();
         let values = tensor.dequantize(&Device::Cpu).unwrap();
-        let whole = values.dims().len() == 2 && values.dim(1).unwrap().is_multiple_of(dtype.block_size());
-        tensors.push((name.as_str(), if whole { QTensor::quantize(&values, dtype).unwrap() } else { tensor }));
+        let quantisable = values.dims().len() == 2 && values.dim(1).unwrap().is_multiple_of(dtype.block_size());
+        tensors.push((name.as_str(), if quantisable { QTensor::quantize(&values, dtype).unwrap() } else { tensor }));
     }
     let entries: Vec<_> = content.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
-    let tensors: Vec<_> = tensors.iter().map(|(name, of)| (*name, of)).collect();
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
     gguf_file::write(&mut fs::File::create(to).unwrap(), &entries, &tensors).unwrap();
     to.to_owned()
 }
@@ -426,13 +425,20 @@ fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
 /// Computes perplexity by the protocol of `score`: the mean over windows of the mean loss of their tokens after the first.
 fn perplexity(logits: &[f64], windows: &[Vec<u32>], vocab: usize) -> f64 {
     let mut rows = logits.chunks_exact(vocab);
-    let loss = |window: &Vec<u32>| {
-        let rows: Vec<&[f64]> = rows.by_ref().take(window.len()).collect();
-        let of = |(row, &token): (&&[f64], &u32)| {
-            let most = row.iter().copied().fold(f64::MIN, f64::max);
-            most + row.iter().map(|l| (l - most).exp()).sum::<f64>().ln() - row[token as usize]
-        };
-        rows.iter().zip(&window[1..]).map(of).sum::<f64>() / (window.len() - 1) as f64
-    };
-    (windows.iter().map(loss).sum::<f64>() / windows.len() as f64).exp()
+    (windows
+        .iter()
+        .map(|window| {
+            let rows: Vec<&[f64]> = rows.by_ref().take(window.len()).collect();
+            rows.iter()
+                .zip(&window[1..])
+                .map(|(row, &token)| {
+                    let most = row.iter().copied().fold(f64::MIN, f64::max);
+                    most + row.iter().map(|l| (l - most).exp()).sum::<f64>().ln() - row[token as usize]
+                })
+                .sum::<f64>()
+                / (window.len() - 1) as f64
+        })
+        .sum::<f64>()
+        / windows.len() as f64)
+        .exp()
 }

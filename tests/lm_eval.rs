@@ -56,11 +56,20 @@ fn scored(world: &World, out: &Path, asked: &Value, system: &str) -> (Value, BTr
     let lines = |path: &Path| -> Vec<Value> {
         fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
-    let of = |entry: fs::DirEntry| {
-        let file = entry.file_name().to_string_lossy().into_owned();
-        (file.strip_prefix("samples_").unwrap().strip_suffix(".jsonl").unwrap().to_owned(), lines(&entry.path()))
-    };
-    (common::json(&results), fs::read_dir(samples).unwrap().flatten().map(of).collect())
+    (
+        common::json(&results),
+        fs::read_dir(samples)
+            .unwrap()
+            .flatten()
+            .map(|entry| {
+                let file = entry.file_name().to_string_lossy().into_owned();
+                (
+                    file.strip_prefix("samples_").unwrap().strip_suffix(".jsonl").unwrap().to_owned(),
+                    lines(&entry.path()),
+                )
+            })
+            .collect(),
+    )
 }
 
 /// Parses a number that may be a string.
@@ -69,9 +78,9 @@ fn number(value: &Value) -> f64 {
 }
 
 /// Returns the arguments of a request: lists in the harness' results, named in its files.
-fn arguments(of: &Value) -> Vec<Vec<String>> {
+fn arguments(recorded: &Value) -> Vec<Vec<String>> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    match of {
+    match recorded {
         Value::Array(all) => all.iter().map(|one| one.as_array().unwrap().iter().map(text).collect()).collect(),
         all => (0..all.as_object().unwrap().len())
             .map(|at| all[format!("gen_args_{at}")].as_object().unwrap().values().map(text).collect())
@@ -89,8 +98,8 @@ fn flat(answers: &Value) -> Vec<String> {
     }
 }
 
-fn near(what: &str, own: f64, theirs: f64, tolerance: f64) {
-    assert!((own - theirs).abs() <= tolerance, "{what}: {own}, the harness has {theirs}");
+fn near(what: &str, ours: f64, theirs: f64, tolerance: f64) {
+    assert!((ours - theirs).abs() <= tolerance, "{what}: {ours}, the harness has {theirs}");
 }
 
 #[test]
@@ -104,7 +113,7 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
     let draws = usize::try_from(harness["draws"].as_u64().unwrap()).unwrap();
     let library = Library::of_folders(&[&out.join("defs")]).unwrap();
     let definitions: BTreeMap<String, _> =
-        library.all().unwrap().tasks.into_iter().map(|of| (of.name.clone(), of)).collect();
+        library.all().unwrap().tasks.into_iter().map(|task| (task.name.clone(), task)).collect();
     assert!(definitions.len() >= 12, "{}", definitions.len());
     let mut likelihoods = 0;
     let mut scores = 0;
@@ -112,21 +121,24 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
     let mut groups = 0;
     for asked in harness["asked"].as_array().unwrap() {
         let setting = format!("{} shots, chat {}", asked["shots"], asked["chat"]);
-        let (own, samples) = scored(&world, &out, asked, harness["system"].as_str().unwrap());
+        let (results, samples) = scored(&world, &out, asked, harness["system"].as_str().unwrap());
         for (name, definition) in &definitions {
             let what = format!("{name}, {setting}");
             let theirs = asked["samples"][name].as_array().unwrap();
             let ours = &samples[name];
             assert_eq!(ours.len(), theirs.len(), "{what}: samples");
-            let same = |key: &str| {
-                ours.iter().zip(theirs).for_each(|(own, theirs)| assert_eq!(own[key], theirs[key], "{what}: {key}"));
-            };
-            ["doc_id", "doc_hash", "prompt_hash", "target_hash", "filter", "metrics", "doc"].into_iter().for_each(same);
+            ["doc_id", "doc_hash", "prompt_hash", "target_hash", "filter", "metrics", "doc"].into_iter().for_each(
+                |key| {
+                    ours.iter()
+                        .zip(theirs)
+                        .for_each(|(row, theirs)| assert_eq!(row[key], theirs[key], "{what}: {key}"));
+                },
+            );
             let mut most = 0.0_f64;
-            for (own, theirs) in ours.iter().zip(theirs) {
-                let what = format!("{what}, document {}", own["doc_id"]);
-                assert_eq!(arguments(&own["arguments"]), arguments(&theirs["arguments"]), "{what}");
-                let one = flat(&own["resps"]);
+            for (row, theirs) in ours.iter().zip(theirs) {
+                let what = format!("{what}, document {}", row["doc_id"]);
+                assert_eq!(arguments(&row["arguments"]), arguments(&theirs["arguments"]), "{what}");
+                let one = flat(&row["resps"]);
                 let two = flat(&theirs["resps"]);
                 assert_eq!(one.len(), two.len(), "{what}");
                 for (one, two) in one.iter().zip(&two) {
@@ -144,28 +156,30 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
             }
             for metric in &definition.metrics {
                 let key = format!("{},none", metric.kind.name());
-                let one = number(&own["results"][name][&key]);
+                let one = number(&results["results"][name][&key]);
                 let two = number(&asked["results"][name][&key]);
                 scores += 1;
                 let exact = matches!(metric.aggregation, Aggregation::Mean | Aggregation::F1 | Aggregation::Matthews);
                 let tolerance = if exact { 1e-12 } else { 1e-3 * two.abs() };
                 near(&format!("{what}, {key}"), one, two, tolerance);
                 let of_error = format!("{}_stderr,none", metric.kind.name());
-                let one = &own["results"][name][&of_error];
+                let one = &results["results"][name][&of_error];
                 let two = &asked["results"][name][&of_error];
                 match (two.as_f64(), metric.aggregation) {
                     (None, _) => assert_eq!((one, two), (&json!("N/A"), &json!("N/A")), "{what}, {of_error}"),
                     (Some(two), Aggregation::Mean) => near(&format!("{what}, {of_error}"), number(one), two, 1e-12),
                     // With the number of draws that the harness used here, from its items.
                     (Some(two), aggregation) => {
-                        let item = |sample: &Value| match &sample[metric.kind.name()] {
-                            Value::Array(pair) => Item::Labels(
-                                serde_json::from_value(pair[0].clone()).unwrap(),
-                                pair[1].as_i64().unwrap(),
-                            ),
-                            one => Item::Number(number(one)),
-                        };
-                        let items: Vec<Item> = theirs.iter().map(item).collect();
+                        let items: Vec<Item> = theirs
+                            .iter()
+                            .map(|sample| match &sample[metric.kind.name()] {
+                                Value::Array(pair) => Item::Labels(
+                                    serde_json::from_value(pair[0].clone()).unwrap(),
+                                    pair[1].as_i64().unwrap(),
+                                ),
+                                one => Item::Number(number(one)),
+                            })
+                            .collect();
                         let one = aggregation.error(&items, draws).unwrap().unwrap();
                         near(&format!("{what}, {of_error}"), one, two, 1e-9 * two.abs());
                     }
@@ -173,7 +187,7 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
                 errors += 1;
             }
             for part in ["n-samples", "n-shot", "higher_is_better", "versions"] {
-                assert_eq!(own[part][name], asked[part][name], "{what}: {part}");
+                assert_eq!(results[part][name], asked[part][name], "{what}: {part}");
             }
         }
         for group in ["made_inner", "made_outer"] {
@@ -181,7 +195,12 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
             let of_numbers = theirs.iter().filter(|(key, _)| key.contains(','));
             for (key, theirs) in of_numbers {
                 groups += 1;
-                near(&format!("{group}, {setting}, {key}"), number(&own["results"][group][key]), number(theirs), 1e-12);
+                near(
+                    &format!("{group}, {setting}, {key}"),
+                    number(&results["results"][group][key]),
+                    number(theirs),
+                    1e-12,
+                );
             }
         }
     }
@@ -251,8 +270,8 @@ fn definition_grid_runs_once_and_new_metric_is_free() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["answer"]["lm_eval"]["results"], results()["results"], "{answer:#}");
-    let said = fs::read_to_string(world.path("said/samples_made.jsonl")).unwrap();
-    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let samples = fs::read_to_string(world.path("said/samples_made.jsonl")).unwrap();
+    let lines: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mean = lines.iter().map(|line| line["acc"].as_f64().unwrap()).sum::<f64>() / 6.0;
     assert_eq!((lines.len(), json!(mean)), (6, first["results"]["made"]["acc,none"].clone()));
     // Verification of the folder recomputes it.

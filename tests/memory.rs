@@ -91,9 +91,9 @@ fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
         ("6 wide layers in the room of 4", &by_need, &["--memory", &limit]),
     ];
     for (what, world, limits) in cases {
-        let told = told(world, limits);
+        let estimate = told(world, limits);
         let held = held(world, limits);
-        assert!((told / held - 1.0).abs() <= 0.25, "{what}: told {told:.3e}, held {held:.3e}");
+        assert!((estimate / held - 1.0).abs() <= 0.25, "{what}: told {estimate:.3e}, held {held:.3e}");
     }
     let held = held(&by_need, &["--memory", &limit]);
     assert!(held < 4.0 * LAYER as f64 * 1.05, "{held:.3e} held where {limit} GB were given");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::common;
 use crate::common::world::{World, records, table};
 use ghostlab::stage;
-use ghostlab_store::{Found, InventoryItem, Store};
+use ghostlab_store::{Found, Store};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -98,13 +98,13 @@ fn undetermined_calibration_is_noted_and_never_best() {
     let world = World::new();
     world.write("train.txt", "w5 ".repeat(6000));
     let all = "recovery=[none, prune-and-comp, linearpatch-rotate, replaceme-ls, ghosted, {name: ghosted, solver: svd}, affine, rank]";
-    let check = |set: &[&str], said: &str| -> (Vec<Vec<String>>, String) {
+    let check = |set: &[&str], expected: &str| -> (Vec<Vec<String>>, String) {
         let log = world.runs(&[&["--set", all, "--set", "depth=1"], set].concat());
         let rows = results(&world, &log);
         let notes = rows[0].iter().position(|name| name == "notes").unwrap();
         for row in &rows[1..] {
             let repaired = !["dense", "none", ""].contains(&row[5].as_str());
-            assert_eq!(row[notes].contains(said), repaired, "{row:?}");
+            assert_eq!(row[notes].contains(expected), repaired, "{row:?}");
             // Removed layers have no effect either, with and without recovery.
             assert_eq!(
                 row[notes].contains("one token over and over"),
@@ -162,13 +162,13 @@ fn methods_beyond_the_paper_run_or_are_refused() {
     assert_eq!(results(&world, &log), rows, "operators from the store are unchanged");
     // A cut of one region has no earlier operator: there a sequential one is ghosted's.
     let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
-    let of = |recovery: &str| {
+    let values_of = |recovery: &str| {
         rows.iter().find(|row| row.iter().any(|cell| cell.contains("cut=block")) && row[5] == recovery).unwrap()[score]
             .clone()
     };
-    assert_eq!(of("sequential"), of("ghosted"));
-    assert_ne!(of("affine"), of("ghosted"));
-    for (recovery, said) in [
+    assert_eq!(values_of("sequential"), values_of("ghosted"));
+    assert_ne!(values_of("affine"), values_of("ghosted"));
+    for (recovery, expected) in [
         ("{name: affine, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
         ("{name: rank, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
         ("{name: sequential, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
@@ -178,7 +178,7 @@ fn methods_beyond_the_paper_run_or_are_refused() {
         ("{name: ghosted, ridge: auto, solver: svd}", "solver: normal"),
     ] {
         std::fs::remove_dir_all(world.path("results")).ok();
-        world.refuses(&["--set", &format!("recovery=[{recovery}]")], 2, &[said]);
+        world.refuses(&["--set", &format!("recovery=[{recovery}]")], 2, &[expected]);
     }
 }
 
@@ -275,15 +275,18 @@ fn a_key_names_the_versions_of_all_that_it_is_made_from() {
     let world = World::new();
     world.runs(&["--set", "criterion=[llm-streamline, sleb, {name: explicit, order: [1, 2]}]"]);
     let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
-    let made_from = |kind: &str, of: &str| {
-        let key = |entry: &InventoryItem| match &entry.found {
-            Found::Whole(artifact) => artifact.meta().key.clone(),
-            Found::Damaged(error) => panic!("{error}"),
-        };
-        let keys = stored.iter().filter(|entry| entry.stage == kind).map(key).filter(|key| {
-            let selection = if kind.starts_with("selection") { key } else { &key["of"]["selection"] };
-            selection["of"]["criterion"] == of
-        });
+    let made_from = |kind: &str, stage: &str| {
+        let keys = stored
+            .iter()
+            .filter(|entry| entry.stage == kind)
+            .map(|entry| match &entry.found {
+                Found::Whole(artifact) => artifact.meta().key.clone(),
+                Found::Damaged(error) => panic!("{error}"),
+            })
+            .filter(|key| {
+                let selection = if kind.starts_with("selection") { key } else { &key["of"]["selection"] };
+                selection["of"]["criterion"] == stage
+            });
         let parents = keys.map(|key| {
             let parents = key["of"].as_object().unwrap().iter().filter(|(_, value)| value.get("kind").is_some());
             let parents = parents.map(|(name, parent)| {
@@ -314,7 +317,7 @@ fn linearpatch_sequences_follow_the_criterion_not_layers() {
                 "calibration=[{{corpus: train, sequences: 8, operator_sequences: {operator_sequences}, length: 64}}]"
             ),
         ];
-        let log = world.runs(&set.iter().flat_map(|of| ["--set", of]).collect::<Vec<_>>());
+        let log = world.runs(&set.iter().flat_map(|assignment| ["--set", assignment]).collect::<Vec<_>>());
         // Listed layers have commas.
         let rows = records(&written(&world, &log));
         let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();

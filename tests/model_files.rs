@@ -72,8 +72,8 @@ fn number(answer: &Value) -> f64 {
 fn near(what: &str, answers: &[Value], expected: &[f64]) {
     assert_eq!(answers.len(), expected.len(), "{what}");
     for (at, (answer, expected)) in answers.iter().zip(expected).enumerate() {
-        let own = number(answer);
-        assert!((own - expected).abs() <= LIKELIHOOD, "{what}, row {at}: {own}, the harness has {expected}");
+        let ours = number(answer);
+        assert!((ours - expected).abs() <= LIKELIHOOD, "{what}, row {at}: {ours}, the harness has {expected}");
     }
 }
 
@@ -139,14 +139,15 @@ fn added_tokens_of_files_beside_are_one_token_each() {
     let tokens = [-15.7245, -7.3083, -6.9894];
     // Tokens without a role are looked for in the normalised text.
     let normalised = [-7.2064, -9.2695, -6.9894];
-    let own: Value = serde_json::from_slice(&fs::read(model.join("tokenizer_config.json")).unwrap()).unwrap();
+    let tokenizer_config: Value =
+        serde_json::from_slice(&fs::read(model.join("tokenizer_config.json")).unwrap()).unwrap();
     let token = |content: &str| {
         json!({
             "content": content, "lstrip": false, "rstrip": false, "single_word": false, "normalized": false, "special": true
         })
     };
     let with = |key: &str, value: Value| {
-        let mut config = own.clone();
+        let mut config = tokenizer_config.clone();
         config[key] = value;
         config
     };

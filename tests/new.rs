@@ -40,12 +40,12 @@ fn new_method_metric_or_stage_is_one_file_and_one_line() {
         let made = new(&folder, &[kind, "two-steps"]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let file = fs::read_to_string(room.join("two_steps.rs")).unwrap();
-        let own: &[&str] = match kind {
+        let expected: &[&str] = match kind {
             "metric" => &["name: \"two_steps\""],
             "stage" => &["ObjectKind::new(\"two-steps\", 1)"],
             _ => &["const NAME: &str = \"two-steps\"", "struct TwoSteps"],
         };
-        assert!(own.iter().all(|words| file.contains(words)), "{file}");
+        assert!(expected.iter().all(|words| file.contains(words)), "{file}");
         assert!(!["my-", "my_", "MyR", "MyC"].iter().any(|word| file.contains(word)), "{file}");
         let after = fs::read_to_string(room.join("mod.rs")).unwrap();
         let declared = if kind == "stage" { "pub mod two_steps;\n" } else { "mod two_steps;\n" };

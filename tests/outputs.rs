@@ -23,9 +23,9 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
             let entry = entry.unwrap();
             let name = entry.path().strip_prefix(folder).unwrap().display().to_string();
             match entry.file_type().unwrap() {
-                of if of.is_dir() && name == "data/store" => {}
-                of if of.is_dir() => folders.push(entry.path()),
-                of if of.is_file() => drop(found.insert(name, fs::read(entry.path()).unwrap())),
+                kind if kind.is_dir() && name == "data/store" => {}
+                kind if kind.is_dir() => folders.push(entry.path()),
+                kind if kind.is_file() => drop(found.insert(name, fs::read(entry.path()).unwrap())),
                 _ => {}
             }
         }
@@ -37,12 +37,12 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 fn refuses(world: &World, arguments: &[&str], words: &[&str]) {
     let before = files(world.folder.path());
     let output = world.ghostlab(arguments);
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-    words.iter().for_each(|word| assert!(said.contains(word), "{arguments:?}: `{word}` is not in {said}"));
-    assert!(!said.contains("panicked"), "{said}");
+    let log = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {log}");
+    words.iter().for_each(|word| assert!(log.contains(word), "{arguments:?}: `{word}` is not in {log}"));
+    assert!(!log.contains("panicked"), "{log}");
     let after = files(world.folder.path());
-    let names = |of: &BTreeMap<String, Vec<u8>>| of.keys().cloned().collect::<Vec<_>>();
+    let names = |countses: &BTreeMap<String, Vec<u8>>| countses.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&before), names(&after), "{arguments:?}");
     assert!(before == after, "{arguments:?}: a file has changed");
 }
@@ -66,7 +66,7 @@ fn named_metric_is_in_every_view_and_others_in_none() {
     let world = World::new();
     let says = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
-        ["byte ppl", "byte_ppl", "byte_perplexity"].iter().any(|of| text.contains(of))
+        ["byte ppl", "byte_ppl", "byte_perplexity"].iter().any(|name| text.contains(name))
     };
     let plain = done(&world, &["run", "grid.yaml"]);
     let before = files(world.folder.path());
@@ -192,24 +192,23 @@ fn perplexity_error_from_windows_is_in_every_file() {
     world.runs(&[]);
     let numbers = common::stored_numbers(&common::json(&world.path("results/grid/numbers.json")));
     let of_cell = |cell: &serde_json::Value, metric: &str| -> Vec<serde_json::Value> {
-        let own = |of: &&serde_json::Value| of["cell"] == *cell && of["metric"] == metric;
-        numbers.iter().filter(own).cloned().collect()
+        numbers.iter().filter(|number| number["cell"] == *cell && number["metric"] == metric).cloned().collect()
     };
     let rows = table(&world.path("results/grid/results.csv"));
-    let place = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"));
+    let column = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap_or_else(|| panic!("no {head}"));
     let cell = &numbers[0]["cell"];
     let texts = of_cell(cell, "ppl_test");
     assert_eq!(texts.len(), 2);
     let mut squares = 0.0;
-    for of in &texts {
-        let losses: Vec<f64> = of["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
+    for number in &texts {
+        let losses: Vec<f64> = number["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
         let count = losses.len() as f64;
-        let error = of["error"].as_f64().unwrap();
+        let error = number["error"].as_f64().unwrap();
         let mean = losses.iter().sum::<f64>() / count;
         let variance = losses.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / (count - 1.0);
         let expected = mean.exp() * (variance / count).sqrt();
         assert!((error - expected).abs() < 1e-9 * expected, "{error} {expected}");
-        let shown: f64 = rows[1][place(&format!("{} stderr", of["column"].as_str().unwrap()))].parse().unwrap();
+        let shown: f64 = rows[1][column(&format!("{} stderr", number["column"].as_str().unwrap()))].parse().unwrap();
         assert!((shown - error).abs() < 1e-9 * error, "{shown} {error}");
         squares += error * error;
     }
@@ -267,9 +266,9 @@ fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
     for _ in 0..2 {
         done(&world, &score("own.json", &[]));
     }
-    let own = fs::read_to_string(world.path("own.json")).unwrap();
-    assert!(serde_json::from_str::<Value>(&own).unwrap()["results"]["test@64"].is_object());
-    world.write("own.json", own.replace("test@64", "mine@64"));
+    let named_output = fs::read_to_string(world.path("own.json")).unwrap();
+    assert!(serde_json::from_str::<Value>(&named_output).unwrap()["results"]["test@64"].is_object());
+    world.write("own.json", named_output.replace("test@64", "mine@64"));
     refuses(&world, &score("own.json", &[]), &["own.json", "--force"]);
     for name in ["own.json", "mine.json"] {
         done(&world, &score(if name == "own.json" { "own.json" } else { "mine.json" }, &["--force"]));
@@ -317,15 +316,15 @@ fn another_engine_or_float_type_has_a_folder_of_its_own() {
         let log = world.runs(more);
         let mut new: Vec<String> = fs::read_dir(world.path("results"))
             .unwrap()
-            .map(|of| of.unwrap().file_name().into_string().unwrap())
+            .map(|dir| dir.unwrap().file_name().into_string().unwrap())
             .collect();
         new.retain(|name| !folders.contains(name));
-        let [own] = new.as_slice() else { panic!("{more:?}: {new:?}") };
-        assert!(log.contains(own.as_str()), "the screen says where: {log}");
-        let record = common::json(&world.path("results").join(own).join("run.json"));
+        let [folder] = new.as_slice() else { panic!("{more:?}: {new:?}") };
+        assert!(log.contains(folder.as_str()), "the screen says where: {log}");
+        let record = common::json(&world.path("results").join(folder).join("run.json"));
         assert_eq!(record["description"]["engines"]["tiny"], record["engines"]["tiny"]);
-        values.push(table(&world.path("results").join(own).join("results.csv")));
-        folders.push(own.clone());
+        values.push(table(&world.path("results").join(folder).join("results.csv")));
+        folders.push(folder.clone());
         assert!(files(&world.path("results/grid")) == plain, "{more:?}");
         world.runs(more);
         assert_eq!(fs::read_dir(world.path("results")).unwrap().count(), folders.len(), "a second time the same");
@@ -350,17 +349,20 @@ fn doctor_in_an_empty_folder_creates_nothing() {
         let output = command.current_dir(folder.path()).output().unwrap();
         (output.status.code(), text(&output))
     };
-    let (code, said) = doctor(&[]);
-    assert!(code == Some(0) && said.contains(&home.path().display().to_string()) && !said.contains("LACKS"), "{said}");
+    let (code, output) = doctor(&[]);
+    assert!(
+        code == Some(0) && output.contains(&home.path().display().to_string()) && !output.contains("LACKS"),
+        "{output}"
+    );
     for store in ["data/store", "new"] {
-        let (code, said) = doctor(&["--store", store]);
-        assert!(code == Some(0) && said.contains(&format!("{store}, on")) && !said.contains("LACKS"), "{said}");
+        let (code, output) = doctor(&["--store", store]);
+        assert!(code == Some(0) && output.contains(&format!("{store}, on")) && !output.contains("LACKS"), "{output}");
     }
     // One that is there and cannot be read is not none.
     fs::create_dir(folder.path().join("newer")).unwrap();
     fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
-    let (code, said) = doctor(&["--store", "newer"]);
-    assert!(code == Some(3) && said.contains("LACKS store") && said.contains("another version"), "{said}");
+    let (code, output) = doctor(&["--store", "newer"]);
+    assert!(code == Some(3) && output.contains("LACKS store") && output.contains("another version"), "{output}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing was made");
 }
@@ -369,9 +371,9 @@ fn doctor_in_an_empty_folder_creates_nothing() {
 fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     let world = World::new();
     let output = world.run(&["--stored"]);
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("9 of 9 cells are not complete") && !said.contains("failed"), "{said}");
+    let log = text(&output);
+    assert_eq!(output.status.code(), Some(3), "{log}");
+    assert!(log.contains("9 of 9 cells are not complete") && !log.contains("failed"), "{log}");
     world.runs(&[]);
     // A text more: the perplexities of the other one are stored.
     world.write("more.jsonl", fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w1 ", "w2 "));
@@ -380,13 +382,13 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     world.write("grid.yaml", grid.replace("perplexity:\n", "perplexity:\n    - {corpus: more, length: 64}\n"));
     let before = table(&world.path("results/grid/results.csv"));
     let output = world.run(&["--stored"]);
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("not made yet: not scored on more"), "{said}");
+    let log = text(&output);
+    assert_eq!(output.status.code(), Some(3), "{log}");
+    assert!(log.contains("not made yet: not scored on more"), "{log}");
     let after = table(&world.path("results/grid/results.csv"));
     let column = |rows: &[Vec<String>], name: &str| -> Vec<String> {
-        let place = rows[0].iter().position(|head| head == name).unwrap();
-        rows[1..].iter().map(|row| row[place].clone()).collect()
+        let column = rows[0].iter().position(|head| head == name).unwrap();
+        rows[1..].iter().map(|row| row[column].clone()).collect()
     };
     assert_eq!(column(&before, "ppl test@64"), column(&after, "ppl test@64"));
     assert!(column(&after, "ppl more@64").iter().all(String::is_empty), "{after:?}");

@@ -77,13 +77,19 @@ fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> SavedT
     for (column, kind) in columns.iter().enumerate().skip(leading) {
         let group = |row: &SavedRow| (row.group.clone(), row.cells[..leading - 2].to_vec());
         for index in 0..rows.len() {
-            let Some(own) = rows[index].cells[column].value.filter(|_| rows[index].cells[leading - 2].text != "Dense")
+            let Some(highlighted) =
+                rows[index].cells[column].value.filter(|_| rows[index].cells[leading - 2].text != "Dense")
             else {
                 continue;
             };
-            let better = |other: f64| if kind.higher_is_better == Some(true) { other > own } else { other < own };
             let rivals = rows.iter().filter(|row| group(row) == group(&rows[index]));
-            let ahead = rivals.filter_map(|row| row.cells[column].value).filter(|value| better(*value)).count();
+            let ahead =
+                rivals
+                    .filter_map(|row| row.cells[column].value)
+                    .filter(|value| {
+                        if kind.higher_is_better == Some(true) { *value > highlighted } else { *value < highlighted }
+                    })
+                    .count();
             (rows[index].cells[column].best, rows[index].cells[column].second) = (ahead == 0, ahead == 1);
         }
     }
@@ -108,18 +114,18 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
     let mut cells = if grouped { vec![] } else { vec![text(first.backbone())] };
     cells.push(SavedCell { value: first.depth().parse().ok(), ..text(first.depth()) });
     cells.extend([text(criterion::label(first.criterion())), text(recovery::label(first.recovery()))]);
-    cells.extend(metrics.iter().enumerate().map(|(place, (metric, _, _))| {
+    cells.extend(metrics.iter().enumerate().map(|(index, (metric, _, _))| {
         let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
         // A failure in each state that a table has to show.
-        let failed = first.recovery() == "replaceme-cos" && first.depth() == "11" && place < 2;
+        let failed = first.recovery() == "replaceme-cos" && first.depth() == "11" && index < 2;
         SavedCell {
             text: if failed { "failed".into() } else { value.into() },
             value: value.parse().ok().filter(|_| !failed),
-            mark: (first.recovery() == "ghosted" && place % 3 == 0).then(|| SavedMark {
-                better: place > 0,
+            mark: (first.recovery() == "ghosted" && index % 3 == 0).then(|| SavedMark {
+                better: index > 0,
                 says: "better than ReplaceMe (LS) (p = 1.00e-3, mcnemar)".into(),
             }),
-            beside: grouped.then(|| beside(value, place, failed)),
+            comparison: grouped.then(|| beside(value, index, failed)),
             key: Some(key.to_owned()),
             error: "0.93".into(),
             items: Some(2376),
@@ -148,31 +154,32 @@ fn times() -> SavedTable {
         })
     });
     let cell = |text: &str| SavedCell { text: text.into(), ..SavedCell::default() };
-    let row = |method: &str| SavedRow {
-        group: Some("llama-3.1-8b".into()),
-        cells: [cell("7/32"), cell(method)]
-            .into_iter()
-            .chain((0..12).map(|at| cell(if at < 6 { "1419.5 ± 102.1" } else { "1.30 ± 0.19" })))
-            .collect(),
-        ..SavedRow::default()
-    };
     SavedTable {
         group_name: "Model".into(),
         columns: [text("Lp/Lt"), text("Method")].into_iter().chain(numbers).collect(),
-        rows: ["Dense", "LLM-Streamline", "Linear Patch (Rotate)", "Ghost Layer (Ours)"].map(row).into(),
+        rows: ["Dense", "LLM-Streamline", "Linear Patch (Rotate)", "Ghost Layer (Ours)"]
+            .map(|method| SavedRow {
+                group: Some("llama-3.1-8b".into()),
+                cells: [cell("7/32"), cell(method)]
+                    .into_iter()
+                    .chain((0..12).map(|at| cell(if at < 6 { "1419.5 ± 102.1" } else { "1.30 ± 0.19" })))
+                    .collect(),
+                ..SavedRow::default()
+            })
+            .into(),
         ..SavedTable::default()
     }
 }
 
 /// Cycles through all verdicts with differences of any length.
-fn beside(paper: &str, place: usize, failed: bool) -> SavedComparison {
-    let verdict = match place % 3 {
+fn beside(paper: &str, position: usize, failed: bool) -> SavedComparison {
+    let verdict = match position % 3 {
         _ if failed => PaperVerdict::Missing,
         0 => PaperVerdict::Same,
         1 => PaperVerdict::Differs,
         _ => PaperVerdict::OtherProtocol(vec!["100 of 2376 documents".into()]),
     };
-    let difference = (!failed).then(|| ["±0.00", "−12.34", "+3.21"][place % 3].to_owned());
+    let difference = (!failed).then(|| ["±0.00", "−12.34", "+3.21"][position % 3].to_owned());
     SavedComparison { paper: paper.into(), difference, tolerance: Some("1.00".into()), verdict }
 }
 
@@ -230,7 +237,7 @@ fn sample() -> Page {
     let claim = |claim: &str, artifact: &str| ClaimRow {
         sentence: claim.into(),
         claim: claim.into(),
-        place: "§5.1, Table 2".into(),
+        section: "§5.1, Table 2".into(),
         // The longest possible value.
         paper: "54 of 60 settings, all needed".into(),
         paper_verdict: Judgement::Holds,
@@ -268,7 +275,7 @@ fn sample() -> Page {
         findings: vec![FindingRow {
             severity: Severity::Contradiction,
             rule: "an average is the mean of its row".into(),
-            place: "Table 3, llama-3-8b, 7 layers, Shortened LLaMA".into(),
+            position: "Table 3, llama-3-8b, 7 layers, Shortened LLaMA".into(),
             expected: "49.34 (Table 2)".into(),
             found: "49.39".into(),
             note: String::new(),
@@ -387,9 +394,9 @@ fn a_browser_opens_the_note_that_the_address_names() {
 fn read_in_browser(node: &Path, script: &str, page: &Path) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser").join(script);
     let output = Command::new(node).arg(script).arg(page).args(pictures()).output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}");
-    said
+    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{printed}");
+    printed
 }
 
 /// The folder that pictures are kept in.
@@ -414,8 +421,8 @@ fn recorded_page_is_short_and_its_tables_scroll() {
         .output()
         .unwrap();
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
-    let said = read_in_browser(&node, "recorded.mjs", &folder.path().join("index.html"));
-    assert_eq!(said.lines().filter(|line| line.starts_with("ok ")).count(), 4, "{said}");
+    let output = read_in_browser(&node, "recorded.mjs", &folder.path().join("index.html"));
+    assert_eq!(output.lines().filter(|line| line.starts_with("ok ")).count(), 4, "{output}");
 }
 
 #[test]
@@ -423,7 +430,7 @@ fn the_page_sorts_filters_and_fits_in_a_browser() {
     let (Some(_), Some(node)) = (chromium(), program(&["node"])) else { return };
     let folder = tempfile::tempdir().unwrap();
     let page = written(pictures().as_deref().unwrap_or(folder.path()));
-    let said = read_in_browser(&node, "page.mjs", &page);
+    let output = read_in_browser(&node, "page.mjs", &page);
     // All omissions are reported.
-    assert!(said.lines().filter(|line| line.starts_with("ok ")).count() == 26, "{said}");
+    assert!(output.lines().filter(|line| line.starts_with("ok ")).count() == 26, "{output}");
 }

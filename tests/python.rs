@@ -64,14 +64,14 @@ fn wants() -> Want {
 }
 
 fn settings(endpoint: &str, cache: &Path, offline: bool) -> HubSettings {
-    let variable = |name: &str| match name {
+    HubSettings::of(&|name: &str| match name {
         "HF_ENDPOINT" => Some(endpoint.into()),
         "HF_HUB_CACHE" => Some(cache.into()),
         "HF_TOKEN" => Some(TOKEN.into()),
         "HF_HUB_OFFLINE" if offline => Some("1".into()),
         _ => None,
-    };
-    HubSettings::of(&variable).unwrap()
+    })
+    .unwrap()
 }
 
 const DOWNLOAD: &str = "
@@ -186,10 +186,10 @@ fn the_nine_tasks_are_read_from_parquet_as_the_hub_has_them() {
         let docs = fixture("lm_eval/docs").join(format!("{}.jsonl", task.name));
         let expected = prompts(task, &[docs]);
         assert!(!expected.0.is_empty());
-        for place in ["tasks", "shards"] {
-            let files = task.files(&folder.path().join(place).join(task.name)).unwrap();
-            assert_eq!(files.len(), if place == "tasks" { 1 } else { 2 });
-            assert_eq!(prompts(task, &files), expected, "{} in {place}", task.name);
+        for folder_name in ["tasks", "shards"] {
+            let files = task.files(&folder.path().join(folder_name).join(task.name)).unwrap();
+            assert_eq!(files.len(), if folder_name == "tasks" { 1 } else { 2 });
+            assert_eq!(prompts(task, &files), expected, "{} in {folder_name}", task.name);
         }
     }
 }
@@ -247,17 +247,21 @@ fn gguf_sentencepiece_equals_original_on_10000_lines() {
         run(&python, &arguments.collect::<Vec<_>>(), &[]);
         let made: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
         let list = |key: &str| made[key].as_array().unwrap().iter();
-        let number = |of: &Value| Entry::F32(of.as_f64().unwrap() as f32);
-        let kind = |of: &Value| Entry::I32(of.as_i64().unwrap() as i32);
         let entries = [
             ("tokenizer.ggml.model", Entry::String("llama".into())),
             ("tokenizer.ggml.pre", Entry::String("default".into())),
             (
                 "tokenizer.ggml.tokens",
-                Entry::Array(list("tokens").map(|of| Entry::String(of.as_str().unwrap().into())).collect()),
+                Entry::Array(list("tokens").map(|list| Entry::String(list.as_str().unwrap().into())).collect()),
             ),
-            ("tokenizer.ggml.scores", Entry::Array(list("scores").map(number).collect())),
-            ("tokenizer.ggml.token_type", Entry::Array(list("kinds").map(kind).collect())),
+            (
+                "tokenizer.ggml.scores",
+                Entry::Array(list("scores").map(|value| Entry::F32(value.as_f64().unwrap() as f32)).collect()),
+            ),
+            (
+                "tokenizer.ggml.token_type",
+                Entry::Array(list("kinds").map(|value| Entry::I32(value.as_i64().unwrap() as i32)).collect()),
+            ),
             ("tokenizer.ggml.unknown_token_id", Entry::U32(0)),
             ("tokenizer.ggml.add_bos_token", Entry::Bool(false)),
             ("tokenizer.ggml.add_space_prefix", Entry::Bool(prefix)),
@@ -276,13 +280,13 @@ fn gguf_sentencepiece_equals_original_on_10000_lines() {
 #[test]
 fn weights_in_shards_are_those_of_one_file() {
     let Some(folder) = real_formats() else { return };
-    let [whole, sharded] = ["whole", "sharded"].map(|name| folder.path().join(name));
+    let [single, sharded] = ["whole", "sharded"].map(|name| folder.path().join(name));
     let config = Config::read(&sharded).unwrap();
     check_weights(&config, &sharded).unwrap();
     assert_eq!(Weights::files(&sharded).unwrap().len(), 2);
-    let one = Weights::open(&whole).unwrap();
+    let one = Weights::open(&single).unwrap();
     let other = Weights::open(&sharded).unwrap();
-    let bytes = fs::read(whole.join("model.safetensors")).unwrap();
+    let bytes = fs::read(single.join("model.safetensors")).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let mut seen = 0;
     for (name, tensor) in tensors.iter() {
@@ -349,14 +353,14 @@ fn accuracies_are_in_the_forms_that_others_collect_them_in() {
         "recovery=ghosted",
     ]);
     let results = world.path("results/forms");
-    let said = run(&python, &["-c", FORMS, results.to_str().unwrap(), wheel.to_str().unwrap()], &[]);
-    let said: BTreeMap<String, BTreeMap<String, Value>> = serde_json::from_str(&said).unwrap();
+    let output = run(&python, &["-c", FORMS, results.to_str().unwrap(), wheel.to_str().unwrap()], &[]);
+    let frames: BTreeMap<String, BTreeMap<String, Value>> = serde_json::from_str(&output).unwrap();
     let numbers = common::stored_numbers(&common::json(&results.join("numbers.json")));
-    let cells: BTreeSet<&str> = numbers.iter().map(|of| of["cell"].as_str().unwrap()).collect();
-    assert_eq!(said.keys().map(String::as_str).collect::<BTreeSet<_>>(), cells, "a file for each cell");
-    for (cell, scores) in said {
+    let cells: BTreeSet<&str> = numbers.iter().map(|number| number["cell"].as_str().unwrap()).collect();
+    assert_eq!(frames.keys().map(String::as_str).collect::<BTreeSet<_>>(), cells, "a file for each cell");
+    for (cell, scores) in frames {
         let is = |value: &Value, column: &str| {
-            let number = numbers.iter().find(|of| of["cell"] == *cell && of["column"] == column).unwrap();
+            let number = numbers.iter().find(|number| number["cell"] == *cell && number["column"] == column).unwrap();
             (value.as_f64().unwrap() - number["value"].as_f64().unwrap()).abs() < 1e-3
         };
         let hub = scores["hub"].as_array().unwrap();
@@ -434,14 +438,15 @@ fn a_packed_record_is_a_research_object_crate() {
     let output = world.ghostlab(&["record", "pack", "results", "--to", "record.zip", "--license", license]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let archive = world.path("record.zip");
-    let said = run(&python, &["-c", CRATE, archive.to_str().unwrap()], &[]);
-    let said: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
-    assert_eq!(said["required"], Value::Array(Vec::new()), "{said:#}");
-    assert_eq!(said["unknown"], Value::Array(Vec::new()), "{said:#}");
+    let output = run(&python, &["-c", CRATE, archive.to_str().unwrap()], &[]);
+    let crate_parts: Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
+    assert_eq!(crate_parts["required"], Value::Array(Vec::new()), "{crate_parts:#}");
+    assert_eq!(crate_parts["unknown"], Value::Array(Vec::new()), "{crate_parts:#}");
     // The publisher is unknown to the program.
-    let wishes: Vec<&str> = said["recommended"].as_array().unwrap().iter().map(|of| of.as_str().unwrap()).collect();
+    let wishes: Vec<&str> =
+        crate_parts["recommended"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     assert!(wishes.iter().all(|wish| wish.contains("publisher")), "{wishes:#?}");
-    assert!(said["bad"].to_string().contains("datePublished"), "{said:#}");
-    let ids = said["ids"].to_string();
+    assert!(crate_parts["bad"].to_string().contains("datePublished"), "{crate_parts:#}");
+    let ids = crate_parts["ids"].to_string();
     assert!(ids.contains("/numbers.json") && ids.contains("#sha256-") && ids.contains("#run-grid"), "{ids}");
 }

@@ -11,8 +11,8 @@ use ghostlab_store::{InventoryItem, Store};
 /// Returns bytes and number of stored objects of one kind.
 fn stored(world: &World, kind: &str) -> (u64, usize) {
     let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
-    let own = || entries.iter().filter(|entry| entry.stage.starts_with(&format!("{kind}-v")));
-    (own().map(InventoryItem::bytes).sum(), own().count())
+    let of_kind = || entries.iter().filter(|entry| entry.stage.starts_with(&format!("{kind}-v")));
+    (of_kind().map(InventoryItem::bytes).sum(), of_kind().count())
 }
 
 fn all(world: &World) -> u64 {
@@ -34,9 +34,9 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     // So small that the whole other grid is removed; activations stay until no operator of the same pass is missing.
     let limit = ["--store-limit", "0.000001"];
     let planned = world.ghostlab(&[&["plan", "grid.yaml"], &THIS[..], &limit].concat());
-    let said = String::from_utf8(planned.stdout).unwrap();
-    assert!(said.contains("goes: 4 operator-v") && said.contains("too many"), "{said}");
-    assert!(!said.contains("activations-v"), "{said}");
+    let output = String::from_utf8(planned.stdout).unwrap();
+    assert!(output.contains("goes: 4 operator-v") && output.contains("too many"), "{output}");
+    assert!(!output.contains("activations-v"), "{output}");
     assert_eq!(all(&world), before, "plan only tells");
     let log = world.runs(&[&THIS[..], &limit].concat());
     assert!(log.contains("the store's limit of 0.00 GB: ") && log.contains("this grid needs that much"), "{log}");

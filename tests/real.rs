@@ -75,7 +75,7 @@ fn equals_the_reference(settings: RunSettings) {
     let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
     assert_eq!(outcome.cells.len(), 9);
     let asked = settings.engine.engine.map_or("cpu", EngineName::name);
-    assert!(outcome.engines.values().all(|of| of.name == asked), "{:?}", outcome.engines);
+    assert!(outcome.engines.values().all(|engine| engine.name == asked), "{:?}", outcome.engines);
     for result in &outcome.cells {
         assert_eq!(result.failure, None, "{}", result.cell);
         let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();

@@ -47,8 +47,8 @@ fn made(world: &World, arguments: &[&str]) -> String {
 #[test]
 fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     let world = experiments("mine");
-    let said = made(&world, &["reproduce", "mini"]);
-    assert!(said.contains("A small table") && said.contains("Ghost Layer (Ours)"), "{said}");
+    let output = made(&world, &["reproduce", "mini"]);
+    assert!(output.contains("A small table") && output.contains("Ghost Layer (Ours)"), "{output}");
     let folder = world.path("results/mini/tiny");
     let rows = table(&folder.join("mini.csv"));
     assert_eq!(rows.len(), 1 + 3, "a head and three numbers: {rows:?}");
@@ -95,10 +95,10 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     assert!(times(&world.path("results")) == before, "nothing is written");
     // A missing file is made again.
     let anew = || {
-        let said = made(&world, &mini);
-        assert!(!said.contains(nothing), "{said}");
+        let output = made(&world, &mini);
+        assert!(!output.contains(nothing), "{output}");
         assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), tables);
-        said
+        output
     };
     fs::remove_file(world.path("results/mini/tiny/mini.md")).unwrap();
     anew();
@@ -106,12 +106,12 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     assert!(made(&world, &mini).contains(nothing));
     // A file changed by a user is not replaced silently.
     let csv = world.path("results/mini/tiny/mini.csv");
-    let whole = tables.clone();
+    let all_tables = tables.clone();
     fs::write(&csv, "mine").unwrap();
     let refused = world.ghostlab(&mini);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
     assert!(text(&refused).contains("mini.csv"), "{}", text(&refused));
-    fs::write(&csv, whole).unwrap();
+    fs::write(&csv, all_tables).unwrap();
     assert!(made(&world, &mini).contains(nothing));
     // A stored object that is damaged, in the same length, is found.
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
@@ -178,9 +178,9 @@ fn figure_never_labels_one_of_several_cells_as_all() {
         made(&world, &["reproduce", "figure1"]);
         let two = ["--set", "calibration=[{corpus: train-train, sequences: 8, length: 64, seed: [0, 1]}]"];
         let output = world.ghostlab(&[&["reproduce", "figure1"], &two[..]].concat());
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(2), "{kind}: {said}");
-        assert!(said.contains("cannot tell two cells of its grid apart") && said.contains("seed-1"), "{kind}: {said}");
+        let log = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{kind}: {log}");
+        assert!(log.contains("cannot tell two cells of its grid apart") && log.contains("seed-1"), "{kind}: {log}");
     }
 }
 
@@ -200,7 +200,7 @@ fn without_arguments_it_lists_what_there_is_and_how_far_it_is() {
 fn listing_notices_changed_objects_inputs_and_settings() {
     let world = experiments("mine");
     let listed = || made(&world, &["reproduce"]);
-    let standing = |of: &str| listed().lines().find(|line| line.starts_with(of)).unwrap().to_owned();
+    let standing = |prefix: &str| listed().lines().find(|line| line.starts_with(prefix)).unwrap().to_owned();
     made(&world, &["reproduce", "figure1"]);
     assert!(standing("mini").contains("0 of 3") && standing("figure1").contains("2 of 2"), "{}", listed());
     // New objects in the store are noticed.
@@ -209,13 +209,13 @@ fn listing_notices_changed_objects_inputs_and_settings() {
     // So is a damaged object of the same length,
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
-    let whole = fs::read(&pack).unwrap();
-    let mut bytes = whole.clone();
+    let packed = fs::read(&pack).unwrap();
+    let mut bytes = packed.clone();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     fs::write(&pack, bytes).unwrap();
     assert!(!standing("mini").contains("3 of 3"), "{}", listed());
-    fs::write(&pack, whole).unwrap();
+    fs::write(&pack, packed).unwrap();
     assert!(standing("mini").contains("3 of 3"), "{}", listed());
     // an input, and a setting.
     world.write("test.jsonl", format!("{}\n", serde_json::json!({"text": "w1 w2 w3 ".repeat(90)})));
@@ -249,9 +249,10 @@ fn as_in_the_paper(length: usize) -> World {
              evaluate:\n  perplexity: [{{corpus: wikitext2, length: {length}}}]\n"
         ),
     );
-    let own = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "ppl_wikitext2");
+    let artifact =
+        fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "ppl_wikitext2");
     // The name of an artifact of the paper.
-    world.write("experiments/table3.yaml", own);
+    world.write("experiments/table3.yaml", artifact);
     world
 }
 
@@ -260,13 +261,16 @@ fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
     let world = as_in_the_paper(2048);
     let output = world.ghostlab(&["reproduce", "table3"]);
     assert_eq!(output.status.code(), Some(4), "{}", text(&output));
-    let said = text(&output);
-    assert!(said.contains("the paper has 5.47") && said.contains("--no-gate"), "{said}");
+    let log = text(&output);
+    assert!(log.contains("the paper has 5.47") && log.contains("--no-gate"), "{log}");
     let csv = world.path("results/table3/tiny/table3.csv");
     let rows = table(&csv);
     assert_eq!(rows.len(), 1 + 3, "cells that were not run are listed too");
-    let stopped = |row: &&Vec<String>| row.iter().any(|text| text.contains("failed: stopped by the gate"));
-    assert_eq!(rows.iter().filter(stopped).count(), 2, "{rows:?}");
+    assert_eq!(
+        rows.iter().filter(|row| row.iter().any(|text| text.contains("failed: stopped by the gate"))).count(),
+        2,
+        "{rows:?}"
+    );
     // A figure shows no perplexity; its backbone must still match the paper's.
     let output = world.ghostlab(&["reproduce", "figure1"]);
     assert_eq!(output.status.code(), Some(4), "{}", text(&output));
@@ -285,9 +289,9 @@ fn a_verdict_stands_only_where_the_protocol_is_the_papers() {
     made(&world, &["reproduce", "table3", "--no-gate"]);
     assert_eq!(column(&world, "verdict")[0], "differs");
     let world = as_in_the_paper(64);
-    let said = made(&world, &["reproduce", "table3"]);
-    assert!(said.contains("other protocol: windows of 64 tokens, not 2048"), "{said}");
-    assert!(said.contains("whether it is the paper's is not known"), "{said}");
+    let output = made(&world, &["reproduce", "table3"]);
+    assert!(output.contains("other protocol: windows of 64 tokens, not 2048"), "{output}");
+    assert!(output.contains("whether it is the paper's is not known"), "{output}");
     assert!(column(&world, "verdict").iter().all(String::is_empty), "{:?}", column(&world, "verdict"));
     assert!(column(&world, "other_protocol")[0].contains("windows of 64 tokens"));
     assert!(!column(&world, "paper")[0].is_empty() && !column(&world, "difference")[0].is_empty());
@@ -298,11 +302,11 @@ fn how_numbers_were_made_stands_under_the_table_in_every_form() {
     let world = experiments("mine");
     let shared = SHARED.replace("train.txt, rule: wikitext2}", "train.txt, rule: wikitext2, generated: true}");
     world.write("experiments/profiles/tiny.yaml", shared);
-    let said = made(&world, &["reproduce", "mini"]);
+    let output = made(&world, &["reproduce", "mini"]);
     let folder = world.path("results/mini/tiny");
     let line = "profile tiny; perplexity on test: the first 5 of 10 windows of 64 tokens; \
         calibration: 8 sequences of 64 tokens of train-train (generated)";
-    assert!(said.contains(&format!("Protocol: {line}.")), "{said}");
+    assert!(output.contains(&format!("Protocol: {line}.")), "{output}");
     for form in ["mini.md", "mini-notes.tex"] {
         assert!(fs::read_to_string(folder.join(form)).unwrap().contains(line), "{form}");
     }
@@ -320,22 +324,21 @@ fn a_text_that_is_calibrated_on_and_evaluated_on_is_warned_of() {
         "grid.yaml",
         grid.replace("test: {path: test.jsonl, rule: ptb, limit: 5}", "test: {path: again.txt, rule: ptb, limit: 5}"),
     );
-    let said = world.run(&["--set", "depth=1"]);
+    let run = world.run(&["--set", "depth=1"]);
     let warning = "`train` and `test` are the same file, calibrated on and evaluated on";
-    assert!(String::from_utf8_lossy(&said.stderr).contains(warning), "{}", text(&said));
-    assert!(String::from_utf8_lossy(&said.stdout).contains(warning), "{}", text(&said));
+    assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", text(&run));
+    assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", text(&run));
 }
 
 #[test]
 fn limit_above_all_documents_is_the_unlimited_cell() {
     let world = World::new();
-    let copa = |i: usize| {
+    world.write("copa.jsonl", (0..12).map(|i| {
         format!(
             "{{\"premise\": \"w{i} w7.\", \"question\": \"cause\", \"choice1\": \"w1.\", \"choice2\": \"w3.\", \"label\": {}}}\n",
             i % 2
         )
-    };
-    world.write("copa.jsonl", (0..12).map(copa).collect::<String>());
+    }).collect::<String>());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let with = |task: &str| {
         let scored = "evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n";
@@ -358,14 +361,14 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     for name in ["table2", "tableA7"] {
         world.write(&format!("experiments/{name}.yaml"), format!("{TABLE}{}", GRID.replace("NAME", "llama-3-8b")));
     }
-    let judged = |said: &str| {
-        let line = said.lines().find(|line| line.starts_with("tableA7-corpus")).unwrap();
+    let judged = |output: &str| {
+        let line = output.lines().find(|line| line.starts_with("tableA7-corpus")).unwrap();
         line.split_once("ours (tiny) ").unwrap().1.to_owned()
     };
-    let said = made(&world, &["reproduce", "table2"]);
-    assert_eq!(judged(&said), "tableA7 is not made: `ghostlab reproduce tableA7 --profile tiny` makes it: UNKNOWN");
+    let output = made(&world, &["reproduce", "table2"]);
+    assert_eq!(judged(&output), "tableA7 is not made: `ghostlab reproduce tableA7 --profile tiny` makes it: UNKNOWN");
     // A rival without a cell, and numbers that were not measured.
-    assert!(said.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{said}");
+    assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "they may be read together");
     let open = judged(&made(&world, &["reproduce", "tableA7", "--no-gate"]));
@@ -407,10 +410,10 @@ fn page_notes_who_made_each_number_when_and_from_what() {
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     // Text shared by notes is stored once, where they link to.
     let note = |name: &str| {
-        let own = part(&page, &format!("<h3>tiny/mini/{name}"), "</article>");
-        let shared = own.split("<a href=\"#").skip(1).filter_map(|rest| rest.split('"').next());
+        let article = part(&page, &format!("<h3>tiny/mini/{name}"), "</article>");
+        let shared = article.split("<a href=\"#").skip(1).filter_map(|rest| rest.split('"').next());
         let shared = shared.map(|id| part(&page, &format!("<div class=\"shared\" id=\"{id}\">"), "</div>"));
-        shared.fold(own.to_owned(), |all, part| all + part)
+        shared.fold(article.to_owned(), |all, part| all + part)
     };
     let dense = note("mine.dense");
     let note = note("mine.streamline");
@@ -438,8 +441,8 @@ fn page_notes_who_made_each_number_when_and_from_what() {
 #[test]
 fn every_profile_that_has_results_is_on_the_page() {
     let world = experiments("mine");
-    let own = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
-    world.write("experiments/mini.yaml", format!("{own}  deeper: {{backbone: mine, depth: 2}}\n"));
+    let artifact = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
+    world.write("experiments/mini.yaml", format!("{artifact}  deeper: {{backbone: mine, depth: 2}}\n"));
     world.write("experiments/profiles/deeper.yaml", SHARED);
     made(&world, &["reproduce", "mini"]);
     made(&world, &["reproduce", "mini", "--profile", "deeper"]);
@@ -458,9 +461,9 @@ fn two_runs_are_compared_by_setting_and_by_value() {
     let shared = SHARED.replace("limit: 5", "limit: 4");
     world.write("experiments/profiles/tiny.yaml", shared);
     made(&world, &["reproduce", "mini", "--results", "two"]);
-    let said = made(&world, &["compare", "one/mini/tiny", "two/mini/tiny"]);
-    assert!(said.contains("corpora.test.limit"), "{said}");
-    assert!(said.contains("values that differ: 3 of the"), "{said}");
+    let log = made(&world, &["compare", "one/mini/tiny", "two/mini/tiny"]);
+    assert!(log.contains("corpora.test.limit"), "{log}");
+    assert!(log.contains("values that differ: 3 of the"), "{log}");
     let same = made(&world, &["compare", "one/mini/tiny", "one/mini/tiny"]);
     assert!(same.contains("settings: the same") && same.contains("are the same"), "{same}");
     let output = world.ghostlab(&["compare", "one/mini/tiny", "nowhere"]);
@@ -475,9 +478,9 @@ fn another_text_under_the_same_name_is_told_and_not_paired() {
     world.write("test.jsonl", lines.replace("w1", "w2"));
     made(&world, &["reproduce", "mini", "--results", "two"]);
     // The only profile in a folder need not be named.
-    let said = made(&world, &["compare", "one/mini", "two/mini"]);
-    assert!(said.contains("settings: the same") && said.contains("corpora.test"), "{said}");
-    assert!(said.contains("not the same items") && !said.contains("p ="), "{said}");
+    let log = made(&world, &["compare", "one/mini", "two/mini"]);
+    assert!(log.contains("settings: the same") && log.contains("corpora.test"), "{log}");
+    assert!(log.contains("not the same items") && !log.contains("p ="), "{log}");
     let output = world.ghostlab(&["compare", "one/mini", "twi/mini/tiny"]);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output));
     let output = world.ghostlab(&["compare", "one/mini/tiny", "one/mini/tony"]);
@@ -494,8 +497,8 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     made(&world, &["reproduce", "mono"]);
     // One backbone under two names is one.
     for map in [&[][..], &["--map", "mine=yours"]] {
-        let said = made(&world, &[&["compare", "results/mini", "results/mono"], map].concat());
-        assert!(said.contains("that both have are the same") && !said.contains("only in"), "{said}");
+        let output = made(&world, &[&["compare", "results/mini", "results/mono"], map].concat());
+        assert!(output.contains("that both have are the same") && !output.contains("only in"), "{output}");
     }
     fs::create_dir(world.path("other")).unwrap();
     for file in fs::read_dir(world.path("backbone")).unwrap().map(Result::unwrap) {
@@ -506,10 +509,10 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     world.write("other/config.json", config.to_string());
     world.write("experiments/backbones/yours.yaml", "path: ../../other\n");
     made(&world, &["reproduce", "mono"]);
-    let said = made(&world, &["compare", "results/mini", "results/mono"]);
-    assert!(said.contains("no condition is in both") && said.contains("--map mine=yours"), "{said}");
-    let said = made(&world, &["compare", "results/mini", "results/mono", "--map", "mine=yours"]);
-    assert!(said.contains("values that differ") && !said.contains("only in"), "{said}");
+    let log = made(&world, &["compare", "results/mini", "results/mono"]);
+    assert!(log.contains("no condition is in both") && log.contains("--map mine=yours"), "{log}");
+    let log = made(&world, &["compare", "results/mini", "results/mono", "--map", "mine=yours"]);
+    assert!(log.contains("values that differ") && !log.contains("only in"), "{log}");
     let output = world.ghostlab(&["compare", "results/mini", "results/mono", "--map", "mime=yours"]);
     assert!(text(&output).contains("did you mean `mine`?"), "{}", text(&output));
 }
@@ -524,8 +527,8 @@ fn settings_from_outside_make_an_artifact_of_their_own() {
     let screen = String::from_utf8_lossy(&output.stdout);
     assert!(screen.lines().all(|line| line.starts_with("{\"time\":")) && screen.contains("\"scored\""), "{screen}");
     let mut folders = fs::read_dir(world.path("results/mini")).unwrap().map(|item| item.unwrap().path());
-    let own = folders.find(|path| path.to_string_lossy().contains("tiny+depth=2-")).unwrap();
-    assert!(table(&own.join("mini.csv")).iter().all(|row| row[4] != "1"), "no row of depth 1");
+    let folder = folders.find(|path| path.to_string_lossy().contains("tiny+depth=2-")).unwrap();
+    assert!(table(&folder.join("mini.csv")).iter().all(|row| row[4] != "1"), "no row of depth 1");
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
     assert_eq!(fs::read(world.path("reports/index.html")).unwrap(), page, "the page shows what the files describe");
 }
@@ -549,24 +552,24 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
         all.sort();
         all
     };
-    let [plain, own] = names().try_into().unwrap();
-    assert!(plain == "tiny" && own.starts_with("tiny+run-"), "{plain} {own}");
-    let rows = table(&world.path("results/mini").join(&own).join("results.csv"));
-    let place = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
-    assert!(rows[1..].iter().all(|row| row[place].parse::<f64>().is_ok()), "{rows:?}");
+    let [plain, named] = names().try_into().unwrap();
+    assert!(plain == "tiny" && named.starts_with("tiny+run-"), "{plain} {named}");
+    let rows = table(&world.path("results/mini").join(&named).join("results.csv"));
+    let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
+    assert!(rows[1..].iter().all(|row| row[column].parse::<f64>().is_ok()), "{rows:?}");
     made(&world, &["run", "experiments/mini.yaml"]);
-    let said = made(&world, &["reproduce", "mini", "--dtype", "bf16", "--kernels", "portable"]);
-    assert!(said.contains("(cpu-bf16): neither on the page nor held against the paper's claims"), "{said}");
+    let output = made(&world, &["reproduce", "mini", "--dtype", "bf16", "--kernels", "portable"]);
+    assert!(output.contains("(cpu-bf16): neither on the page nor held against the paper's claims"), "{output}");
     assert_eq!(csv(), before);
     assert_eq!(names().len(), 3, "{:?}", names());
-    let said = made(&world, &["report"]);
+    let output = made(&world, &["report"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
     assert!(page.contains("A small table"));
     for (folder, reason) in
-        [(own.as_str(), "as it is described: run"), ("tiny+cpu-bf16-", "as it is described: cpu-bf16")]
+        [(named.as_str(), "as it is described: run"), ("tiny+cpu-bf16-", "as it is described: cpu-bf16")]
     {
         let line =
-            said.lines().find(|line| line.contains(&format!("mini/{folder}"))).unwrap_or_else(|| panic!("{said}"));
+            output.lines().find(|line| line.contains(&format!("mini/{folder}"))).unwrap_or_else(|| panic!("{output}"));
         assert!(line.contains(reason), "{line}");
         assert!(page.contains(&format!("mini/{folder}")), "the page says it too");
     }
@@ -593,14 +596,18 @@ fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
         assert_eq!(kept(&world, &first), before, "{order:?}");
         // Stored results are complete for both, and shown unchanged.
         let both: Vec<_> = folders().iter().map(|folder| (folder.clone(), kept(&world, folder))).collect();
-        let said = made(&world, &["run", "experiments/mini.yaml", "--stored"]);
-        assert!(!said.contains("failed") && !said.contains("not made yet"), "{said}");
-        let said = made(&world, &order[0]);
-        assert!(said.contains("3 of 3 cells are stored already"), "{said}");
+        let output = made(&world, &["run", "experiments/mini.yaml", "--stored"]);
+        assert!(!output.contains("failed") && !output.contains("not made yet"), "{output}");
+        let output = made(&world, &order[0]);
+        assert!(output.contains("3 of 3 cells are stored already"), "{output}");
         for (folder, files) in both {
             let tables = |files: &std::collections::BTreeMap<String, Vec<u8>>| -> Vec<(String, Vec<u8>)> {
                 let is_table = |name: &str| [".csv", ".md", "numbers.json"].iter().any(|end| name.ends_with(end));
-                files.iter().filter(|(name, _)| is_table(name)).map(|(name, of)| (name.clone(), of.clone())).collect()
+                files
+                    .iter()
+                    .filter(|(name, _)| is_table(name))
+                    .map(|(name, content)| (name.clone(), content.clone()))
+                    .collect()
             };
             let before = tables(&files);
             assert!(before.len() >= 3, "{:?}", files.keys());
@@ -629,18 +636,17 @@ fn a_page_of_a_users_own_is_not_replaced() {
 #[test]
 fn an_artifact_with_tasks_leaves_every_choice_beside_its_table() {
     let world = experiments("mine");
-    let row = |i: usize| {
+    world.write("copa.jsonl", (0..6).map(|i| {
         format!(
             "{{\"premise\": \"w{i} w7.\", \"question\": \"cause\", \"choice1\": \"w1\", \"choice2\": \"w3 w4\", \"label\": {}}}",
             i % 2
         )
-    };
-    world.write("copa.jsonl", (0..6).map(row).collect::<Vec<_>>().join("\n"));
+    }).collect::<Vec<_>>().join("\n"));
     let shared =
         SHARED.replace("evaluate:\n", "tasks:\n  copa: {path: ../../copa.jsonl}\nevaluate:\n  tasks: [copa]\n");
     world.write("experiments/profiles/tiny.yaml", shared);
-    let own = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "copa");
-    world.write("experiments/mini.yaml", own);
+    let artifact = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "copa");
+    world.write("experiments/mini.yaml", artifact);
     made(&world, &["reproduce", "mini"]);
     let folder = world.path("results/mini/tiny");
     assert!(folder.join("documents.parquet").is_file());
@@ -655,9 +661,12 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
     let shared = SHARED.replace("evaluate:", "  other: {path: ../../train.txt, rule: ptb}\nevaluate:");
     let shared = shared.replace("perplexity: [", "perplexity: [{corpus: other, length: 64}, ");
     world.write("experiments/profiles/tiny.yaml", shared);
-    let own = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
-    let own = own.replace("criterion: llm-streamline,", "criterion: shortened-llama,");
-    world.write("experiments/mini.yaml", own.replace("\ncriterion: llm-streamline", "\ncriterion: shortened-llama"));
+    let artifact = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
+    let artifact = artifact.replace("criterion: llm-streamline,", "criterion: shortened-llama,");
+    world.write(
+        "experiments/mini.yaml",
+        artifact.replace("\ncriterion: llm-streamline", "\ncriterion: shortened-llama"),
+    );
     let plan = made(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 cells") && plan.contains("`reproduce mini`"), "{plan}");
     assert!(!plan.contains("other@64"), "what the table does not show: {plan}");
@@ -668,8 +677,8 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
         line.split_whitespace().skip(1).map(|count| count.parse().unwrap()).collect()
     };
     assert!(trials(&plan)[0] > 0 && trials(&plan)[1] == 0, "{plan}");
-    let said = made(&world, &["reproduce", "mini"]);
-    assert!(said.contains(&format!("({} trials)", trials(&plan)[2])), "{said}");
+    let output = made(&world, &["reproduce", "mini"]);
+    assert!(output.contains(&format!("({} trials)", trials(&plan)[2])), "{output}");
     let plan = made(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 complete, 0 to run") && trials(&plan)[2] == 0, "{plan}");
     // Deeper cells next to the existing ones replace nothing; another seed does.
@@ -682,9 +691,9 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
 #[test]
 fn the_audit_finds_what_the_paper_says_twice() {
     let world = World::new();
-    let said = made(&world, &["audit"]);
+    let output = made(&world, &["audit"]);
     for found in ["tableA5", "llama-2-7b", "37.87"] {
-        assert!(said.contains(found), "{found}");
+        assert!(output.contains(found), "{found}");
     }
     assert!(made(&world, &["audit", "--format", "csv"]).lines().count() > 10);
 }
@@ -699,32 +708,32 @@ fn the_audit_checks_anybodys_table() {
         "Method,ARC-e,COPA,Avg\nDense,77.65,82.00,79.83\nMine,77.70,61.00,69.35\nTheirs,60.02,70.00,71.00\n",
     );
     let asked = ["audit", "wide.csv", "--tasks", "ARC-e=arc_easy,COPA=copa", "--average", "Avg"];
-    let said = made(&world, &[&asked[..], &["--format", "csv"]].concat());
-    let lines: Vec<&str> = said.lines().collect();
+    let log = made(&world, &[&asked[..], &["--format", "csv"]].concat());
+    let lines: Vec<&str> = log.lines().collect();
     assert!(
         lines.iter().any(|line| line.starts_with("contradiction,average,wide,Theirs,Avg,65.0100,71.00")
             && line.ends_with("wide.csv:4")),
-        "{said}"
+        "{log}"
     );
     assert!(
         lines
             .iter()
             .any(|line| line.contains(",count,") && line.contains("Mine,ARC-e,") && line.ends_with("wide.csv:3")),
-        "{said}"
+        "{log}"
     );
-    assert!(!said.contains(",Dense,"), "{said}");
+    assert!(!log.contains(",Dense,"), "{log}");
     // Across tables: one method, two values.
     world.write("other.csv", "Method,COPA\nTheirs,69.00\n");
-    let said = made(&world, &["audit", "wide.csv", "other.csv", "--tasks", "COPA=copa", "--format", "csv"]);
-    assert!(said.contains("contradiction,agreement,\"wide, other\",Theirs,COPA,70.00 (wide),69.00 (other)"), "{said}");
+    let log = made(&world, &["audit", "wide.csv", "other.csv", "--tasks", "COPA=copa", "--format", "csv"]);
+    assert!(log.contains("contradiction,agreement,\"wide, other\",Theirs,COPA,70.00 (wide),69.00 (other)"), "{log}");
     // The same numbers one per line, in the paper's format: the same finding.
     world.write(
         "tidy.csv",
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n\
          t,b,32,7,sleb,none,false,c4,arc_easy,77.70,\n",
     );
-    let said = made(&world, &["audit", "tidy.csv", "--json"]);
-    assert!(said.contains("\"count\"") && said.contains("tidy.csv:2"), "{said}");
+    let log = made(&world, &["audit", "tidy.csv", "--json"]);
+    assert!(log.contains("\"count\"") && log.contains("tidy.csv:2"), "{log}");
     for (name, text, words) in [
         ("wide.csv", "Method,ARC-e\nDense,x\n", &["wide.csv:2", "`x`"][..]),
         ("wide.csv", "Method,ARC\nDense,1.00\n", &["wide.csv:1", "`ARC-e`"]),
@@ -775,17 +784,17 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     assert!(alone.contains("whole is not made here"), "{alone}");
     fs::remove_dir_all(world.path("results")).unwrap();
 
-    let said = made(&world, &["reproduce", "whole", "races", "--record"]);
-    assert!(said.contains("races: recorded") && said.contains("1 of 4"), "{said}");
+    let output = made(&world, &["reproduce", "whole", "races", "--record"]);
+    assert!(output.contains("races: recorded") && output.contains("1 of 4"), "{output}");
     let all = || kept(&world, "results");
     let recorded = all();
     let csv = String::from_utf8(recorded["results/races/tiny/races.csv"].clone()).unwrap();
     // The best row of the other artifact is one of the two that race, by its label.
     assert!(csv.lines().count() == 2 && csv.contains("LLM-Streamline"), "{csv}");
-    let whole = table(&world.path("results/whole/tiny/whole.csv"));
-    let at = whole[0].iter().position(|head| head == "value").unwrap();
-    let least = whole[1..].iter().map(|row| row[at].parse::<f64>().unwrap()).fold(f64::INFINITY, f64::min);
-    assert!(csv.contains(&format!(": {least:.2}")), "of perplexities the least is the best: {csv} {whole:?}");
+    let full_table = table(&world.path("results/whole/tiny/whole.csv"));
+    let at = full_table[0].iter().position(|head| head == "value").unwrap();
+    let least = full_table[1..].iter().map(|row| row[at].parse::<f64>().unwrap()).fold(f64::INFINITY, f64::min);
+    assert!(csv.contains(&format!(": {least:.2}")), "of perplexities the least is the best: {csv} {full_table:?}");
     assert!(csv.contains("won alone") || csv.contains("not separated") || csv.contains("out after round"), "{csv}");
     let page = String::from_utf8(fs::read(world.path("reports/index.html")).unwrap()).unwrap();
     assert!(page.contains("Races of the small table"), "the page shows them");
@@ -810,8 +819,8 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
     let all = || -> std::collections::BTreeMap<_, _> {
         ["results", "reports"].into_iter().flat_map(|folder| kept(&world, folder)).collect()
     };
-    let said = made(&world, &["reproduce", "mini", "methods", "--record"]);
-    assert!(said.contains("mini: recorded"), "{said}");
+    let log = made(&world, &["reproduce", "mini", "methods", "--record"]);
+    assert!(log.contains("mini: recorded"), "{log}");
     let recorded = all();
     let names: Vec<&str> = recorded.keys().map(String::as_str).collect();
     for name in [
@@ -851,18 +860,18 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
     // Another machine's last digit.
     let path = world.path("results/mini/tiny/numbers.json");
     let mut numbers = common::json(&path);
-    let of = &mut numbers["numbers"]["cells"][1]["values"][0]["value"];
-    *of = (of.as_f64().unwrap() * (1.0 + 1e-9)).into();
+    let value = &mut numbers["numbers"]["cells"][1]["values"][0]["value"];
+    *value = (value.as_f64().unwrap() * (1.0 + 1e-9)).into();
     fs::write(&path, numbers.to_string()).unwrap();
     let recorded = all();
-    let said = made(&world, &["reproduce", "mini"]);
+    let log = made(&world, &["reproduce", "mini"]);
     assert!(
-        said.contains(
+        log.contains(
             "mini: differs from the recorded run in results/mini/tiny: 1 of 11 numbers, most by 1.00e-9 of its"
         ),
-        "{said}"
+        "{log}"
     );
-    assert!(said.contains("page of all artifacts: reports/here/index.html"), "{said}");
+    assert!(log.contains("page of all artifacts: reports/here/index.html"), "{log}");
     let now = all();
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
     assert!(now.contains_key("results/mini/tiny+here/mini.csv"));
@@ -894,17 +903,17 @@ fn run_with_recorded_numbers_stays_in_its_place() {
     fs::write(&list, text.replace(hash, &"0".repeat(64))).unwrap();
     fs::remove_dir_all(world.path("results/mini/tiny/every_eval_ever")).unwrap();
 
-    let said = made(&world, &["reproduce", "mini"]);
-    assert!(said.contains("mini: numbers identical to the recorded run in results/mini/tiny; "), "{said}");
-    assert!(said.contains("channels.parquet: only its hash is in the record"), "{said}");
-    assert!(said.contains("by at most 1.0e-12 of their value"), "{said}");
-    assert!(said.contains("no printed digit changes"), "{said}");
-    assert!(said.contains("page of all artifacts: reports/index.html"), "{said}");
+    let output = made(&world, &["reproduce", "mini"]);
+    assert!(output.contains("mini: numbers identical to the recorded run in results/mini/tiny; "), "{output}");
+    assert!(output.contains("channels.parquet: only its hash is in the record"), "{output}");
+    assert!(output.contains("by at most 1.0e-12 of their value"), "{output}");
+    assert!(output.contains("no printed digit changes"), "{output}");
+    assert!(output.contains("page of all artifacts: reports/index.html"), "{output}");
     assert!(!world.path("results/mini/tiny+here").exists(), "the run went somewhere else");
     // What it says it has written is there.
-    let written = said.lines().find_map(|line| line.split_once("written: ")).unwrap().1;
+    let written = output.lines().find_map(|line| line.split_once("written: ")).unwrap().1;
     for file in written.split(", ") {
-        assert!(world.path(file).exists(), "{file} is not there: {said}");
+        assert!(world.path(file).exists(), "{file} is not there: {output}");
     }
     assert!(!written.contains("channels.parquet"), "{written}");
 }
@@ -981,10 +990,10 @@ fn altered_verdict_and_figure_value_are_detected() {
         let find = |kind: &str| checks.iter().find(|check| check["kind"] == kind).unwrap().clone();
         (output.status.code(), find("claims"), find("tables"), text(&output))
     };
-    let (code, claims, tables, said) = checked();
-    assert_eq!(code, Some(0), "{said}");
-    assert!(claims["agreed"].as_u64() > Some(0) && tables["agreed"].as_u64() > Some(0), "{said}");
-    assert!(said.contains("to compute: "), "{said}");
+    let (code, claims, tables, log) = checked();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(claims["agreed"].as_u64() > Some(0) && tables["agreed"].as_u64() > Some(0), "{log}");
+    assert!(log.contains("to compute: "), "{log}");
     let path = world.path(folder).join("claims.md");
     let before = fs::read_to_string(&path).unwrap();
     let verdict = |line: &str| line.trim_end_matches(" |").rsplit(" | ").next().unwrap().to_owned();
@@ -992,17 +1001,17 @@ fn altered_verdict_and_figure_value_are_detected() {
     let other = if verdict(line) == "HOLDS" { "FAILS" } else { "HOLDS" };
     let altered = format!("{}{other} |", line.strip_suffix(&format!("{} |", verdict(line))).unwrap());
     fs::write(&path, before.replace(line, &altered)).unwrap();
-    let (code, claims, _, said) = checked();
+    let (code, claims, _, log) = checked();
     let differs = claims["differs"].as_array().unwrap();
-    assert_eq!((code, differs.len()), (Some(4), 1), "{said}");
-    assert!(differs[0]["recorded"].as_str().unwrap().ends_with(&format!("{other} |")), "{said}");
+    assert_eq!((code, differs.len()), (Some(4), 1), "{log}");
+    assert!(differs[0]["recorded"].as_str().unwrap().ends_with(&format!("{other} |")), "{log}");
     fs::write(&path, before).unwrap();
     // The data of the figure.
     let path = world.path(folder).join("figure1.csv");
     let rows = table(&path);
-    let place = rows[0].iter().position(|head| head == "value").unwrap();
+    let column = rows[0].iter().position(|head| head == "value").unwrap();
     let data = fs::read_to_string(&path).unwrap();
-    fs::write(&path, data.replacen(&rows[1][place], "0.125", 1)).unwrap();
-    let (code, _, tables, said) = checked();
-    assert_eq!((code, tables["differs"].as_array().unwrap().len()), (Some(4), 1), "{said}");
+    fs::write(&path, data.replacen(&rows[1][column], "0.125", 1)).unwrap();
+    let (code, _, tables, log) = checked();
+    assert_eq!((code, tables["differs"].as_array().unwrap().len()), (Some(4), 1), "{log}");
 }

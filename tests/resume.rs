@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::world::World;
 use ghostlab::stage;
-use ghostlab_store::{Found, InventoryItem, Store};
+use ghostlab_store::{Found, Store};
 use serde_json::Value;
 
 /// Parses the events that a run printed.
@@ -23,11 +23,14 @@ fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
 /// Counts the tokens that a run computed, without those that operators are solved from, which are read again if one is
 /// missing.
 fn computed(events: &[Value]) -> u64 {
-    let solves = |job: &&Value| job["label"].as_str().is_some_and(|label| label.contains(": solve "));
-    let solving: Vec<&Value> = of_kind(events, "started").into_iter().filter(solves).map(|job| &job["job"]).collect();
-    let own = of_kind(events, "advanced").into_iter().filter(|event| event["elsewhere"] == false);
-    let own = own.filter(|event| !solving.contains(&&event["job"]));
-    own.map(|event| event["tokens"].as_u64().unwrap()).sum()
+    let solving: Vec<&Value> = of_kind(events, "started")
+        .into_iter()
+        .filter(|job| job["label"].as_str().is_some_and(|label| label.contains(": solve ")))
+        .map(|job| &job["job"])
+        .collect();
+    let advanced = of_kind(events, "advanced").into_iter().filter(|event| event["elsewhere"] == false);
+    let unsolved = advanced.filter(|event| !solving.contains(&&event["job"]));
+    unsolved.map(|event| event["tokens"].as_u64().unwrap()).sum()
 }
 
 fn started(world: &World, more: &[&str]) -> Child {
@@ -42,18 +45,17 @@ const KILLS: &str = "draft:1 commit:1 record:1 commit:3 draft:6 commit:8 record:
                      score:1 journal:1 score:1 journal:1 score:1 commit:2";
 
 /// Runs the grid until it is killed at a place of `crates/store/src/fault.rs`.
-fn killed_at(world: &World, place: &str) {
+fn killed_at(world: &World, point: &str) {
     let mut command = world.command(&["run", "grid.yaml"]);
-    let output = command.env("GHOSTLAB_FAULT", format!("kill@{place}")).output().unwrap();
+    let output = command.env("GHOSTLAB_FAULT", format!("kill@{point}")).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), None, "{place} was not reached: {log}");
+    assert_eq!(output.status.code(), None, "{point} was not reached: {log}");
 }
 
 fn wait_for_a_journal(world: &World, child: &mut Child) {
     let began = Instant::now();
     let journals = || std::fs::read_dir(world.path("data/store/journals")).into_iter().flatten().flatten();
-    let written = || journals().flat_map(|e| std::fs::read_dir(e.path()).into_iter().flatten()).count() > 0;
-    while !written() {
+    while !journals().any(|folder| std::fs::read_dir(folder.path()).is_ok_and(|files| files.count() > 0)) {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it had written a chunk");
         assert!(began.elapsed() < Duration::from_secs(60), "no chunk was written");
         std::thread::sleep(Duration::from_millis(5));
@@ -65,9 +67,9 @@ fn repeatedly_killed_run_gives_identical_tables() {
     let undisturbed = World::large();
     let world = World::large();
     undisturbed.runs(&[]);
-    for place in KILLS.split(' ') {
-        killed_at(&world, place);
-        assert!(world.tables().is_empty(), "{place}: a table of a run that was killed");
+    for point in KILLS.split(' ') {
+        killed_at(&world, point);
+        assert!(world.tables().is_empty(), "{point}: a table of a run that was killed");
     }
     world.runs(&[]);
     assert_eq!(undisturbed.tables().len(), 4);
@@ -92,10 +94,10 @@ fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
     let dead = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
     assert!(dead.contains("): died: run the same command to resume"), "{dead}");
     let again = world.run(&["--events"]);
-    let whole = World::large().run(&["--events"]);
+    let undisturbed = World::large().run(&["--events"]);
     let again = computed(&events(&again));
-    let whole = computed(&events(&whole));
-    assert!(again < whole, "{again} of {whole} tokens were computed again");
+    let total = computed(&events(&undisturbed));
+    assert!(again < total, "{again} of {total} tokens were computed again");
     let complete = String::from_utf8(world.ghostlab(&["status", "--all"]).stdout).unwrap();
     assert!(complete.contains("): complete") && complete.contains("31 of 31 cells complete"), "{complete}");
     assert!(complete.contains("): died"), "{complete}");
@@ -112,13 +114,16 @@ fn killed_calibration_resumes_at_the_next_shard() {
     };
     let undisturbed = world();
     let world = world();
-    let whole = events(&undisturbed.run(&["--events"]));
+    let full_run = events(&undisturbed.run(&["--events"]));
     // A shard's sums are stored last, here as the sixth artifact.
     killed_at(&world, "commit:7");
     let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
-    let sums =
-        |entry: &InventoryItem| matches!(&entry.found, Found::Whole(of) if of.payloads().any(|of| of == "sums.f64"));
-    assert!(stored.iter().any(sums), "no shard was stored");
+    assert!(
+        stored.iter().any(
+            |entry| matches!(&entry.found, Found::Whole(object) if object.payloads().any(|name| name == "sums.f64"))
+        ),
+        "no shard was stored"
+    );
     let again = events(&world.run(&["--events"]));
     let tokens = |events: &[Value]| -> u64 {
         let jobs = of_kind(events, "started").into_iter();
@@ -126,8 +131,8 @@ fn killed_calibration_resumes_at_the_next_shard() {
         let passes = jobs.filter(|job| is_pass(job["label"].as_str().unwrap()));
         passes.map(|job| job["tokens"].as_u64().unwrap()).sum()
     };
-    assert_eq!(tokens(&whole), 320 * 1024);
-    assert!(tokens(&again) < tokens(&whole), "the pass restarted: {} tokens", tokens(&again));
+    assert_eq!(tokens(&full_run), 320 * 1024);
+    assert!(tokens(&again) < tokens(&full_run), "the pass restarted: {} tokens", tokens(&again));
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
     // Sites that no selection chose are removed again.
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
@@ -150,9 +155,9 @@ fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
     let shown = String::from_utf8(world.ghostlab(&["status"]).stdout).unwrap();
     assert!(shown.contains("): interrupted"), "{shown}");
     let second = events(&world.run(&["--events"]));
-    let whole = computed(&events(&World::large().run(&["--events"])));
+    let total = computed(&events(&World::large().run(&["--events"])));
     // An interrupted shard of a calibration pass restarts; all scores are kept.
-    assert!(computed(&first) + computed(&second) <= whole + 8 * 64, "chunks were computed twice");
+    assert!(computed(&first) + computed(&second) <= total + 8 * 64, "chunks were computed twice");
 }
 
 #[test]
@@ -233,7 +238,7 @@ fn one_byte_of_a_weight_reruns_everything_of_that_backbone() {
 #[test]
 fn two_processes_share_the_work_and_agree() {
     let world = World::large();
-    let whole = computed(&events(&World::large().run(&["--events"])));
+    let full = computed(&events(&World::large().run(&["--events"])));
     let children =
         [0, 1].map(|i| started(&world, &["--events", "--results", if i == 0 { "results" } else { "other" }]));
     let outputs = children.map(|child| child.wait_with_output().unwrap());
@@ -242,7 +247,7 @@ fn two_processes_share_the_work_and_agree() {
     }
     let work = outputs.each_ref().map(|output| computed(&events(output)));
     let total = work.iter().sum::<u64>() as f64;
-    assert!(total <= 1.1 * whole as f64, "{work:?} of {whole}");
+    assert!(total <= 1.1 * full as f64, "{work:?} of {full}");
     for name in ["results.csv", "results.parquet", "results.md", "documents.parquet"] {
         let read = |folder: &str| std::fs::read(world.path(folder).join("grid").join(name)).unwrap();
         assert!(read("results") == read("other"), "{name} differs");

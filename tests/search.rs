@@ -50,9 +50,12 @@ fn scores_anything(world: &World, arguments: &[&str]) -> bool {
 
 fn files(world: &World) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
-    let own = |of: &std::fs::DirEntry| of.file_name().to_string_lossy().starts_with("search+layers=1");
-    for folder in std::fs::read_dir(world.path("results/search")).unwrap().flatten().filter(own) {
-        for file in std::fs::read_dir(folder.path()).unwrap().flatten().filter(|of| of.path().is_file()) {
+    for folder in std::fs::read_dir(world.path("results/search"))
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("search+layers=1"))
+    {
+        for file in std::fs::read_dir(folder.path()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
             all.insert(file.file_name().to_string_lossy().into_owned(), std::fs::read(file.path()).unwrap());
         }
     }
@@ -67,10 +70,10 @@ fn race_and_held_out_items_are_disjoint() {
     // The same cells on all windows, by `run` of the same file in a separate store.
     let output = world.ghostlab(&["run", "search.yaml", "--store", "other"]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
-    let whole = StoredResults::read(&world.path("results/search")).unwrap();
+    let results = StoredResults::read(&world.path("results/search")).unwrap();
     let losses = |cell: &str| {
-        let own = whole.numbers.iter().find(|of| of.cell == cell && of.losses.is_some());
-        own.unwrap().losses.clone().unwrap()
+        let number = results.numbers.iter().find(|number| number.cell == cell && number.losses.is_some());
+        number.unwrap().losses.clone().unwrap()
     };
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let candidates = found["candidates"].as_array().unwrap();
@@ -92,14 +95,14 @@ fn race_and_held_out_items_are_disjoint() {
         assert!((judged["scores"][0]["mean"].as_f64().unwrap() - expected).abs() < 1e-12, "{judged}");
     }
     let winner = found["winner"].as_str().unwrap();
-    let best = candidates.iter().filter(|of| of["fate"] == "survived");
+    let best = candidates.iter().filter(|candidate| candidate["fate"] == "survived");
     let best = best
         .min_by(|a, b| a["scores"][0]["mean"].as_f64().unwrap().total_cmp(&b["scores"][0]["mean"].as_f64().unwrap()));
     assert_eq!(best.unwrap()["cell"], winner);
     // The winner's lead: plain removal of its layers, scored on the same items of the race and on the same held-out ones.
-    let of = candidates.iter().find(|of| of["cell"] == winner).unwrap();
+    let entry = candidates.iter().find(|candidate| candidate["cell"] == winner).unwrap();
     let plain = format!("{}.none", winner.rsplit_once('.').unwrap().0);
-    let seen = of["items"].as_u64().unwrap() as usize;
+    let seen = entry["items"].as_u64().unwrap() as usize;
     for (items, key) in [(&order[..seen], "raced"), (&order[last..], "held_out")] {
         let mean_of = |cell: &str| {
             let losses = losses(cell);
@@ -109,12 +112,12 @@ fn race_and_held_out_items_are_disjoint() {
         assert!((lead - (mean_of(&plain) - mean_of(winner))).abs() < 1e-12, "{key}: {lead}");
     }
     // Differences are of items that both saw.
-    for candidate in candidates.iter().filter(|of| of["cell"] != winner) {
+    for candidate in candidates.iter().filter(|candidate| candidate["cell"] != winner) {
         let rival = candidate["fate"]["out"]["rival"].as_str().unwrap_or(winner);
-        let own = losses(candidate["cell"].as_str().unwrap());
+        let candidate_losses = losses(candidate["cell"].as_str().unwrap());
         let theirs = losses(rival);
         let common = candidate["items"].as_u64().unwrap() as usize;
-        let expected = mean(&order[..common].iter().map(|&at| own[at] - theirs[at]).collect::<Vec<_>>());
+        let expected = mean(&order[..common].iter().map(|&at| candidate_losses[at] - theirs[at]).collect::<Vec<_>>());
         let beyond = candidate["beyond"][0]["mean"].as_f64().unwrap();
         assert!((beyond - expected).abs() < 1e-12, "{candidate}: {expected}");
         assert!(
@@ -153,17 +156,17 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
 
 #[test]
 fn a_killed_search_ends_in_the_same_bytes() {
-    let whole = world();
+    let undisturbed = world();
     let world = world();
-    searched(&whole, &[]);
-    for place in ["commit:4", "score:1", "journal:1", "score:3", "commit:2", "score:2"] {
+    searched(&undisturbed, &[]);
+    for point in ["commit:4", "score:1", "journal:1", "score:3", "commit:2", "score:2"] {
         let mut command = world.command(&["search", "search.yaml"]);
-        let output = command.env("GHOSTLAB_FAULT", format!("kill@{place}")).output().unwrap();
-        assert_eq!(output.status.code(), None, "{place} was not reached: {}", log(&output));
+        let output = command.env("GHOSTLAB_FAULT", format!("kill@{point}")).output().unwrap();
+        assert_eq!(output.status.code(), None, "{point} was not reached: {}", log(&output));
     }
     searched(&world, &[]);
     let ours = files(&world);
-    let theirs = files(&whole);
+    let theirs = files(&undisturbed);
     assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>());
     for (name, bytes) in &ours {
         assert_eq!(bytes, &theirs[name], "{name}");
@@ -194,13 +197,18 @@ fn candidate_is_dropped_only_if_worse_on_tasks_and_texts() {
     let answer = searched(&world, &["--set", "search.tasks=[copa]"]);
     let found = &answer["searches"][0];
     let names: Vec<&str> =
-        found["objectives"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap()).collect();
+        found["objectives"].as_array().unwrap().iter().map(|objective| objective["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["accuracy", "loss"]);
-    for of in found["candidates"].as_array().unwrap().iter().filter(|of| of["fate"]["out"].is_object()) {
-        let rival =
-            found["candidates"].as_array().unwrap().iter().find(|rival| rival["cell"] == of["fate"]["out"]["rival"]);
-        assert_eq!(of["scores"].as_array().unwrap().len(), 2);
-        assert!(rival.is_some(), "{of}");
+    for candidate in
+        found["candidates"].as_array().unwrap().iter().filter(|candidate| candidate["fate"]["out"].is_object())
+    {
+        let rival = found["candidates"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|rival| rival["cell"] == candidate["fate"]["out"]["rival"]);
+        assert_eq!(candidate["scores"].as_array().unwrap().len(), 2);
+        assert!(rival.is_some(), "{candidate}");
     }
 }
 
@@ -227,10 +235,10 @@ fn one_line_searches_a_model_and_writes_the_winner_as_a_folder() {
     ];
     let output = world.ghostlab(&line);
     assert!(matches!(output.status.code(), Some(0 | 4)), "{}", log(&output));
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     // On a machine with other users, a pass of half a millisecond may measure as slower; then this is reported.
     if output.status.code() == Some(0) {
-        assert!(said.contains("exported to out"), "{said}");
+        assert!(stdout.contains("exported to out"), "{stdout}");
         let card = std::fs::read_to_string(world.path("out/README.md")).unwrap();
         assert!(card.contains("chosen by `ghostlab search`") && card.contains("never saw"), "{card}");
         let config = json(&world.path("out/config.json"));
@@ -284,8 +292,8 @@ fn impossible_candidates_are_left_out_by_name() {
     let world = world();
     let answer = searched(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     let found = &answer["searches"][0];
-    let names = |of: &str| -> Vec<&str> {
-        found[of].as_array().unwrap().iter().map(|of| of["cell"].as_str().unwrap()).collect()
+    let names = |list: &str| -> Vec<&str> {
+        found[list].as_array().unwrap().iter().map(|entry| entry["cell"].as_str().unwrap()).collect()
     };
     assert_eq!(names("candidates"), ["tiny.shortgpt-3.none"]);
     assert_eq!(names("left_out"), ["llm-streamline at 3 layers"]);
@@ -336,10 +344,10 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
         assert_eq!(output.status.code(), Some(0), "{}", log(&output));
         let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
         assert_eq!(answer["prompt"], prompt.replace('x', "×"));
-        let of = answer["candidates"][0].clone();
-        let calibration = of["calibration"].as_str().unwrap();
+        let candidate = answer["candidates"][0].clone();
+        let calibration = candidate["calibration"].as_str().unwrap();
         assert!(calibration.ends_with(":8x64@0"), "operators are solved on all sequences, as in grids: {calibration}");
-        (of["speedup"].as_f64().unwrap(), of["milliseconds"].as_f64().unwrap())
+        (candidate["speedup"].as_f64().unwrap(), candidate["milliseconds"].as_f64().unwrap())
     };
     let read = line("16x1");
     let decoded = line("16x1+32");
@@ -366,11 +374,15 @@ fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let stored = StoredResults::read(folder).unwrap();
     let run = json(&folder.join("run.json"));
     let cells = run["cells"].as_array().unwrap().iter();
-    let own = |of: &&Value| of["cell"]["backbone"] == backbone && of["cell"]["depth"] == depth;
-    let (paths, [right, losses]) = candidates(&stored, &cells.filter(own).collect::<Vec<_>>());
+    let (paths, [right, losses]) = candidates(
+        &stored,
+        &cells
+            .filter(|number| number["cell"]["backbone"] == backbone && number["cell"]["depth"] == depth)
+            .collect::<Vec<_>>(),
+    );
     let mut known = KnownScores { name: String::new(), paths, objectives: Vec::new() };
     for (gains, first) in [(right, FIRST_DOCUMENTS), (losses, FIRST_WINDOWS)] {
-        if gains.iter().all(|of| !of.is_empty()) {
+        if gains.iter().all(|gain| !gain.is_empty()) {
             known.objectives.push(KnownObjective { first, gains, near: 0.01 });
         }
     }

@@ -102,7 +102,7 @@ fn cell_names_are_single_shell_words_and_resolve() {
     let plan = said(&world, &bash, &["--norc", "-c"], "ghostlab plan grid.yaml --json");
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let cells = plan["answer"]["grids"][0]["cells_to_run"].as_array().unwrap();
-    let names: Vec<&str> = cells.iter().map(|of| of["cell"].as_str().unwrap()).collect();
+    let names: Vec<&str> = cells.iter().map(|cell| cell["cell"].as_str().unwrap()).collect();
     assert_eq!(names.len(), 2 * (1 + 4 * 3 * 8), "{names:?}");
     // Typed without quotes, bash passes it on unchanged.
     let typed = names.iter().map(|name| format!("printf '%s\\n' {name}")).collect::<Vec<_>>().join("\n");
@@ -154,7 +154,7 @@ fn manual_pages_name_every_command_and_option() {
     }
     // Next to them is the list of written files.
     let paths = std::fs::read_dir(&pages).unwrap().map(|entry| entry.unwrap().path());
-    let written: Vec<_> = paths.filter(|path| path.extension().is_some_and(|of| of == "1")).collect();
+    let written: Vec<_> = paths.filter(|path| path.extension().is_some_and(|extension| extension == "1")).collect();
     assert_eq!(seen, written.len(), "a page for each command");
     let Ok(groff) = Command::new("groff").arg("--version").output() else {
         return eprintln!("skipped: there is no groff here to read the pages with");
@@ -169,11 +169,11 @@ fn manual_pages_name_every_command_and_option() {
 #[test]
 fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
     let world = World::new();
-    let said = |arguments: &[&str]| {
+    let run = |arguments: &[&str]| {
         let output = world.ghostlab(arguments);
         (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     };
-    let (code, loud, log) = said(&["run", "grid.yaml", "-v"]);
+    let (code, loud, log) = run(&["run", "grid.yaml", "-v"]);
     assert_eq!(code, Some(0), "{log}");
     for words in [
         "store: data/store",
@@ -188,19 +188,19 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
     ] {
         assert!(log.contains(words), "`{words}` is not in\n{log}");
     }
-    let (code, plain, log) = said(&["run", "grid.yaml"]);
+    let (code, plain, log) = run(&["run", "grid.yaml"]);
     assert!(code == Some(0) && log.contains("9 of 9 cells are stored already") && log.contains("written: "), "{log}");
     assert!(!log.contains("store: ") && !log.contains("is complete"), "{log}");
-    let (code, quiet, log) = said(&["-q", "run", "grid.yaml", "--rehash"]);
+    let (code, quiet, log) = run(&["-q", "run", "grid.yaml", "--rehash"]);
     assert_eq!((code, log.as_str()), (Some(0), ""));
     let numbers = |text: &str| text.lines().filter(|line| line.contains("tiny")).map(str::to_owned).collect::<Vec<_>>();
     assert!(numbers(&quiet) == numbers(&plain) && quiet.contains("ghosted"), "{quiet}");
     assert!(!numbers(&loud).is_empty());
     // The reason: one changed setting.
-    let (_, _, log) = said(&["run", "grid.yaml", "-v", "--set", "calibration.seed=7", "--set", "depth=1"]);
+    let (_, _, log) = run(&["run", "grid.yaml", "-v", "--set", "calibration.seed=7", "--set", "depth=1"]);
     assert!(log.contains("seed: 0 → 7"), "{log}");
     // Errors and failed cells are printed even with `--quiet`.
-    let (code, _, log) = said(&["plan", "gird.yaml", "--quiet"]);
+    let (code, _, log) = run(&["plan", "gird.yaml", "--quiet"]);
     assert!(code == Some(3) && log.starts_with("error: the grid is not there\n  where:    gird.yaml\n"), "{log}");
     world.write(
         "grid.yaml",
@@ -210,9 +210,9 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
             .replace("[1, 2]", "1")
             .replace("ghosted]", "replaceme-ls]"),
     );
-    let (code, _, log) = said(&["run", "grid.yaml", "-q"]);
+    let (code, _, log) = run(&["run", "grid.yaml", "-q"]);
     assert!(code == Some(4) && log.contains("failed: ") && !log.contains("written: "), "{log}");
-    let (code, _, log) = said(&["run", "grid.yaml", "-q", "-v"]);
+    let (code, _, log) = run(&["run", "grid.yaml", "-q", "-v"]);
     assert!(code == Some(2) && log.contains("cannot be used with"), "{log}");
 }
 
@@ -225,7 +225,7 @@ fn without_colours(text: &str) -> String {
 #[test]
 fn colours_follow_the_option_and_change_no_text() {
     let world = World::new();
-    let said = |arguments: &[&str], set: &[(&str, &str)]| {
+    let run = |arguments: &[&str], set: &[(&str, &str)]| {
         let mut command = world.command(&["doctor"]);
         for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
             command.env_remove(name);
@@ -234,9 +234,9 @@ fn colours_follow_the_option_and_change_no_text() {
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
     // Outside a checkout the first command says where the program's own data lies.
-    said(&["nosuch"], &[]);
+    run(&["nosuch"], &[]);
     for arguments in [&[][..], &["nosuch"], &["--help"], &["--nosuch"]] {
-        let with = |more: &[&str], set: &[(&str, &str)]| said(&[arguments, more].concat(), set);
+        let with = |more: &[&str], set: &[(&str, &str)]| run(&[arguments, more].concat(), set);
         let plain = with(&[], &[]);
         assert!(!plain.contains('\u{1b}'), "{plain}: no terminal");
         let colours = with(&["--color", "always"], &[]);
@@ -250,5 +250,5 @@ fn colours_follow_the_option_and_change_no_text() {
             assert_eq!(words(&without_colours(&colours)), words(&plain), "the same words");
         }
     }
-    assert!(said(&["nosuch"], &[]).contains("error: ") && said(&[], &[]).contains("ok    "));
+    assert!(run(&["nosuch"], &[]).contains("error: ") && run(&[], &[]).contains("ok    "));
 }

@@ -40,9 +40,9 @@ macro_rules! alone {
 
 /// Returns whether a Slurm for tests is running.
 fn slurm() -> Option<()> {
-    let own = std::env::var("SLURM_CONF")
+    let is_private = std::env::var("SLURM_CONF")
         .is_ok_and(|conf| fs::read_to_string(conf).is_ok_and(|text| text.contains("ClusterName=ghostlab\n")));
-    if own {
+    if is_private {
         return Some(());
     }
     let required = std::env::var("GHOSTLAB_SLURM_TESTS").is_ok_and(|value| value == "require");
@@ -105,9 +105,9 @@ fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str
     let output =
         command.env("GHOSTLAB_FAULT", format!("slow@score:{slow}")).env("HF_TOKEN", "hf_secret").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    let said = text(&output);
+    let output = text(&output);
     let number = |after: &str| {
-        let rest = &said[said.find(after).unwrap() + after.len()..];
+        let rest = &output[output.find(after).unwrap() + after.len()..];
         rest.chars().take_while(char::is_ascii_digit).collect::<String>()
     };
     Submitted { array: number("workers as job "), report: number("the report as job ") }
@@ -134,7 +134,7 @@ fn folder(world: &World) -> PathBuf {
 
 fn logs(world: &World) -> String {
     let folders = fs::read_dir(world.path("data/store/submissions")).unwrap();
-    let files = folders.flat_map(|of| fs::read_dir(of.unwrap().path().join("logs")).unwrap());
+    let files = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path().join("logs")).unwrap());
     files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
 }
 
@@ -163,9 +163,15 @@ fn computed(world: &World) -> f64 {
 
 /// Waits until a number of workers have scored something.
 fn at_work(world: &World, count: usize) {
-    let journals = || fs::read_dir(world.path("data/store/journals")).into_iter().flatten().flatten();
-    let files = || journals().flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten()).count();
-    until(&format!("not {count} workers work: {}", text(&world.ghostlab(&["status"]))), || files() >= count);
+    until(&format!("not {count} workers work: {}", text(&world.ghostlab(&["status"]))), || {
+        fs::read_dir(world.path("data/store/journals"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten())
+            .count()
+            >= count
+    });
 }
 
 #[test]
@@ -182,8 +188,8 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     let alone = self::world();
     alone.runs(&[]);
     let work = computed(&world);
-    let whole = computed(&alone);
-    assert!(work <= 1.1 * whole, "{work} of {whole}");
+    let total = computed(&alone);
+    assert!(work <= 1.1 * total, "{work} of {total}");
     let workers = records(&world).iter().filter(|record| record["flops_done"].as_f64() > Some(0.0)).count();
     assert!(workers >= 2, "the work was not shared");
     let script = fs::read_to_string(folder(&world).join("job.sh")).unwrap();
@@ -230,8 +236,10 @@ fn only_the_named_array_task_is_requeued() {
             let word = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
             word.unwrap_or_default().to_owned()
         };
-        let of = |line: &str| ["JobId", "ArrayTaskId", "JobState", "Restarts"].map(|name| field(line, name));
-        shown.lines().map(of).collect::<Vec<_>>()
+        shown
+            .lines()
+            .map(|line| ["JobId", "ArrayTaskId", "JobState", "Restarts"].map(|name| field(line, name)))
+            .collect::<Vec<_>>()
     };
     // Slurm gives one task the array's own number.
     let (named, [_, other, ..]) = match &tasks()[..] {
@@ -239,8 +247,9 @@ fn only_the_named_array_task_is_requeued() {
         [a, b] => (b[1].clone(), a.clone()),
         other => panic!("{other:?}"),
     };
-    let state =
-        |task: &str| tasks().into_iter().find(|of| of[1] == task).map(|[_, _, state, restarts]| (state, restarts));
+    let state = |task: &str| {
+        tasks().into_iter().find(|fields| fields[1] == task).map(|[_, _, state, restarts]| (state, restarts))
+    };
     let task = |task: &str| format!("{}_{task}", submitted.array);
     told("scancel", &["--batch", "--signal=TERM", &task(&other)]);
     until("it does not end", || state(&other) == Some(("FAILED".to_owned(), "0".to_owned())));
@@ -262,9 +271,9 @@ fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
     let again = world.command(&arguments).env("GHOSTLAB_FAULT", faults("")).output().unwrap();
     assert!(text(&again).contains("nothing is added"), "{}", text(&again));
     let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
-    let number = |place: usize, what: &str| {
-        assert_eq!(jobs["jobs"][place][0], what, "{jobs}");
-        jobs["jobs"][place][1].as_str().unwrap().to_owned()
+    let number = |position: usize, what: &str| {
+        assert_eq!(jobs["jobs"][position][0], what, "{jobs}");
+        jobs["jobs"][position][1].as_str().unwrap().to_owned()
     };
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
     agrees(&world, &Submitted { array: number(0, "array"), report: number(1, "report") });
@@ -278,8 +287,8 @@ fn cancelled_and_killed_workers_are_covered_by_others() {
     at_work(&world, 3);
     told("scancel", &[&format!("{}_1", submitted.array)]);
     let job = format!("{}_2", submitted.array);
-    let own = records(&world).into_iter().find(|record| record["scheduler_job"] == *job).unwrap();
-    let pid = own["process"].as_str().unwrap().split('-').next().unwrap().to_owned();
+    let record = records(&world).into_iter().find(|record| record["scheduler_job"] == *job).unwrap();
+    let pid = record["process"].as_str().unwrap().split('-').next().unwrap().to_owned();
     told("kill", &["-9", &pid]);
     agrees(&world, &submitted);
     let states: Vec<String> = states(&submitted.array).into_iter().map(|(state, _)| state).collect();
@@ -339,9 +348,9 @@ fn two_grids_on_one_store_at_once_are_both_whole() {
     until("the other grid has no table", || world.path("results/other/results.csv").exists());
     let alone = self::world();
     alone.runs(&["--set", "depth=2", "--set", "name=other"]);
-    let own = fs::read_dir(alone.path("results")).unwrap().next().unwrap().unwrap().path();
+    let folder = fs::read_dir(alone.path("results")).unwrap().next().unwrap().unwrap().path();
     let read = |path: PathBuf| fs::read(path.join("results.csv")).unwrap();
-    assert!(read(own) == read(world.path("results/other")), "the other grid's table differs");
+    assert!(read(folder) == read(world.path("results/other")), "the other grid's table differs");
 }
 
 #[test]
@@ -381,15 +390,15 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
 fn cancel_ends_only_jobs_of_its_store() {
     beside_others!();
     let (world, other) = (world(), world());
-    let own = submit(&world, "2", 500, &[], &[]);
+    let submission = submit(&world, "2", 500, &[], &[]);
     let theirs = submit(&other, "1", 500, &[], &[]);
     at_work(&world, 1);
     let output = world.ghostlab(&["cancel"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    ended(&own.array);
-    ended(&own.report);
+    ended(&submission.array);
+    ended(&submission.report);
     let cancelled = |job: &str| states(job).iter().all(|(state, _)| state == "CANCELLED");
-    assert!(cancelled(&own.array) && cancelled(&own.report), "{:?}", states(&own.array));
+    assert!(cancelled(&submission.array) && cancelled(&submission.report), "{:?}", states(&submission.array));
     assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "claims are given back");
     agrees(&other, &theirs);
 }

@@ -177,19 +177,19 @@ fn no_command_touches_a_folder_that_is_not_a_store() {
         }
         let before = tree(&folder);
         for (words, needs) in commands {
-            let of = if words[0] == "store" { vec![name] } else { vec!["--store", name] };
-            let (code, said) = ghostlab(&world, &[words, &of].concat());
-            let told = said.contains("no store") || said.contains("the file that marks the store is damaged");
-            assert!(!needs || ([Some(3), Some(5)].contains(&code) && told), "{name} {words:?}: {code:?} {said}");
-            assert!(!needs || (said.contains(name) && said.contains("hint:")), "{name} {words:?}: {said}");
+            let store_words = if words[0] == "store" { vec![name] } else { vec!["--store", name] };
+            let (code, log) = ghostlab(&world, &[words, &store_words].concat());
+            let reported = log.contains("no store") || log.contains("the file that marks the store is damaged");
+            assert!(!needs || ([Some(3), Some(5)].contains(&code) && reported), "{name} {words:?}: {code:?} {log}");
+            assert!(!needs || (log.contains(name) && log.contains("hint:")), "{name} {words:?}: {log}");
             assert!(tree(&folder) == before, "{name} {words:?} changed something");
         }
     }
     assert!(!world.path("out").exists());
     // An empty folder may be used, also the root of a disk.
     fs::create_dir_all(world.path("disk/lost+found")).unwrap();
-    let (code, said) = ghostlab(&world, &["run", "grid.yaml", "--store", "disk"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, log) = ghostlab(&world, &["run", "grid.yaml", "--store", "disk"]);
+    assert_eq!(code, Some(0), "{log}");
 }
 
 #[test]
@@ -212,8 +212,8 @@ fn in_a_store_only_what_is_its_own_is_swept() {
     for arguments in
         [&["run", "grid.yaml", "--set", "depth=1"][..], &["cache", "gc", "--yes"], &["cache", "verify", "--repair"]]
     {
-        let (code, said) = ghostlab(&world, arguments);
-        assert_eq!(code, Some(0), "{arguments:?}: {said}");
+        let (code, log) = ghostlab(&world, arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {log}");
         theirs.iter().for_each(|path| assert!(path.exists(), "{arguments:?}: {} is gone", path.display()));
         assert!(!draft.exists() && !record.exists(), "what is ours is swept");
     }
@@ -248,12 +248,12 @@ fn read_only_commands_work_on_a_read_only_store() {
     fs::set_permissions(&results, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(world.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let other = as_user(65_534, 65_534);
-    let mut said = Vec::new();
+    let mut outputs = Vec::new();
     for words in READING {
         let words: Vec<&str> =
             words.iter().map(|word| if *word == "/RESULTS" { results.to_str().unwrap() } else { word }).collect();
-        let (code, own) = ghostlab(&world, &words);
-        assert_eq!(code, Some(0), "{words:?}: {own}");
+        let (code, output) = ghostlab(&world, &words);
+        assert_eq!(code, Some(0), "{words:?}: {output}");
         assert!(tree(&store) == before, "{words:?} changed the store");
         // A user without write permission reads the same.
         if let Some(other) = &other {
@@ -264,12 +264,23 @@ fn read_only_commands_work_on_a_read_only_store() {
             let (code, theirs) = done(after(other, &world, &words));
             assert_eq!(code, Some(0), "{words:?}: {theirs}");
         }
-        said.push(own);
+        outputs.push(output);
     }
-    assert!(said[0].contains("9 complete, 0 to run"), "{}", said[0]);
-    let tokens = |text: &str| text.lines().find(|line| line.starts_with("tokens")).unwrap().to_owned();
-    let counts: Vec<String> = tokens(&said[1]).split_whitespace().map(str::to_owned).collect();
-    assert_eq!(counts, ["tokens", "2", "1", "1"], "tokens that a plan makes to count them are not kept: {}", said[1]);
+    assert!(outputs[0].contains("9 complete, 0 to run"), "{}", outputs[0]);
+    let counts: Vec<String> = outputs[1]
+        .lines()
+        .find(|line| line.starts_with("tokens"))
+        .unwrap()
+        .to_owned()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(
+        counts,
+        ["tokens", "2", "1", "1"],
+        "tokens that a plan makes to count them are not kept: {}",
+        outputs[1]
+    );
     assert!(results.join("grid/results.csv").is_file());
     // Where nothing is yet, nothing is begun.
     let (code, text) = ghostlab(&world, &["plan", "grid.yaml", "--store", "new"]);
@@ -286,13 +297,12 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
     world.runs(&[]);
     let tables = world.tables();
     let store = world.path("data/store");
-    let stage = |kind: &str| {
+    let artifacts = ["scores-v", "operator-v", "selection-v"].map(|kind| {
         let names = fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().path());
         let mut found = names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(kind));
         let group = fs::read_dir(found.next().unwrap()).unwrap().next().unwrap().unwrap().path();
         fs::read_dir(group).unwrap().next().unwrap().unwrap().path()
-    };
-    let artifacts = ["scores-v", "operator-v", "selection-v"].map(stage);
+    });
     let hash = "a".repeat(64);
     let files = [
         store.join(format!("processes/{FAR}.json")),
@@ -323,24 +333,24 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
             make(path);
         }
         for words in READING.iter().filter(|words| words[0] != "run") {
-            let (code, said) = ghostlab(&world, words);
-            assert!([Some(0), Some(5)].contains(&code), "{what} {words:?}: {said}");
+            let (code, log) = ghostlab(&world, words);
+            assert!([Some(0), Some(5)].contains(&code), "{what} {words:?}: {log}");
         }
-        let (code, said) = ghostlab(&world, &["cache", "verify"]);
-        assert_eq!(code, Some(5), "{what}: {said}");
+        let (code, report) = ghostlab(&world, &["cache", "verify"]);
+        assert_eq!(code, Some(5), "{what}: {report}");
         for path in files.iter().filter(|path| !path.starts_with(store.join("submissions"))) {
             let is_ours = what == "a folder"
                 && ["attempts", "journals"].iter().any(|name| path.parent() == Some(&store.join(name)));
             assert!(
-                is_ours || said.contains(path.strip_prefix(world.folder.path()).unwrap().to_str().unwrap()),
-                "{what}: {} is not named: {said}",
+                is_ours || report.contains(path.strip_prefix(world.folder.path()).unwrap().to_str().unwrap()),
+                "{what}: {} is not named: {report}",
                 path.display()
             );
         }
         let log = world.runs(&[]);
         assert!(world.tables() == tables, "{what}: {log}");
-        let (code, said) = ghostlab(&world, &["cache", "verify", "--repair"]);
-        assert_eq!(code, Some(0), "{what}: {said}");
+        let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
+        assert_eq!(code, Some(0), "{what}: {log}");
         assert_eq!(ghostlab(&world, &["cache", "verify"]).0, Some(0), "{what}");
         world.runs(&[]);
         assert!(world.tables() == tables, "{what}");
@@ -348,8 +358,8 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
     }
     // A non-empty folder is never removed, and named until it is moved away.
     put(&store.join("plans/abc.json/letter"), "mine");
-    let (code, said) = ghostlab(&world, &["cache", "verify", "--repair"]);
-    assert!(code == Some(5) && said.contains("move it away"), "{said}");
+    let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
+    assert!(code == Some(5) && log.contains("move it away"), "{log}");
     assert!(store.join("plans/abc.json/letter").exists());
 }
 
@@ -372,11 +382,11 @@ fn unreadable_record_counts_as_alive_for_three_minutes() {
         let claim = claims.iter().find(|claim| claim.starts_with("calibrate-")).unwrap();
         put(&store.join("claims").join(claim), &text.to_string());
         spoil(&record);
-        let (code, said) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "1"]);
-        assert!(code == Some(0) && said.contains("this worker exited"), "{what}: in doubt it lives: {said}");
+        let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "1"]);
+        assert!(code == Some(0) && log.contains("this worker exited"), "{what}: in doubt it lives: {log}");
         age(&record);
-        let (code, said) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
-        assert!(code == Some(0) && said.contains("all 9 cells are stored"), "{what}: {said}");
+        let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
+        assert!(code == Some(0) && log.contains("all 9 cells are stored"), "{what}: {log}");
     }
 }
 
@@ -386,15 +396,14 @@ fn a_store_whose_mark_is_damaged_says_so_and_is_mended() {
     world.runs(&[]);
     let tables = world.tables();
     let mark = world.path("data/store/store.json");
-    let whole = fs::read(&mark).unwrap();
-    let make_folder = |path: &Path| fs::create_dir_all(path).unwrap();
+    let full_mark = fs::read(&mark).unwrap();
     type Spoil<'a> = (&'a str, Box<dyn Fn(&Path) + 'a>);
     let spoils: [Spoil<'_>; 6] = [
         ("emptied", Box::new(|path| put(path, ""))),
-        ("cut", Box::new(|path| fs::write(path, &whole[..whole.len() / 2]).unwrap())),
-        ("zeros", Box::new(|path| fs::write(path, vec![0; whole.len()]).unwrap())),
+        ("cut", Box::new(|path| fs::write(path, &full_mark[..full_mark.len() / 2]).unwrap())),
+        ("zeros", Box::new(|path| fs::write(path, vec![0; full_mark.len()]).unwrap())),
         ("a pipe", Box::new(pipe)),
-        ("a folder", Box::new(make_folder)),
+        ("a folder", Box::new(|path: &Path| fs::create_dir_all(path).unwrap())),
         ("lost", Box::new(|_| ())),
     ];
     for (what, spoil) in &spoils {
@@ -402,14 +411,14 @@ fn a_store_whose_mark_is_damaged_says_so_and_is_mended() {
         spoil(&mark);
         let lost = *what == "lost";
         for words in [&["run", "grid.yaml"][..], &["plan", "grid.yaml"], &["status"], &["cache", "verify"]] {
-            let (code, said) = ghostlab(&world, words);
-            assert_eq!(code, Some(if lost { 3 } else { 5 }), "{what} {words:?}: {said}");
-            assert!(said.contains("store.json") && said.contains("cache verify --repair"), "{what} {words:?}: {said}");
+            let (code, log) = ghostlab(&world, words);
+            assert_eq!(code, Some(if lost { 3 } else { 5 }), "{what} {words:?}: {log}");
+            assert!(log.contains("store.json") && log.contains("cache verify --repair"), "{what} {words:?}: {log}");
         }
-        let (code, said) = ghostlab(&world, &["cache", "verify", "--repair"]);
+        let (code, report) = ghostlab(&world, &["cache", "verify", "--repair"]);
         assert!(
-            code == Some(0) && said.contains("store.json was lost or damaged, and was rewritten"),
-            "{what}: {said}"
+            code == Some(0) && report.contains("store.json was lost or damaged, and was rewritten"),
+            "{what}: {report}"
         );
         let log = world.runs(&[]);
         assert!(log.contains("9 of 9 cells are stored already") && world.tables() == tables, "{what}: {log}");
@@ -424,8 +433,8 @@ fn a_foreign_folder_with_names_of_a_store_is_not_repaired() {
     fs::create_dir(folder.join("runs/empty")).unwrap();
     pipe(&folder.join("runs/pipe"));
     let before = tree(&folder);
-    let (code, said) = ghostlab(&world, &["cache", "verify", "--repair", "--store", "own"]);
-    assert!(code == Some(3) && said.contains("no store") && !said.contains("--repair"), "{said}");
+    let (code, log) = ghostlab(&world, &["cache", "verify", "--repair", "--store", "own"]);
+    assert!(code == Some(3) && log.contains("no store") && !log.contains("--repair"), "{log}");
     assert!(tree(&folder) == before, "something was written or removed");
 }
 
@@ -441,12 +450,12 @@ fn a_flipped_byte_of_a_record_is_named_and_removed() {
         fs::write(&record, bytes).unwrap();
         let name = record.file_name().unwrap().to_str().unwrap();
         for (words, code) in [(&["cache", "verify"][..], 5), (&["status"], 0), (&["cache", "verify", "--repair"], 0)] {
-            let (found, said) = ghostlab(&world, words);
-            assert!(found == Some(code) && said.contains(name) && said.contains("damaged"), "{words:?}: {said}");
+            let (found, log) = ghostlab(&world, words);
+            assert!(found == Some(code) && log.contains(name) && log.contains("damaged"), "{words:?}: {log}");
         }
         assert!(!record.exists());
-        let (code, said) = ghostlab(&world, &["cache", "verify"]);
-        assert!(code == Some(0) && !said.contains(name), "{said}");
+        let (code, log) = ghostlab(&world, &["cache", "verify"]);
+        assert!(code == Some(0) && !log.contains(name), "{log}");
     }
 }
 
@@ -506,10 +515,10 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         let wanted = if path.is_dir() { 0o2770 } else { 0o660 };
         assert_eq!(mode & wanted, wanted, "{} has {mode:o}", path.display());
     }
-    let (code, said) = ghostlab(&world, &["store", "init", "data/store", "--json"]);
-    assert!(code == Some(0) && said.contains("\"group\""), "{said}");
-    let (code, said) = ghostlab(&world, &["store", "init", "x", "--shared", "world"]);
-    assert!(code == Some(2) && said.contains("group"), "{said}");
+    let (code, log) = ghostlab(&world, &["store", "init", "data/store", "--json"]);
+    assert!(code == Some(0) && log.contains("\"group\""), "{log}");
+    let (code, log) = ghostlab(&world, &["store", "init", "x", "--shared", "world"]);
+    assert!(code == Some(2) && log.contains("group"), "{log}");
 }
 
 #[test]
@@ -517,8 +526,7 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
     const GROUP: u32 = 64_999;
     let (Some(one), Some(two)) = (as_user(64_001, GROUP), as_user(64_002, GROUP)) else { return };
     let world = World::large();
-    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    open(world.folder.path());
+    fs::set_permissions(world.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let small = ["--set", "criterion=llm-streamline", "--set", "depth=2"];
     world.runs(&[&small[..], &["--results", "alone", "--store", "own"]].concat());
     let folder = world.path("group");
@@ -535,9 +543,9 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
             [&["run", "grid.yaml", "--store", "group", "--results", results.to_str().unwrap()], &small[..]].concat();
         let mut command = under("077", after(user, &world, &arguments));
         command.env("GHOSTLAB_FAULT", fault);
-        let (code, said) = done(command);
+        let (code, log) = done(command);
         // The second process resumes where the first was killed, and removes its remains.
-        assert!(code == Some(0) || (code.is_none() && !fault.is_empty()), "{fault}: {code:?} {said}");
+        assert!(code == Some(0) || (code.is_none() && !fault.is_empty()), "{fault}: {code:?} {log}");
         kills += usize::from(code.is_none());
     }
     assert!(kills >= 2, "each is killed once before the end");
@@ -578,11 +586,13 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
         let names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();
         names.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains("calibrate-"))
     };
-    let stopped = || fs::read_to_string(format!("/proc/{}/stat", halted.id())).is_ok_and(|stat| stat.contains(") T "));
-    until("no worker", || claimed().is_some() && stopped());
+    until("no worker", || {
+        claimed().is_some()
+            && fs::read_to_string(format!("/proc/{}/stat", halted.id())).is_ok_and(|stat| stat.contains(") T "))
+    });
     let before = fs::read(claimed().unwrap()).unwrap();
-    let (code, said) = done(run(&two, &[&worker[..], &["--idle-exit", "2"]].concat()));
-    assert!(code == Some(0) && said.contains("this worker exited"), "{code:?} {said}");
+    let (code, log) = done(run(&two, &[&worker[..], &["--idle-exit", "2"]].concat()));
+    assert!(code == Some(0) && log.contains("this worker exited"), "{code:?} {log}");
     assert_eq!(claimed().map(|path| fs::read(path).unwrap()), Some(before), "the claim was taken from a living worker");
     assert!(!store.join("attempts").exists(), "it is said to have died");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());
@@ -591,11 +601,11 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     let mut killed = run(&one, &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7"]);
     killed.env("GHOSTLAB_FAULT", "kill@activations:1");
     assert_eq!(done(killed).0, None);
-    let (code, said) = done(run(
+    let (code, log) = done(run(
         &two,
         &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7", "--idle-exit", "60"],
     ));
-    assert!(code == Some(0) && said.contains("all 9 cells are stored"), "{said}");
+    assert!(code == Some(0) && log.contains("all 9 cells are stored"), "{log}");
 }
 
 #[test]
@@ -605,21 +615,21 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
     // At a calibration, and at a chunk of a text.
     let halted: Vec<(World, Child)> = ["stop@activations:1", "stop@score:1"]
         .into_iter()
-        .map(|place| {
+        .map(|point| {
             let world = World::new();
             let mut command = world.command(&["worker", "grid.yaml"]);
-            command.env("GHOSTLAB_FAULT", place).stdout(Stdio::null()).stderr(Stdio::piped());
+            command.env("GHOSTLAB_FAULT", point).stdout(Stdio::null()).stderr(Stdio::piped());
             let child = command.spawn().unwrap();
             let stat = format!("/proc/{}/stat", child.id());
             until("it does not stop", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
             // Like a process of another machine, whose record has not changed for long.
             let record = fs::read_dir(world.path("data/store/processes")).unwrap().next().unwrap().unwrap().path();
-            let mut of: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
-            of["system"] = json!("another machine");
-            fs::write(&record, of.to_string()).unwrap();
+            let mut worker: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+            worker["system"] = json!("another machine");
+            fs::write(&record, worker.to_string()).unwrap();
             age(&record);
-            let (code, said) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
-            assert!(code == Some(0) && said.contains("all 9 cells are stored"), "{place}: {said}");
+            let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
+            assert!(code == Some(0) && log.contains("all 9 cells are stored"), "{point}: {log}");
             (world, child)
         })
         .collect();

@@ -161,8 +161,8 @@ fn submit_in_bf16_freezes_the_kernel_family() {
     }
     let output = submit(&["--dtype", "bf16"]);
     let script = said(&output);
-    let family = ["portable", "amx"].map(|of| format!("--kernels {of}"));
-    assert!(family.iter().any(|of| script.matches(of).count() == 2), "{script}");
+    let family = ["portable", "amx"].map(|kernels| format!("--kernels {kernels}"));
+    assert!(family.iter().any(|word| script.matches(word).count() == 2), "{script}");
     assert!(log(&output).contains("--kernels auto: "), "{}", log(&output));
     assert!(!said(&submit(&[])).contains("--kernels"), "f32 has one family");
 }
@@ -175,9 +175,9 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
         |more: &[&str]| slurm.run(&world, &[&["submit", "slurm", "grid.yaml", "--workers", "2"], more].concat());
     let output = submit(&[]);
     assert!(said(&output).contains("as job 41, the report as job 42"), "{}{}", said(&output), log(&output));
-    let told = slurm.told("sbatch");
-    let lines: Vec<&str> = told.lines().collect();
-    assert!(lines.len() == 2 && lines[0].contains("--array=0-1%2") && lines[1].contains("afterany:41"), "{told}");
+    let submitted = slurm.told("sbatch");
+    let lines: Vec<&str> = submitted.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains("--array=0-1%2") && lines[1].contains("afterany:41"), "{submitted}");
     let folder = submission(&world);
     let id = folder.file_name().unwrap().to_string_lossy().into_owned();
     let record: Value = serde_json::from_slice(&fs::read(folder.join("submission.json")).unwrap()).unwrap();
@@ -333,9 +333,12 @@ fn resubmission_after_a_crash_queues_nothing_twice() {
         slurm.put("squeue", "cat \"$0.out\"");
         let output = slurm.run(&world, &submit);
         assert!(said(&output).contains("queued already: job 41_[0-1]"), "{}{}", said(&output), log(&output));
-        let told = slurm.told("sbatch");
-        let lines: Vec<&str> = told.lines().collect();
-        assert!(lines.len() == 2 && lines[0].contains("--array=0-1%2") && lines[1].contains("afterany:41"), "{told}");
+        let submitted = slurm.told("sbatch");
+        let lines: Vec<&str> = submitted.lines().collect();
+        assert!(
+            lines.len() == 2 && lines[0].contains("--array=0-1%2") && lines[1].contains("afterany:41"),
+            "{submitted}"
+        );
         let jobs: Value = serde_json::from_slice(&fs::read(folder.join("jobs.json")).unwrap()).unwrap();
         assert_eq!(jobs["jobs"], serde_json::json!([["array", "41"], ["report", "42"]]));
     }
@@ -368,10 +371,10 @@ fn odd_paths_reach_slurm_intact_and_line_breaks_are_refused() {
     }
     assert!(alone.tables() == world.tables() && !world.path("x").exists());
     for (odd, word) in [("a\nb", "one line of UTF-8"), ("a\\b", "without `\\`")] {
-        let told = slurm.told("sbatch");
+        let submitted = slurm.told("sbatch");
         let output = run(&world.path(odd));
         assert!(output.status.code() == Some(2) && log(&output).contains(word), "{}", log(&output));
-        assert_eq!(slurm.told("sbatch"), told, "something was submitted");
+        assert_eq!(slurm.told("sbatch"), submitted, "something was submitted");
     }
 }
 
@@ -435,9 +438,9 @@ fn what_a_job_refused_stands_in_status_until_it_works() {
     ] {
         assert!(shown.contains(word), "`{word}` is not in\n{shown}");
     }
-    let told: Value = serde_json::from_str(&said(&slurm.run(&world, &["status", "--json"]))).unwrap();
-    let ends = &told["answer"]["submissions"][0]["ends"];
-    assert_eq!((&ends[0]["job"], &ends[0]["exit_code"]), (&"5_0".into(), &2.into()), "{told}");
+    let status: Value = serde_json::from_str(&said(&slurm.run(&world, &["status", "--json"]))).unwrap();
+    let ends = &status["answer"]["submissions"][0]["ends"];
+    assert_eq!((&ends[0]["job"], &ends[0]["exit_code"]), (&"5_0".into(), &2.into()), "{status}");
     fs::write(world.path("train.txt"), corpus).unwrap();
     let output = job(&submission(&world), Some("0"));
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
@@ -454,11 +457,11 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     assert_eq!(worked.status.code(), Some(0), "{}", log(&worked));
     let report = || job(&submission(&world), None);
     // Meanwhile the same is run by hand, with the paths as in the grid; the frozen grid has absolute ones.
-    let said = world.runs(&[]);
+    let printed = world.runs(&[]);
     let first = report();
     assert_eq!(first.status.code(), Some(0), "{}", log(&first));
     assert!(!log(&first).contains("other settings"), "{}", log(&first));
-    assert!(!said.contains("other settings") && !world.runs(&[]).contains("other settings"));
+    assert!(!printed.contains("other settings") && !world.runs(&[]).contains("other settings"));
     let again = report();
     assert_eq!(again.status.code(), Some(0), "{}", log(&again));
 

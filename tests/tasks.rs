@@ -98,17 +98,17 @@ fn whole_numbers(value: &Value) -> Vec<u64> {
 
 fn assert_same_request(ours: (&Request, (&str, &str), &Tokenised), golden: &Value) {
     let (request, (context, continuation), tokens) = ours;
-    let place = format!("{} {} {}", golden["task"], golden["doc_id"], golden["idx"]);
+    let label = format!("{} {} {}", golden["task"], golden["doc_id"], golden["idx"]);
     let number = |key: &str| golden[key].as_u64().unwrap() as usize;
     let ids = |key: &str| whole_numbers(&golden[key]).into_iter().map(|id| id as u32).collect::<Vec<_>>();
-    assert_eq!((request.document, request.index), (number("doc_id"), number("idx")), "{place}: order");
-    assert_eq!(context, golden["context"], "{place}: context");
-    assert_eq!(continuation, golden["continuation"], "{place}: continuation");
-    assert_eq!(tokens.continuation_ids, ids("continuation_ids"), "{place}: continuation_ids");
-    assert_eq!(tokens.input_ids, ids("input_ids"), "{place}: input_ids");
-    assert_eq!(tokens.cut_ids.len(), number("truncated_left"), "{place}: truncated_left");
-    let whole = [tokens.cut_ids.as_slice(), &tokens.input_ids].concat();
-    assert_eq!(whole[..=whole.len() - tokens.continuation_ids.len()], ids("context_ids"), "{place}: context_ids");
+    assert_eq!((request.document, request.index), (number("doc_id"), number("idx")), "{label}: order");
+    assert_eq!(context, golden["context"], "{label}: context");
+    assert_eq!(continuation, golden["continuation"], "{label}: continuation");
+    assert_eq!(tokens.continuation_ids, ids("continuation_ids"), "{label}: continuation_ids");
+    assert_eq!(tokens.input_ids, ids("input_ids"), "{label}: input_ids");
+    assert_eq!(tokens.cut_ids.len(), number("truncated_left"), "{label}: truncated_left");
+    let full = [tokens.cut_ids.as_slice(), &tokens.input_ids].concat();
+    assert_eq!(full[..=full.len() - tokens.continuation_ids.len()], ids("context_ids"), "{label}: context_ids");
 }
 
 /// Compares all requests of the tasks whose golden ones lie in `folder`, and gives their number.
@@ -160,12 +160,13 @@ fn golden_requests_cover_trailing_blanks_and_cuts() {
 
 /// Judges a task's documents by the golden log-likelihoods of `folder`.
 fn judge(task: &'static Task, folder: &str, bos: Bos) -> Vec<DocumentResult> {
-    let score = |golden: &Value| Score {
-        log_likelihood: golden["logprob"].as_f64().unwrap(),
-        greedy: golden["is_greedy"].as_bool().unwrap(),
-    };
-    let scores: Vec<Score> =
-        lines(&fixture(&format!("lm_eval/{folder}/{}.jsonl", task.name))).iter().map(score).collect();
+    let scores: Vec<Score> = lines(&fixture(&format!("lm_eval/{folder}/{}.jsonl", task.name)))
+        .iter()
+        .map(|golden| Score {
+            log_likelihood: golden["logprob"].as_f64().unwrap(),
+            greedy: golden["is_greedy"].as_bool().unwrap(),
+        })
+        .collect();
     Asked::golden(task, bos).judge(task, &scores).unwrap()
 }
 
@@ -179,20 +180,20 @@ fn predictions_and_lengths_are_those_of_the_harness() {
             let ours = judge(task, &format!("{folder}requests"), bos);
             assert_eq!(ours.len(), golden.len());
             for (ours, golden) in ours.iter().zip(&golden) {
-                let place = format!("{folder}{} {}", task.name, golden["doc_id"]);
+                let label = format!("{folder}{} {}", task.name, golden["doc_id"]);
                 let pred = |pred: Option<usize>| json!(pred.unwrap());
-                assert_eq!(json!(ours.id), golden["doc_id"], "{place}");
-                assert_eq!(json!(ours.gold), golden["gold"], "{place}: gold");
-                assert_eq!(pred(ours.pred), golden["pred"], "{place}: pred");
-                assert_eq!(pred(ours.pred_norm), golden["pred_norm"], "{place}: pred_norm");
+                assert_eq!(json!(ours.id), golden["doc_id"], "{label}");
+                assert_eq!(json!(ours.gold), golden["gold"], "{label}: gold");
+                assert_eq!(pred(ours.pred), golden["pred"], "{label}: pred");
+                assert_eq!(pred(ours.pred_norm), golden["pred_norm"], "{label}: pred_norm");
                 for metric in task.metrics {
                     let right = f64::from(u8::from(ours.right(*metric)));
-                    assert_eq!(json!(right), golden[metric.name()], "{place}: {}", metric.name());
+                    assert_eq!(json!(right), golden[metric.name()], "{label}: {}", metric.name());
                 }
                 let lengths =
                     |length: &dyn Fn(usize) -> usize| json!((0..ours.choices.len()).map(length).collect::<Vec<_>>());
-                assert_eq!(lengths(&|i| ours.choices[i].characters), golden["char_lens"], "{place}: characters");
-                assert_eq!(lengths(&|i| ours.choices[i].bytes), golden["byte_lens"], "{place}: bytes");
+                assert_eq!(lengths(&|i| ours.choices[i].characters), golden["char_lens"], "{label}: characters");
+                assert_eq!(lengths(&|i| ours.choices[i].bytes), golden["byte_lens"], "{label}: bytes");
             }
         }
     }
@@ -239,11 +240,13 @@ fn assert_same_file(ours: &Value, path: &Path) {
 #[test]
 fn the_results_file_is_that_of_the_harness_to_the_last_digit() {
     for (folder, bos) in FOLDERS {
-        let result = |task: &'static Task| {
-            let documents = judge(task, &format!("{folder}requests"), bos);
-            TaskResult::of(task, documents.len(), &documents).unwrap()
-        };
-        let results: Vec<TaskResult> = TASKS[..9].iter().map(result).collect();
+        let results: Vec<TaskResult> = TASKS[..9]
+            .iter()
+            .map(|task| {
+                let documents = judge(task, &format!("{folder}requests"), bos);
+                TaskResult::of(task, documents.len(), &documents).unwrap()
+            })
+            .collect();
         let ours = export(&results, json!({"model": "tiny"})).unwrap();
         assert_same_file(&ours, &fixture(&format!("lm_eval/{folder}results.json")));
         assert_eq!(ours["config"], json!({"model": "tiny"}));
@@ -322,11 +325,11 @@ fn a_limit_gives_the_first_requests() {
         assert_eq!(read.original, 8);
         Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap()
     };
-    let whole = all(None);
+    let all_tasks = all(None);
     for (limit, documents) in [(3.0, 3), (0.3, 3), (50.0, 8)] {
         let some = all(Some(limit));
-        assert_eq!(some.requests, whole.requests[..documents * 4]);
-        assert_eq!(some.tokens, whole.tokens[..documents]);
+        assert_eq!(some.requests, all_tasks.requests[..documents * 4]);
+        assert_eq!(some.tokens, all_tasks.tokens[..documents]);
     }
 }
 
@@ -337,7 +340,7 @@ fn real_data_become_requests_without_exception() {
     let Some(backbone) = shared("real/backbone") else { return };
     let encoder = Reference::load(&backbone.join("tokenizer.json"));
     let length = max_length(&json(&backbone.join("config.json")), None).unwrap();
-    for (file, documents, whole) in [
+    for (file, documents, total) in [
         ("arc_easy.parquet", 2376, true),
         ("openbookqa.parquet", 500, true),
         ("boolq.jsonl", 3270, true),
@@ -358,7 +361,7 @@ fn real_data_become_requests_without_exception() {
         let all = Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap();
         let mut inputs = all.tokens.iter().flatten().map(|tokens| tokens.input_ids.len());
         assert!(inputs.all(|input| (1..=length).contains(&input)), "{file}");
-        assert_eq!(native::solutions(task, &all.task, &all.tokens).unwrap().whole(), whole, "{file}");
+        assert_eq!(native::solutions(task, &all.task, &all.tokens).unwrap().whole(), total, "{file}");
         assert!(golds.len() > 1, "{file}");
     }
 }

@@ -58,13 +58,21 @@ fn outcome() -> &'static GridOutcome {
 
 /// Returns the mean perplexity of the cell with this recovery and LLM-Streamline's layers.
 fn perplexity(backbone: &str, depth: usize, recovery: &str) -> f64 {
-    let found = |of: &&CellResult| {
-        let own = of.cell.recovery.as_ref().map_or("dense", |method| method.name.as_str());
-        let streamlined = of.cell.criterion.as_ref().is_none_or(|method| method.name == "llm-streamline");
-        of.cell.backbone == format!("tiny-{backbone}") && of.cell.depth == depth && own == recovery && streamlined
-    };
-    let result = outcome().cells.iter().find(found).unwrap().ok().unwrap();
-    let values: Vec<f64> = result.texts.iter().map(|of| of.sample.as_ref().unwrap().perplexity()).collect();
+    let result = outcome()
+        .cells
+        .iter()
+        .find(|result| {
+            let name = result.cell.recovery.as_ref().map_or("dense", |method| method.name.as_str());
+            let streamlined = result.cell.criterion.as_ref().is_none_or(|method| method.name == "llm-streamline");
+            result.cell.backbone == format!("tiny-{backbone}")
+                && result.cell.depth == depth
+                && name == recovery
+                && streamlined
+        })
+        .unwrap()
+        .ok()
+        .unwrap();
+    let values: Vec<f64> = result.texts.iter().map(|text| text.sample.as_ref().unwrap().perplexity()).collect();
     values.iter().sum::<f64>() / values.len() as f64
 }
 
@@ -73,9 +81,9 @@ fn their_logits_are_those_of_transformers() {
     // Made by tools/tiny_logits.py, which describes the method; versions are in the file's header.
     let expected = tensors(&fixture("tiny/logits.safetensors"));
     for name in BACKBONES {
-        let of = |part: &str| expected[&format!("{name}.{part}")].clone();
-        let ids: Vec<u32> = of("ids").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
-        let positions: Vec<u32> = of("positions").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+        let expected_part = |part: &str| expected[&format!("{name}.{part}")].clone();
+        let ids: Vec<u32> = expected_part("ids").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
+        let positions: Vec<u32> = expected_part("positions").to_dtype(DType::U32).unwrap().to_vec1().unwrap();
         let config = Config::read_file(&folder(name).join("config.json")).unwrap();
         let decoder = Decoder::load_with(config, &folder(name)).unwrap();
         let batch = Batch::windows([ids.as_slice()]);
@@ -86,7 +94,7 @@ fn their_logits_are_those_of_transformers() {
         }
         let rows: Vec<usize> = positions.iter().map(|&at| at as usize).collect();
         let ours = flat(&decoder.logits(&x, &rows).unwrap());
-        let worst = ours.iter().zip(flat(&of("logits"))).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let worst = ours.iter().zip(flat(&expected_part("logits"))).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst <= 1e-4, "{name}: {worst:e}");
     }
 }
@@ -94,7 +102,7 @@ fn their_logits_are_those_of_transformers() {
 #[test]
 #[ignore = "slow: all 57 cells of table 2"]
 fn dense_backbones_know_the_world() {
-    let dense: Vec<&CellResult> = outcome().cells.iter().filter(|of| of.cell.is_dense()).collect();
+    let dense: Vec<&CellResult> = outcome().cells.iter().filter(|cell| cell.cell.is_dense()).collect();
     assert_eq!(dense.len(), BACKBONES.len());
     for cell in dense {
         cell.ok().unwrap();
@@ -114,7 +122,7 @@ fn dense_backbones_know_the_world() {
         let manifest = json(&folder(name).join("manifest.json"));
         let unigram = |register: &str| {
             let scores = manifest["validation"].as_array().unwrap();
-            scores.iter().find(|of| of["register"] == register).unwrap()["unigram_perplexity"].as_f64().unwrap()
+            scores.iter().find(|score| score["register"] == register).unwrap()["unigram_perplexity"].as_f64().unwrap()
         };
         for (text, register) in cell.texts.iter().zip(["wiki", "web", "news"]) {
             let perplexity = text.sample.as_ref().unwrap().perplexity();
@@ -128,7 +136,9 @@ fn the_paper_sets_the_calibration() {
     let grid = grid();
     let calibrations = grid.cells.iter().filter_map(|cell| cell.calibration.as_ref());
     // Selected on 128 sequences; operators from the first 32 (paper, section 5.3).
-    assert!(calibrations.clone().all(|of| (of.sequences, of.operator_sequences) == (128, 32)));
+    assert!(
+        calibrations.clone().all(|calibration| (calibration.sequences, calibration.operator_sequences) == (128, 32))
+    );
     assert_eq!(calibrations.count(), 3 * 2 * 9);
 }
 
@@ -140,12 +150,12 @@ fn pruning_hurts_and_repairs_rank_as_in_the_paper() {
     for backbone in BACKBONES {
         let dense = perplexity(backbone, 0, "dense");
         for depth in [4, 6] {
-            let of = |recovery: &str| perplexity(backbone, depth, recovery);
-            let none = of("none");
-            let ghosted = of("ghosted");
-            let least_squares = of("replaceme-ls");
+            let perplexity_of = |recovery: &str| perplexity(backbone, depth, recovery);
+            let none = perplexity_of("none");
+            let ghosted = perplexity_of("ghosted");
+            let least_squares = perplexity_of("replaceme-ls");
             assert!(none > 1.1 * dense, "{backbone} without {depth} layers: {none} against {dense}");
-            let patches = [of("linearpatch-diag"), of("linearpatch-rotate")];
+            let patches = [perplexity_of("linearpatch-diag"), perplexity_of("linearpatch-rotate")];
             // Holds everywhere: both repairs that solve for a whole matrix are better than those that scale, and these
             // better than none.
             for solved in [ghosted, least_squares] {
@@ -167,14 +177,14 @@ fn pruning_hurts_and_repairs_rank_as_in_the_paper() {
 #[ignore = "slow: all 57 cells of table 2"]
 fn ghosted_layers_are_as_high_in_table_2_as_the_paper_says() {
     let results = collect(&grid(), outcome(), &[]);
-    let records = results.numbers().map(|of| of.record.clone()).collect();
+    let records = results.numbers().map(|numbers| numbers.record.clone()).collect();
     let ours = [("table2".to_owned(), ArtifactNumbers::printed(records))].into();
     let judged = claims::judged(claims::claims(), &Artifacts::new(), &ours, "tiny");
-    let of = |id: &str| &judged.iter().find(|of| of.claim.id == id).unwrap().ours;
+    let outcome = |id: &str| &judged.iter().find(|entry| entry.claim.id == id).unwrap().ours;
     // The highest or the second highest accuracy of all repairs.
-    let average = of("table2-average");
-    assert_eq!((average.outcome, average.held, average.of), (claims::Judgement::Holds, 6, 6), "{average:?}");
+    let average = outcome("table2-average");
+    assert_eq!((average.outcome, average.held, average.total), (claims::Judgement::Holds, 6, 6), "{average:?}");
     // For tiny-qwen3 without 6 layers LinearPatch (Diag) is better by a tenth of a point.
-    let highest = of("table2-highest");
-    assert!(highest.held >= 5 && highest.of == 6 && highest.unknown == 0, "{highest:?}");
+    let highest = outcome("table2-highest");
+    assert!(highest.held >= 5 && highest.total == 6 && highest.unknown == 0, "{highest:?}");
 }

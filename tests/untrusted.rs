@@ -26,7 +26,7 @@ struct Case {
     name: String,
     /// A field of a definition, `chat_template`, `definition` for keys of one, `group`, or a file of rows.
     #[serde(rename = "where")]
-    place: String,
+    target: String,
     before: String,
     unit: String,
     times: usize,
@@ -45,7 +45,7 @@ impl Case {
     }
 
     fn is_rows(&self) -> bool {
-        self.place.starts_with("rows.")
+        self.target.starts_with("rows.")
     }
 
     /// Writes the input into a world and scores it.
@@ -53,7 +53,7 @@ impl Case {
         let mut definition = definition();
         let mut arguments = vec!["score", "backbone", "--tasks", "t.yaml", "--documents", "2"];
         let mut rows = ("rows.jsonl", "{\"q\":\"w1 w2\",\"label\":0}\n{\"q\":\"w3\",\"label\":1}\n".to_owned());
-        match self.place.as_str() {
+        match self.target.as_str() {
             "chat_template" => {
                 world.write("backbone/chat_template.jinja", self.text());
                 arguments.push("--chat");
@@ -80,7 +80,7 @@ impl Case {
             field => drop(definition.insert(field.to_owned(), json!(self.text()))),
         }
         let mut written = Value::Object(definition).to_string();
-        if self.place == "definition" {
+        if self.target == "definition" {
             written = format!("{{{}, {}", self.text(), &written[1..]);
         }
         world.write("t.yaml", written);
@@ -96,10 +96,10 @@ impl Case {
         let begun = Instant::now();
         let output = self.score(&world);
         let text = String::from_utf8_lossy(&output.stderr);
-        let file = match self.place.as_str() {
+        let file = match self.target.as_str() {
             "chat_template" => "chat_template.jinja",
             "group" => ".yaml:2",
-            "rows.json.gz" | "rows.jsonl.gz" | "rows.jsonl" => &self.place,
+            "rows.json.gz" | "rows.jsonl.gz" | "rows.jsonl" => &self.target,
             _ => "t.yaml",
         };
         let limited = [
@@ -111,9 +111,9 @@ impl Case {
             "a width over 4 digits",
             "not offered",
         ];
-        let is_field = ["doc_to_text", "doc_to_target", "doc_to_choice", "description"].contains(&self.place.as_str());
+        let is_field = ["doc_to_text", "doc_to_target", "doc_to_choice", "description"].contains(&self.target.as_str());
         let is_named =
-            text.contains(&self.place) || text.contains("a prompt") || text.contains("(line 1 of the template)");
+            text.contains(&self.target) || text.contains("a prompt") || text.contains("(line 1 of the template)");
         let wanted = [
             (output.status.code() == Some(2), "exit code 2"),
             (begun.elapsed() < HANGS, "an end"),
@@ -145,8 +145,8 @@ fn cases(file: &str) -> Vec<Case> {
     serde_json::from_value(read_json(&fixture("untrusted").join(file))).unwrap()
 }
 
-fn refused(of: impl Fn(&Case) -> bool) {
-    let cases: Vec<Case> = cases("refused.json").into_iter().filter(of).collect();
+fn refused(is_wanted: impl Fn(&Case) -> bool) {
+    let cases: Vec<Case> = cases("refused.json").into_iter().filter(is_wanted).collect();
     assert!(!cases.is_empty());
     let faults: Vec<String> = cases.iter().filter_map(Case::fault).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -155,18 +155,18 @@ fn refused(of: impl Fn(&Case) -> bool) {
 #[test]
 fn hostile_templates_are_refused_within_limits() {
     refused(|case| {
-        case.place != "chat_template" && case.place != "definition" && case.place != "group" && !case.is_rows()
+        case.target != "chat_template" && case.target != "definition" && case.target != "group" && !case.is_rows()
     });
 }
 
 #[test]
 fn hostile_chat_templates_are_refused_within_limits() {
-    refused(|case| case.place == "chat_template");
+    refused(|case| case.target == "chat_template");
 }
 
 #[test]
 fn hostile_definitions_are_refused_within_limits() {
-    refused(|case| case.place == "definition" || case.place == "group");
+    refused(|case| case.target == "definition" || case.target == "group");
 }
 
 #[test]
@@ -208,18 +208,17 @@ fn every_reported_case_is_among_the_fixtures() {
 #[cfg(target_os = "linux")]
 #[test]
 fn stopping_a_run_ends_the_child_that_tries_its_inputs() {
-    let slow = Case { place: "doc_to_text".to_owned(), ..cases("refused.json").into_iter().find(is_slow).unwrap() };
+    let slow = Case { target: "doc_to_text".to_owned(), ..cases("refused.json").into_iter().find(is_slow).unwrap() };
     let world = World::new();
     let mut definition = definition();
-    definition.insert(slow.place.clone(), json!(slow.text()));
+    definition.insert(slow.target.clone(), json!(slow.text()));
     world.write("t.yaml", Value::Object(definition).to_string());
     world.write("rows.jsonl", "{\"q\":\"w1\",\"label\":0}\n");
     let mut run = world.command(&["score", "backbone", "--tasks", "t.yaml"]).spawn().unwrap();
     let child = wait_for(|| children(run.id()).into_iter().next());
     run.kill().unwrap();
     run.wait().unwrap();
-    let gone = || (!std::path::Path::new(&format!("/proc/{child}")).exists() || is_zombie(child)).then_some(());
-    wait_for(gone);
+    wait_for(|| (!std::path::Path::new(&format!("/proc/{child}")).exists() || is_zombie(child)).then_some(()));
 }
 
 #[cfg(target_os = "linux")]
@@ -245,11 +244,11 @@ fn children(process: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let texts = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     let all = texts.flat_map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>());
-    let is_sandbox = |id: &u32| {
+    all.filter(|id| {
         std::fs::read(format!("/proc/{id}/cmdline"))
             .is_ok_and(|line| String::from_utf8_lossy(&line).contains("__sandbox"))
-    };
-    all.filter(is_sandbox).collect()
+    })
+    .collect()
 }
 
 #[cfg(target_os = "linux")]

@@ -49,7 +49,7 @@ fn check<'a>(folder: &'a Value, kind: &str) -> &'a Value {
 fn differing(folder: &Value) -> Vec<&str> {
     let all = folder["checks"].as_array().unwrap().iter();
     all.filter(|check| !check["differs"].as_array().unwrap().is_empty())
-        .map(|of| of["kind"].as_str().unwrap())
+        .map(|entry| entry["kind"].as_str().unwrap())
         .collect()
 }
 
@@ -69,27 +69,28 @@ fn relist(world: &World, name: &str) {
     let list = path(world, ".ghostlab.sha256");
     let (hash, _) = sha256::of_file(&path(world, name)).unwrap();
     let text = std::fs::read_to_string(&list).unwrap();
-    let own = |line: &str| line.split_once("  ").is_some_and(|(_, of)| of == name);
-    let lines = text.lines().map(|line| if own(line) { format!("{hash}  {name}\n") } else { format!("{line}\n") });
+    let is_line_of = |line: &str| line.split_once("  ").is_some_and(|(_, file)| file == name);
+    let lines =
+        text.lines().map(|line| if is_line_of(line) { format!("{hash}  {name}\n") } else { format!("{line}\n") });
     std::fs::write(list, lines.collect::<String>()).unwrap();
 }
 
 #[test]
 fn an_untouched_folder_agrees_whole_and_in_part() {
     let world = world();
-    let (code, whole) = verify(&world, &["--share", "100%"]);
-    assert_eq!(code, 0, "{whole:#}");
+    let (code, report) = verify(&world, &["--share", "100%"]);
+    assert_eq!(code, 0, "{report:#}");
     for kind in
         ["files", "items", "tables", "inputs", "windows", "documents", "log_likelihoods", "selections", "operators"]
     {
-        let check = check(&whole, kind);
+        let check = check(&report, kind);
         assert!(check["agreed"].as_u64() > Some(0) && check["chance"] == 1.0, "{kind}: {check:#}");
         // The same engine on the same machine gives the same bits; a mean in another order does not.
         assert!(check["largest"].as_f64() < Some(1e-6), "{kind}: {check:#}");
     }
     // Seven cells with two texts of 5 and n windows, and 40 documents.
-    assert_eq!(check(&whole, "documents")["all"], 7 * 40);
-    assert_eq!(check(&whole, "selections")["all"], 6);
+    assert_eq!(check(&report, "documents")["all"], 7 * 40);
+    assert_eq!(check(&report, "selections")["all"], 6);
     let (code, part) = verify(&world, &["--share", "5%"]);
     assert_eq!(code, 0, "{part:#}");
     let drawn = &check(&part, "windows")["agreed"];
@@ -113,8 +114,8 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     let values: Vec<f64> = frame.column("log_likelihood").unwrap().f64().unwrap().iter().map(Option::unwrap).collect();
     let mut altered = values.clone();
     // The worse choice of the last document: no other value depends on it.
-    let place = if values[values.len() - 1] < values[values.len() - 2] { values.len() - 1 } else { values.len() - 2 };
-    altered[place] -= 0.25;
+    let index = if values[values.len() - 1] < values[values.len() - 2] { values.len() - 1 } else { values.len() - 2 };
+    altered[index] -= 0.25;
     frame.with_column(Series::new("log_likelihood".into(), altered).into_column()).unwrap();
     ParquetWriter::new(File::create(&file).unwrap()).finish(&mut frame).unwrap();
     relist(&world, "documents.parquet");
@@ -137,11 +138,11 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     assert!(codes.contains(&4) && codes.contains(&0), "another seed draws others: {codes:?}");
 
     alter(&world, "numbers.json", |numbers| {
-        let of = common::stored_number(numbers, |of| of["losses"].is_array());
+        let number = common::stored_number(numbers, |value| value["losses"].is_array());
         // Up here and down there: the perplexity stays.
-        for (place, by) in [(0, 0.01), (1, -0.01)] {
-            let loss = of["losses"][place].as_f64().unwrap();
-            of["losses"][place] = (loss + by).into();
+        for (index, by) in [(0, 0.01), (1, -0.01)] {
+            let loss = number["losses"][index].as_f64().unwrap();
+            number["losses"][index] = (loss + by).into();
         }
     });
     let (code, folder) = verify(&world, &["--share", "100%"]);
@@ -156,7 +157,8 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
     let run = std::fs::read_to_string(path(&world, "run.json")).unwrap();
     alter(&world, "run.json", |run| {
         let cells = run["cells"].as_array_mut().unwrap();
-        let cell = cells.iter_mut().find(|cell| cell["removed"].as_array().is_some_and(|of| of.len() == 1)).unwrap();
+        let cell =
+            cells.iter_mut().find(|cell| cell["removed"].as_array().is_some_and(|cell| cell.len() == 1)).unwrap();
         cell["removed"][0] = (cell["removed"][0].as_u64().unwrap() + 1).into();
     });
     let (code, folder) = verify(&world, &["--share", "100%"]);
@@ -166,25 +168,25 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
 
     // One digit of one cell, in each form of the table; a small share is enough.
     for name in ["results.csv", "results.md"] {
-        let whole = std::fs::read_to_string(path(&world, name)).unwrap();
-        let line = whole.lines().rfind(|line| line.contains("ghosted")).unwrap();
+        let text = std::fs::read_to_string(path(&world, name)).unwrap();
+        let line = text.lines().rfind(|line| line.contains("ghosted")).unwrap();
         let start = line.char_indices().rev().filter(|(_, c)| *c == '.').map(|(at, _)| at - 1);
         let at = start.into_iter().find(|at| line.as_bytes()[*at].is_ascii_digit()).unwrap();
         let digit = if line.as_bytes()[at] == b'7' { "8" } else { "7" };
         let other = format!("{}{digit}{}", &line[..at], &line[at + 1..]);
-        std::fs::write(path(&world, name), whole.replace(line, &other)).unwrap();
+        std::fs::write(path(&world, name), text.replace(line, &other)).unwrap();
         relist(&world, name);
         let (code, folder) = verify(&world, &["--share", "1%"]);
         assert_eq!((code, differing(&folder)), (4, vec!["tables"]), "{name}: {line}\n{other}\n{folder:#}");
-        std::fs::write(path(&world, name), whole).unwrap();
+        std::fs::write(path(&world, name), text).unwrap();
         std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
     }
 
     // An answer that is counted otherwise than its items say.
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
     alter(&world, "numbers.json", |numbers| {
-        let of = common::stored_number(numbers, |of| of["right"].is_string() && of["metric"] == "copa");
-        of["value"] = (of["value"].as_f64().unwrap() + 1.0).into();
+        let number = common::stored_number(numbers, |value| value["right"].is_string() && value["metric"] == "copa");
+        number["value"] = (number["value"].as_f64().unwrap() + 1.0).into();
     });
     let (code, folder) = verify(&world, &["--share", "1%"]);
     assert_eq!(code, 4);
@@ -207,10 +209,13 @@ fn inputs_are_found_by_hash_and_missing_ones_named() {
     let (code, folder) = verify(&world, &["--share", "5%"]);
     assert_eq!((code, differing(&folder).len()), (3, 0), "{folder:#}");
     let cannot = &check(&folder, "inputs")["cannot"];
-    let words = |of: &Value| {
-        of["at"].as_str().unwrap().contains("backbone tiny") && of["lacks"].as_str().unwrap().contains("SHA-256")
-    };
-    assert!(cannot.as_array().unwrap().iter().all(words), "{cannot:#}");
+    assert!(
+        cannot.as_array().unwrap().iter().all(|report| {
+            report["at"].as_str().unwrap().contains("backbone tiny")
+                && report["lacks"].as_str().unwrap().contains("SHA-256")
+        }),
+        "{cannot:#}"
+    );
     let (code, folder) = verify(&world, &["--share", "5%", "--inputs", "elsewhere"]);
     assert_eq!(code, 0, "{folder:#}");
     // One with other bytes is no such input.
@@ -235,8 +240,8 @@ fn packed_record_verifies_like_its_folder() {
     let packed = pack("one.zip");
     assert_eq!(packed["folders"], serde_json::json!(["grid"]), "{packed}");
     pack("two.zip");
-    let whole = std::fs::read(world.path("one.zip")).unwrap();
-    assert_eq!(whole, std::fs::read(world.path("two.zip")).unwrap(), "the same folder gives the same bytes");
+    let archive = std::fs::read(world.path("one.zip")).unwrap();
+    assert_eq!(archive, std::fs::read(world.path("two.zip")).unwrap(), "the same folder gives the same bytes");
     let verify = |file: &str| {
         let output = world.ghostlab(&["verify", file, "--share", "20%", "--json"]);
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -249,9 +254,9 @@ fn packed_record_verifies_like_its_folder() {
     assert!(check(&folders[1], "windows")["agreed"].as_u64() > Some(0), "{answer:#}");
 
     // A byte of an entry: the archive's own checksum tells, by the entry's name.
-    let place = whole.windows(9).rposition(|text| text == b"\"values\":").unwrap();
-    let mut broken = whole.clone();
-    broken[place + 1] = b'V';
+    let offset = archive.windows(9).rposition(|text| text == b"\"values\":").unwrap();
+    let mut broken = archive.clone();
+    broken[offset + 1] = b'V';
     std::fs::write(world.path("broken.zip"), broken).unwrap();
     let (code, answer) = verify("broken.zip");
     assert_eq!(code, 2, "{answer:#}");
@@ -271,8 +276,10 @@ fn packed_record_verifies_like_its_folder() {
 fn defined() -> World {
     let world = World::new();
     std::fs::create_dir(world.path("defs")).unwrap();
-    let row = |i: usize| format!("{{\"text\": \"w{i} w{} w{}\"}}\n", i * 7 % 299, i * 31 % 299);
-    world.write("rows.jsonl", (0..72).map(row).collect::<String>());
+    world.write(
+        "rows.jsonl",
+        (0..72).map(|i| format!("{{\"text\": \"w{i} w{} w{}\"}}\n", i * 7 % 299, i * 31 % 299)).collect::<String>(),
+    );
     let write = |name: &str, rest: &str| {
         let head = "dataset_path: json\ndataset_kwargs: {data_files: {test: ../rows.jsonl}}\ntest_split: test\n";
         world.write(&format!("defs/{name}.yaml"), format!("task: {name}\n{head}{rest}"));
@@ -312,14 +319,14 @@ fn generated_answers_and_perplexities_are_recomputed() {
     let world = defined();
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
     let lists = std::fs::read_to_string(path(&world, ".ghostlab.sha256")).unwrap();
-    let whole = || {
+    let run = || {
         let (code, folder) = verify(&world, &["--share", "100%"]);
         let found = differing(&folder).into_iter().map(str::to_owned).collect::<Vec<_>>();
         std::fs::write(path(&world, "numbers.json"), &numbers).unwrap();
         std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
         (code, found, folder)
     };
-    let (code, _, folder) = whole();
+    let (code, _, folder) = run();
     assert_eq!(code, 0, "{folder:#}");
     // Two cells: an answer and a last word of each row; its likelihood, and the text's by two metrics, each with its number.
     assert_eq!(check(&folder, "documents")["agreed"], 2 * 2 * 72);
@@ -334,35 +341,35 @@ fn generated_answers_and_perplexities_are_recomputed() {
 
     // The same answers in another order: no other value depends on it.
     alter(&world, "numbers.json", |numbers| {
-        let of = common::stored_number(numbers, |of| of["metric"].as_str().unwrap().contains("exact_match"));
-        let (count, digits) = of["right"].as_str().unwrap().split_once(':').unwrap();
+        let number = common::stored_number(numbers, |value| value["metric"].as_str().unwrap().contains("exact_match"));
+        let (count, digits) = number["right"].as_str().unwrap().split_once(':').unwrap();
         let other: String = digits.chars().rev().collect();
         assert_ne!(other, digits);
-        of["right"] = format!("{count}:{other}").into();
+        number["right"] = format!("{count}:{other}").into();
     });
-    let (code, found, folder) = whole();
+    let (code, found, folder) = run();
     assert_eq!((code, found), (4, vec!["documents".to_owned()]), "{folder:#}");
     let at = check(&folder, "documents")["differs"][0]["at"].as_str().unwrap();
     assert!(at.contains("answers") && at.contains("document"), "{at}");
 
     for metric in ["word_perplexity", "/perplexity"] {
-        let is_it = |of: &Value| of["metric"].as_str().unwrap().contains(metric);
+        let is_it = |number: &Value| number["metric"].as_str().unwrap().contains(metric);
         alter(&world, "numbers.json", |numbers| {
-            let of = common::stored_number(numbers, is_it);
-            for (place, by) in [(3, 0.5), (4, -0.5)] {
-                let loss = of["losses"][place].as_f64().unwrap();
-                of["losses"][place] = (loss + by).into();
+            let stored = common::stored_number(numbers, is_it);
+            for (index, by) in [(3, 0.5), (4, -0.5)] {
+                let loss = stored["losses"][index].as_f64().unwrap();
+                stored["losses"][index] = (loss + by).into();
             }
         });
-        let (code, found, folder) = whole();
+        let (code, found, folder) = run();
         assert_eq!((code, found), (4, vec!["log_likelihoods".to_owned()]), "{folder:#}");
         assert_eq!(check(&folder, "log_likelihoods")["differs"].as_array().unwrap().len(), 2, "{folder:#}");
         // One that is the better for it.
         alter(&world, "numbers.json", |numbers| {
-            let of = common::stored_number(numbers, is_it);
-            of["value"] = (of["value"].as_f64().unwrap() * 0.9).into();
+            let stored = common::stored_number(numbers, is_it);
+            stored["value"] = (stored["value"].as_f64().unwrap() * 0.9).into();
         });
-        let (code, found, folder) = whole();
+        let (code, found, folder) = run();
         assert!(code == 4 && found.contains(&"log_likelihoods".to_owned()), "{folder:#}");
         assert_eq!(found.contains(&"items".to_owned()), metric == "/perplexity", "{folder:#}");
     }

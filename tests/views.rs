@@ -18,14 +18,14 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
     let b = last(other);
     let mut found = BTreeSet::new();
     // A run with decoding also has times that the other lacks.
-    let shared = |of: &&StoredNumber| !of.record.metric.starts_with("decode");
-    let of_a = one.numbers.iter().filter(|of| of.cell == a).filter(shared);
-    let of_b = other.numbers.iter().filter(|of| of.cell == b).filter(shared);
+    let shared = |number: &&StoredNumber| !number.record.metric.starts_with("decode");
+    let of_a = one.numbers.iter().filter(|number| number.cell == a).filter(shared);
+    let of_b = other.numbers.iter().filter(|number| number.cell == b).filter(shared);
     for (one_number, other_number) in of_a.zip(of_b) {
         let (Some(one), Some(other)) = (one.leaves(one_number), other.leaves(other_number)) else {
             panic!("a number without an identity: {one_number:?}");
         };
-        found.extend(differs(&one, &other).into_iter().map(|of| of.aspect));
+        found.extend(differs(&one, &other).into_iter().map(|differ| differ.aspect));
     }
     // Which of the parts of a mean it is says nothing here: `measure.0.task.bos` is `measure.task.bos`.
     let plain = |aspect: Aspect| {
@@ -42,14 +42,15 @@ fn is_told_apart(pair: &Pair) {
     let one = one.numbers;
     let other = other.numbers;
     let found = unlike(&one, &other);
-    let stray: Vec<&Aspect> = found.iter().filter(|of| !pair.aspects.iter().any(|known| of.is_of(known))).collect();
+    let stray: Vec<&Aspect> =
+        found.iter().filter(|aspect| !pair.aspects.iter().any(|known| aspect.is_of(known))).collect();
     assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
     for aspect in pair.aspects {
-        assert!(found.iter().any(|of| of.is_of(aspect)), "{}: {aspect} is not in {found:?}", pair.what);
+        assert!(found.iter().any(|path| path.is_of(aspect)), "{}: {aspect} is not in {found:?}", pair.what);
     }
     let Differences { settings, data, protocols, engines, aside, .. } = Differences::of(&one, &other, &[]).unwrap();
-    let told = [settings, data, protocols, engines, aside].concat();
-    assert!(!told.is_empty(), "{}: `compare` says nothing of it", pair.what);
+    let reported = [settings, data, protocols, engines, aside].concat();
+    assert!(!reported.is_empty(), "{}: `compare` says nothing of it", pair.what);
 }
 
 /// The cell of every pair, as its grid calls it.
@@ -75,19 +76,20 @@ fn different_cells_of_a_grid_have_different_names() {
         let grid = Grid::load(&setting.world.path("grid.yaml"), None, &[]).unwrap();
         Cell { name: String::new(), ..grid.cells.last().unwrap().clone() }
     };
-    let mut told = 0;
+    let mut count = 0;
     for pair in pairs::unlike() {
         let mut cells = [last(&pair.one()), last(&pair.other())];
-        let expected = pair.aspects.iter().any(|of| OF_CELLS.iter().any(|known| Aspect::new(*of).is_of(known)));
+        let expected = pair.aspects.iter().any(|aspect| OF_CELLS.iter().any(|known| Aspect::new(*aspect).is_of(known)));
         assert_eq!(cells[0] != cells[1], expected, "{}: {cells:?}", pair.what);
         give_names(&mut cells);
         assert_eq!(cells[0].name != cells[1].name, expected, "{}: {} {}", pair.what, cells[0], cells[1]);
-        told += usize::from(expected);
+        count += usize::from(expected);
     }
-    assert!(told >= 10, "{told}");
+    assert!(count >= 10, "{count}");
     for pair in pairs::alike() {
         let name = |setting: &Setting| {
-            let arguments = setting.arguments.iter().filter(|of| *of != "--set").cloned().collect::<Vec<_>>();
+            let arguments =
+                setting.arguments.iter().filter(|argument| *argument != "--set").cloned().collect::<Vec<_>>();
             let grid = Grid::load(&setting.world.path("grid.yaml"), None, &arguments).unwrap();
             grid.cells.last().unwrap().name.clone()
         };
@@ -108,7 +110,8 @@ fn is_taken_for_one(pair: &Pair) {
     assert!(compared.engines.is_empty() && compared.only_first.is_empty(), "{}: {:?}", pair.what, compared.only_first);
     // A time, and the most memory meanwhile, is another one in every run.
     let measured = ["prefill", "speedup", "peak_memory"];
-    let values = compared.values.iter().filter(|of| !measured.iter().any(|word| of.first.metric.starts_with(word)));
+    let values =
+        compared.values.iter().filter(|value| !measured.iter().any(|word| value.first.metric.starts_with(word)));
     assert_eq!(values.count(), 0, "{}: {:?}", pair.what, compared.values);
 }
 

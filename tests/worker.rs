@@ -30,11 +30,13 @@ fn events(output: &Output) -> Vec<Value> {
 /// Counts the tokens that a process computed, without those that operators are solved from, which are read again if one is
 /// missing.
 fn computed(events: &[Value]) -> u64 {
-    let of = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
-    let solves = |job: &&Value| job["label"].as_str().is_some_and(|label| label.contains(": solve "));
-    let solving: Vec<&Value> = of("started").filter(solves).map(|job| &job["job"]).collect();
-    let own = of("advanced").filter(|event| event["elsewhere"] == false && !solving.contains(&&event["job"]));
-    own.map(|event| event["tokens"].as_u64().unwrap()).sum()
+    let of_kind = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
+    let solving: Vec<&Value> = of_kind("started")
+        .filter(|job| job["label"].as_str().is_some_and(|label| label.contains(": solve ")))
+        .map(|job| &job["job"])
+        .collect();
+    let advanced = of_kind("advanced").filter(|event| event["elsewhere"] == false && !solving.contains(&&event["job"]));
+    advanced.map(|event| event["tokens"].as_u64().unwrap()).sum()
 }
 
 fn status(world: &World) -> String {
@@ -52,8 +54,12 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 fn journals(world: &World) -> usize {
-    let folders = || fs::read_dir(world.path("data/store/journals")).into_iter().flatten().flatten();
-    folders().flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten()).count()
+    fs::read_dir(world.path("data/store/journals"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten())
+        .count()
 }
 
 fn left_in(world: &World, folder: &str) -> usize {
@@ -68,7 +74,7 @@ fn signal(child: &Child, name: &str) {
 fn three_workers_make_the_tables_of_one_process() {
     let alone = World::large();
     let world = World::large();
-    let whole = computed(&events(&alone.run(&["--events"])));
+    let total = computed(&events(&alone.run(&["--events"])));
     let workers = [(); 3].map(|()| started(&world, &["worker", "grid.yaml", "--events"]));
     let outputs = workers.map(|worker| worker.wait_with_output().unwrap());
     for output in &outputs {
@@ -77,7 +83,7 @@ fn three_workers_make_the_tables_of_one_process() {
     }
     assert!(!world.path("results").exists(), "a worker writes no results");
     let work: Vec<u64> = outputs.iter().map(|output| computed(&events(output))).collect();
-    assert!(work.iter().sum::<u64>() as f64 <= 1.1 * whole as f64, "{work:?} of {whole}");
+    assert!(work.iter().sum::<u64>() as f64 <= 1.1 * total as f64, "{work:?} of {total}");
     let shown = status(&world);
     assert!(shown.contains("shared by workers") && shown.contains("31 of 31 cells complete"), "{shown}");
     assert!(shown.contains("0 workers alive (3 ended)"), "{shown}");
@@ -92,7 +98,7 @@ fn three_workers_make_the_tables_of_one_process() {
 
 #[test]
 fn stopped_worker_returns_its_jobs_and_another_continues() {
-    let whole = computed(&events(&World::large().run(&["--events"])));
+    let total = computed(&events(&World::large().run(&["--events"])));
     for name in ["-USR1", "-TERM", "-INT"] {
         let world = World::large();
         let mut worker = started(&world, &["worker", "grid.yaml", "--events"]);
@@ -110,13 +116,13 @@ fn stopped_worker_returns_its_jobs_and_another_continues() {
         let second = world.ghostlab(&["worker", "grid.yaml", "--events"]);
         assert_eq!(second.status.code(), Some(0), "{}", log(&second));
         // An interrupted shard of a calibration pass restarts; all scores are kept.
-        assert!(computed(&events(&first)) + computed(&events(&second)) <= whole + 8 * 64, "{name}: work was lost");
+        assert!(computed(&events(&first)) + computed(&events(&second)) <= total + 8 * 64, "{name}: work was lost");
     }
 }
 
 #[test]
 fn worker_near_its_time_limit_stores_one_batch_first() {
-    let whole = computed(&events(&World::large().run(&["--events"])));
+    let total = computed(&events(&World::large().run(&["--events"])));
     let world = World::large();
     let mut ends = 0;
     let mut done = 0;
@@ -143,7 +149,7 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
     }
     assert!(ends > 0, "it was never asked to end before all was done");
     // An interrupted shard of a calibration pass restarts, each time.
-    assert!(done <= whole + ends * 8 * 64, "{done} of {whole}: work was lost");
+    assert!(done <= total + ends * 8 * 64, "{done} of {total}: work was lost");
 }
 
 #[test]
@@ -242,8 +248,8 @@ fn failing_cell_is_retried_up_to_the_limit_with_its_reason() {
     let alone = with_a_bad_cell();
     assert_eq!(alone.run(&[]).status.code(), Some(4));
     let reason = |table: &str| table.lines().find(|line| line.contains("replaceme-ls")).unwrap().to_owned();
-    let own = fs::read_to_string(alone.path("results/grid/results.csv")).unwrap();
-    assert_eq!(reason(&table), reason(&own), "the reason is that of a run");
+    let table_alone = fs::read_to_string(alone.path("results/grid/results.csv")).unwrap();
+    assert_eq!(reason(&table), reason(&table_alone), "the reason is that of a run");
 }
 
 #[test]
@@ -272,11 +278,10 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     let mut one = world.command(&["worker", "grid.yaml"]);
     // It stops in the calibration while holding its claim.
     let mut one = one.env("GHOSTLAB_FAULT", "stop@commit:1").stderr(Stdio::null()).spawn().unwrap();
-    let claimed = || {
+    until("no claim", || {
         let mut names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();
         names.any(|entry| entry.file_name().to_string_lossy().starts_with("calibrate-"))
-    };
-    until("no claim", claimed);
+    });
     let output = world.ghostlab(&["worker", "grid.yaml", "--idle-exit", "1"]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     assert!(log(&output).contains("this worker exited"), "{}", log(&output));
@@ -317,8 +322,7 @@ fn workers_begin_at_backbones_of_their_own() {
         claims.map(|name| name.into_string().unwrap()).filter(|n| n.starts_with("at-")).collect();
     seats.sort();
     assert!(seats.len() == 3 && seats.iter().all(|seat| seat.ends_with("-0")), "{seats:?}");
-    let first = |worker: &Child| signal(worker, "-CONT");
-    workers.iter().for_each(first);
+    workers.iter().for_each(|worker| signal(worker, "-CONT"));
     let mut begun = Vec::new();
     for worker in workers {
         let output = worker.wait_with_output().unwrap();

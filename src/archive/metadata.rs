@@ -75,7 +75,7 @@ fn run(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
     let inputs = record["inputs"].as_object().into_iter().flatten();
     let inputs: Vec<Value> = inputs.filter_map(|(path, hash)| input(record, path, hash.as_str()?, others)).collect();
     let machine = &record["machine"];
-    let text = |of: &Value| of.as_str().unwrap_or("unknown").to_owned();
+    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
     let entity = json!({
         "@id": id, "@type": "CreateAction", "name": command,
         "description": format!("{command}, on {} ({} {})", text(&machine["cpu"]), text(&machine["os"]), text(&machine["arch"])),
@@ -123,10 +123,10 @@ fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Optio
         "@id": id, "@type": "CreativeWork", "name": path, "identifier": format!("sha256:{hash}"), "sha256": hash,
     });
     let entries = ["backbones", "corpora", "tasks"].into_iter().filter_map(|kind| record["grid"][kind].as_object());
-    let of = entries.flat_map(|all| all.values()).find(|entry| {
-        entry["path"].as_str().is_some_and(|place| Path::new(path).starts_with(place)) && entry["hub"].is_object()
+    let entry_of = entries.flat_map(|all| all.values()).find(|entry| {
+        entry["path"].as_str().is_some_and(|folder| Path::new(path).starts_with(folder)) && entry["hub"].is_object()
     });
-    let hub = of.map(|entry| &entry["hub"]);
+    let hub = entry_of.map(|entry| &entry["hub"]);
     if let Some(repository) = hub.and_then(|hub| hub["repository"].as_str()) {
         let (name, revision) = repository.split_once('@').unwrap_or((repository, "main"));
         let revision = hub.and_then(|hub| hub["commit"].as_str()).unwrap_or(revision);
@@ -154,9 +154,11 @@ fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
 
 /// Encodes a name for a URL.
 fn address(name: &str) -> String {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/+=,@:!$&'()*;".contains(byte);
-    let part = |byte: u8| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    name.bytes().map(part).collect()
+    name.bytes().map(|byte| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+fn plain(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~/+=,@:!$&'()*;".contains(byte)
 }
 
 fn refer(id: &str) -> Value {
@@ -216,34 +218,34 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
             *left_out += 1;
             continue;
         }
-        let altered = |found: String| {
-            Error::bad_input("a file is not as the run wrote it")
-                .at(path.display().to_string())
-                .expected(format!("SHA-256 {hash}"))
-                .found(found)
-                .hint("only a whole folder is packed: `ghostlab verify` tells what else differs")
-        };
         if !is_inside(&name) {
-            return Err(altered("a name that leads out of the folder".to_owned()));
+            return Err(altered(&hash, &path, "a name that leads out of the folder".to_owned()));
         }
         if !path.is_file() {
-            return Err(altered("no such file".to_owned()));
+            return Err(altered(&hash, &path, "no such file".to_owned()));
         }
         let bytes = regular::read(&path)?;
         let found = sha256::of_bytes(&bytes);
         if found != hash {
-            return Err(altered(format!("SHA-256 {found}")));
+            return Err(altered(&hash, &path, format!("SHA-256 {found}")));
         }
         files.push(PackedFile { name, bytes, hash });
     }
     let bytes = regular::read(&folder.join(Manifest::FILE))?;
     files.push(PackedFile { name: Manifest::FILE.to_owned(), hash: sha256::of_bytes(&bytes), bytes });
     files.sort_by(|one, other| one.name.cmp(&other.name));
-    let own = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    let last = own(&absolute).unwrap_or_default();
+    let last = absolute.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     // A grid without a profile is in a folder with its name.
     let name = if last == numbers.name { last } else { format!("{}/{last}", numbers.name) };
     let title = format!("{} {}", numbers.name, numbers.profile).trim_end().to_owned();
     Ok(PackedFolder { name, title, files, run })
+}
+
+fn altered(hash: &str, path: &Path, found: String) -> Error {
+    Error::bad_input("a file is not as the run wrote it")
+        .at(path.display().to_string())
+        .expected(format!("SHA-256 {hash}"))
+        .found(found)
+        .hint("only a whole folder is packed: `ghostlab verify` tells what else differs")
 }

@@ -93,8 +93,9 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
             .found(format!("{} folders of {} names", packed.len(), names.len()))
             .hint("pack them into a file each"));
     }
-    let all =
-        packed.iter().flat_map(|of| of.files.iter().map(move |file| (format!("{}/{}", of.name, file.name), file)));
+    let all = packed
+        .iter()
+        .flat_map(|folder| folder.files.iter().map(move |file| (format!("{}/{}", folder.name, file.name), file)));
     let all: Vec<(String, &PackedFile)> = all.collect();
     // Bytes per line besides the name: 64 digits, two spaces and a newline.
     let manifest_bytes = all.iter().map(|(name, _)| name.len() + 67).sum::<usize>() + METADATA.len() + 67;

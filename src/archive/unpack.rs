@@ -55,12 +55,11 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
             false => altered.push(Altered { name: name.clone(), listed: hash.clone(), found }),
         }
     }
-    let added = |name: &str| Altered {
+    altered.extend(unlisted.into_iter().map(|name| Altered {
         name: name.to_owned(),
         listed: "nothing".to_owned(),
         found: "an entry that the list does not have".to_owned(),
-    };
-    altered.extend(unlisted.into_iter().map(added));
+    }));
     Ok(Unpacked { sound, altered })
 }
 
@@ -69,8 +68,8 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
     let mut archive = ZipArchive::new(from).map_err(|error| of_zip(&error))?;
     let mut names = BTreeSet::new();
     let mut room = bytes;
-    for place in 0..archive.len() {
-        let mut entry = archive.by_index(place).map_err(|error| of_zip(&error))?;
+    for index in 0..archive.len() {
+        let mut entry = archive.by_index(index).map_err(|error| of_zip(&error))?;
         let name = entry.name().map_err(|error| of_zip(&error))?.into_owned();
         let refused = |expected: &str, found: &str| {
             Err(Error::bad_input("an archive is refused").at(name.clone()).expected(expected).found(found))
@@ -156,17 +155,17 @@ mod tests {
             assert!(error.exit_code() == 2 && error.to_string().contains("refused"), "{name}: {error}");
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{name}");
         }
-        let whole = archive(&[("a.txt", "some text that is long enough to be found")]);
-        let place = whole.windows(4).position(|four| four == b"some").unwrap();
-        let mut altered = whole.clone();
-        altered[place] = b'S';
+        let zip = archive(&[("a.txt", "some text that is long enough to be found")]);
+        let offset = zip.windows(4).position(|four| four == b"some").unwrap();
+        let mut altered = zip.clone();
+        altered[offset] = b'S';
         let error = unpacked(&altered).0.unwrap_err();
         assert!(error.to_string().contains("damaged") && error.to_string().contains("a.txt"), "{error}");
-        for end in [0, 3, whole.len() / 2, whole.len() - 1] {
-            let error = unpacked(&whole[..end]).0.unwrap_err();
+        for end in [0, 3, zip.len() / 2, zip.len() - 1] {
+            let error = unpacked(&zip[..end]).0.unwrap_err();
             assert_eq!(error.exit_code(), 2, "{end}: {error}");
         }
-        let error = unpacked(&whole).0.unwrap_err();
+        let error = unpacked(&zip).0.unwrap_err();
         assert!(error.to_string().contains(MANIFEST), "{error}");
     }
 
@@ -177,7 +176,7 @@ mod tests {
         let (found, _folder) =
             unpacked(&archive(&[(MANIFEST, &list), ("a.txt", "one"), ("b.txt", "two"), ("d.txt", "one")]));
         let found = found.unwrap();
-        let altered: Vec<&str> = found.altered.iter().map(|of| of.name.as_str()).collect();
+        let altered: Vec<&str> = found.altered.iter().map(|file| file.name.as_str()).collect();
         assert_eq!((found.sound, altered), (1, vec!["b.txt", "c.txt", "d.txt"]));
     }
 }

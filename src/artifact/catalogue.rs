@@ -55,18 +55,20 @@ impl Artifact {
         let known: Vec<Metric> =
             metrics.iter().map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
         // `short_answers(shots=5)/exact_match,none` is of the task `short_answers`.
-        let defined = |of: &Metric, task: &str| {
-            let asked = of.id.split_once('/').filter(|_| of.is_defined()).map_or("", |(asked, _)| asked);
+        let defined = |metric: &Metric, task: &str| {
+            let asked = metric.id.split_once('/').filter(|_| metric.is_defined()).map_or("", |(asked, _)| asked);
             asked.split('(').next() == Some(task)
         };
         load(&AxisChoice {
-            text: &|corpus| known.iter().any(|of| of.text() == Some(stem(corpus)) || matches!(of.of, Of::Texts(_))),
-            task: &|task| {
-                let asks =
-                    |of: &Metric| of.task_name() == Some(task) || defined(of, task) || matches!(of.of, Of::Tasks(_));
-                known.iter().any(asks)
+            text: &|corpus| {
+                known.iter().any(|metric| metric.text() == Some(stem(corpus)) || matches!(metric.of, Of::Texts(_)))
             },
-            latency: known.iter().any(|of| of.is_latency()),
+            task: &|task| {
+                known.iter().any(|metric| {
+                    metric.task_name() == Some(task) || defined(metric, task) || matches!(metric.of, Of::Tasks(_))
+                })
+            },
+            latency: known.iter().any(|metric| metric.is_latency()),
         })
     }
 
@@ -79,15 +81,16 @@ impl Artifact {
             return Ok(Vec::new());
         }
         let needs = |shown: &AxisChoice<'_>| Grid::needs(&self.file, profile, overrides, shown);
-        let own = self.shown(needs)?;
+        let subset = self.shown(needs)?;
         let paper = paper::all()?;
-        let of_paper = |name: &str| paper.iter().any(|entry| entry.record.condition.backbone == name);
-        let mut backbones = own.needs.iter().filter(|need| need.kind == EntryKind::Backbone);
-        let gate = match !own.scored && backbones.any(|need| of_paper(&need.name)) {
+        let mut backbones = subset.needs.iter().filter(|need| need.kind == EntryKind::Backbone);
+        let gate = match !subset.scored
+            && backbones.any(|need| paper.iter().any(|entry| entry.record.condition.backbone == need.name))
+        {
             true => Some(needs(&AxisChoice { text: &|_| true, task: &|_| false, latency: false })?),
             false => None,
         };
-        Ok(std::iter::once(own).chain(gate).collect())
+        Ok(std::iter::once(subset).chain(gate).collect())
     }
 
     /// Builds the gate: the grid of dense backbones whose paper numbers are checked before pruning. `None` without a paper
@@ -97,8 +100,8 @@ impl Artifact {
     /// As [`grid`](Self::grid).
     pub fn gate(&self, grid: &Grid, profile: Option<&str>, overrides: &[String]) -> Result<Option<Grid>> {
         let paper = paper::all()?;
-        let of_paper = |backbone: &String| paper.iter().any(|entry| entry.record.condition.backbone == *backbone);
-        if !grid.backbones.keys().any(of_paper) {
+        if !grid.backbones.keys().any(|backbone| paper.iter().any(|entry| entry.record.condition.backbone == *backbone))
+        {
             return Ok(None);
         }
         let mut dense = match scores(grid) {
@@ -160,17 +163,19 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
     if names.iter().any(|name| name == "all") {
         return Ok(all.iter().collect());
     }
-    let find = |name: &String| {
-        let same = |known: &str| known.eq_ignore_ascii_case(name);
-        let known =
-            |artifact: &&Artifact| same(&artifact.name) || artifact.description.also.as_deref().is_some_and(same);
-        all.iter().find(known).ok_or_else(|| {
-            let known = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]);
-            let error = Error::bad_input(format!("unknown artifact `{name}`"));
-            error.hint("`ghostlab reproduce` without arguments lists them").none_of(name, known)
+    names
+        .iter()
+        .map(|name| {
+            let same = |known: &str| known.eq_ignore_ascii_case(name);
+            all.iter()
+                .find(|artifact| same(&artifact.name) || artifact.description.also.as_deref().is_some_and(same))
+                .ok_or_else(|| {
+                    let known = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]);
+                    let error = Error::bad_input(format!("unknown artifact `{name}`"));
+                    error.hint("`ghostlab reproduce` without arguments lists them").none_of(name, known)
+                })
         })
-    };
-    names.iter().map(find).collect()
+        .collect()
 }
 
 /// Returns an artifact's name as the paper prints it: `Table 2`, `Figure 1`, `Table A8`.
@@ -204,8 +209,8 @@ impl PaperPlace {
 
     /// Returns the place of an artifact, by its name.
     pub fn of(name: &str) -> Self {
-        if let Some(place) = Self::MAIN.iter().position(|known| *known == name) {
-            return Self::Main(place);
+        if let Some(index) = Self::MAIN.iter().position(|known| *known == name) {
+            return Self::Main(index);
         }
         name.strip_prefix("tableA").and_then(|number| number.parse().ok()).map_or(Self::Beyond, Self::Appendix)
     }

@@ -12,7 +12,7 @@ use crate::criterion::Criterion;
 use crate::distill::Finetune;
 use crate::error::Error;
 use crate::exec::{CellResult, GridOutcome};
-use crate::grid::{Calibration, Cell, Grid, Method, Tolerance};
+use crate::grid::{Calibration, Grid, Method, Tolerance};
 use crate::metric::{Nearness, Of};
 use crate::recovery::Recovery;
 use crate::results::record::{Condition, DENSE, Record};
@@ -55,17 +55,22 @@ fn alike(one: &Condition, other: &Condition) -> bool {
         return one.criterion == other.criterion && one.backbone == other.backbone;
     }
     let ((a, a_size), (b, b_size)) = (one.calibrated(), other.calibrated());
-    let bare = |condition: &Condition| Condition { calibration: String::new(), ..condition.clone() };
-    a == b && a_size.is_some() != b_size.is_some() && bare(one) == bare(other)
+    a == b && a_size.is_some() != b_size.is_some() && is_bare(one) == is_bare(other)
+}
+
+fn is_bare(condition: &Condition) -> Condition {
+    Condition { calibration: String::new(), ..condition.clone() }
 }
 
 /// Formats how a table compares with the paper, for a terminal. Empty if the paper has no values for these backbones.
 pub(super) fn beside_paper(table: &Table) -> String {
-    let compared: Vec<_> = table.shown().filter_map(|(_, shown)| Some((shown, shown.beside.as_ref()?))).collect();
+    let compared: Vec<_> = table.shown().filter_map(|(_, shown)| Some((shown, shown.comparison.as_ref()?))).collect();
     if compared.is_empty() {
         return String::new();
     }
-    let count = |of: &dyn Fn(&PaperVerdict) -> bool| compared.iter().filter(|(_, beside)| of(&beside.verdict)).count();
+    let count = |matches: &dyn Fn(&PaperVerdict) -> bool| {
+        compared.iter().filter(|(_, comparison)| matches(&comparison.verdict)).count()
+    };
     let same = count(&|verdict| *verdict == PaperVerdict::Same);
     let other = count(&|verdict| matches!(verdict, PaperVerdict::OtherProtocol(_)));
     let mut text = match compared.len() - other {
@@ -75,22 +80,22 @@ pub(super) fn beside_paper(table: &Table) -> String {
     if other > 0 {
         text.push_str(&format!("compared with the paper: {other} values of another protocol, which are not judged\n"));
     }
-    for (shown, beside) in compared.iter().filter(|(_, beside)| beside.verdict != PaperVerdict::Same) {
-        let record = &shown.of.record;
-        let of = &record.condition;
-        let difference = beside.difference.map(|off| format!(", {off:+.2}")).unwrap_or_default();
+    for (shown, comparison) in compared.iter().filter(|(_, comparison)| comparison.verdict != PaperVerdict::Same) {
+        let record = &shown.measurement.record;
+        let condition = &record.condition;
+        let difference = comparison.difference.map(|off| format!(", {off:+.2}")).unwrap_or_default();
         text.push_str(&format!(
             "  {} {}/{} {} {} {}: {}, the paper has {:.2} (± {:.2}){difference}: {}\n",
-            of.backbone,
-            of.depth,
-            of.layers,
-            of.criterion,
-            of.recovery,
+            condition.backbone,
+            condition.depth,
+            condition.layers,
+            condition.criterion,
+            condition.recovery,
             record.metric,
             shown.text,
-            beside.paper,
-            beside.tolerance,
-            beside.verdict
+            comparison.paper,
+            comparison.tolerance,
+            comparison.verdict
         ));
     }
     text
@@ -126,12 +131,12 @@ impl Gate {
             if paper.iter().all(|theirs| theirs.condition.backbone != backbone) {
                 continue;
             }
-            let own = numbers.iter().filter(|number| {
+            let candidates = numbers.iter().filter(|number| {
                 number.record.condition.backbone == backbone && number.record.condition.criterion == DENSE
             });
             let mut judged = false;
             let mut reasons = Vec::new();
-            for number in own {
+            for number in candidates {
                 let besides = dense(number, paper, tolerance);
                 if besides.is_empty() {
                     continue;
@@ -141,12 +146,12 @@ impl Gate {
                     continue;
                 }
                 judged = true;
-                if besides.iter().all(|beside| beside.verdict != PaperVerdict::Same) {
+                if besides.iter().all(|comparison| comparison.verdict != PaperVerdict::Same) {
                     gate.misses.push(GateFailure {
                         backbone: backbone.clone(),
                         metric: number.record.metric.clone(),
                         ours: number.record.value,
-                        paper: besides.iter().map(|beside| (beside.paper, beside.tolerance)).collect(),
+                        paper: besides.iter().map(|comparison| (comparison.paper, comparison.tolerance)).collect(),
                     });
                 }
             }
@@ -165,12 +170,15 @@ impl Gate {
 /// Compares a dense number with each value that the paper prints for it.
 fn dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<PaperComparison> {
     let ours = &number.record;
-    let same = |theirs: &&Record| {
-        theirs.condition.criterion == DENSE
-            && theirs.metric == ours.metric
-            && theirs.condition.backbone == ours.condition.backbone
-    };
-    let values: Vec<f64> = paper.iter().filter(same).filter_map(|theirs| theirs.value).collect();
+    let values: Vec<f64> = paper
+        .iter()
+        .filter(|theirs| {
+            theirs.condition.criterion == DENSE
+                && theirs.metric == ours.metric
+                && theirs.condition.backbone == ours.condition.backbone
+        })
+        .filter_map(|theirs| theirs.value)
+        .collect();
     distinct(&values).into_iter().map(|value| beside(number, value, tolerance)).collect()
 }
 
@@ -207,15 +215,21 @@ pub(super) fn with_stopped(outcome: GridOutcome, grid: &Grid, misses: &[GateFail
         return outcome;
     }
     let mut ran = outcome.cells.into_iter().peekable();
-    let result = |cell: &Cell| match ran.next_if(|result| result.cell == *cell) {
-        Some(result) => result,
-        None => {
-            let reason = misses.iter().find(|miss| miss.backbone == cell.backbone).map(ToString::to_string);
-            let reason = format!("stopped by the gate: {}", reason.unwrap_or_default());
-            CellResult::unmeasured(cell.clone(), grid.backbones[&cell.backbone].layers, Some(reason))
-        }
-    };
-    GridOutcome { cells: grid.cells.iter().map(result).collect(), ..outcome }
+    GridOutcome {
+        cells: grid
+            .cells
+            .iter()
+            .map(|cell| match ran.next_if(|result| result.cell == *cell) {
+                Some(result) => result,
+                None => {
+                    let reason = misses.iter().find(|miss| miss.backbone == cell.backbone).map(ToString::to_string);
+                    let reason = format!("stopped by the gate: {}", reason.unwrap_or_default());
+                    CellResult::unmeasured(cell.clone(), grid.backbones[&cell.backbone].layers, Some(reason))
+                }
+            })
+            .collect(),
+        ..outcome
+    }
 }
 
 /// The paper's: section 4 and appendix C; windows and draws are those of its reference code.
@@ -236,43 +250,48 @@ const TRAINING_SEQUENCES: usize = 5000;
 const RULES: [(&str, Rule); 3] = [("wikitext2", Rule::Wikitext2), ("c4", Rule::C4Stream), ("ptb", Rule::Ptb)];
 
 /// Lists how a number's protocol differs from the paper's.
-pub(super) fn differences(of: &Measurement) -> Vec<String> {
-    let mut found: Vec<String> = of.setup.unidentified.iter().cloned().collect();
-    let mean = match of.metric.of {
+pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
+    let mut found: Vec<String> = measurement.setup.unidentified.iter().cloned().collect();
+    let mean = match measurement.metric.of {
         Of::Tasks(_) => Some((metric::tasks().into_iter().map(str::to_owned).collect::<BTreeSet<String>>(), "tasks")),
         Of::Texts(_) => Some((metric::texts().into_iter().collect(), "texts")),
         _ => None,
     };
     found.extend(mean.and_then(|(parts, words)| {
-        let own: BTreeSet<String> = of.setup.scored.iter().map(|protocol| protocol.measures().id).collect();
-        (own != parts).then(|| format!("a mean of {} {words}, not of the paper's {}", own.len(), parts.len()))
+        let measured: BTreeSet<String> =
+            measurement.setup.scored.iter().map(|protocol| protocol.measures().id).collect();
+        (measured != parts).then(|| format!("a mean of {} {words}, not of the paper's {}", measured.len(), parts.len()))
     }));
-    of.setup.scored.iter().for_each(|protocol| other_protocol(protocol, &mut found));
-    let engine = of.setup.engine.filter(|engine| !DTYPES.contains(&engine.dtype));
+    measurement.setup.scored.iter().for_each(|protocol| other_protocol(protocol, &mut found));
+    let engine = measurement.setup.engine.filter(|engine| !DTYPES.contains(&engine.dtype));
     found.extend(engine.map(|engine| format!("computed in {}, not in float16 or f32", engine.dtype)));
-    other_options(of, &mut found);
-    if let Sample::Seeds(seeds) = &of.sample {
+    other_options(measurement, &mut found);
+    if let Sample::Seeds(seeds) = &measurement.sample {
         found.push(format!("the mean over {} calibration seeds, not one draw", seeds.len()));
     }
-    if let Some(calibrated) = &of.setup.calibration {
-        other_calibration(calibrated, of.setup.told.contains(factors::OPERATOR_SEQUENCES), &mut found);
+    if let Some(calibrated) = &measurement.setup.calibration {
+        other_calibration(
+            calibrated,
+            measurement.setup.named_settings.contains(factors::OPERATOR_SEQUENCES),
+            &mut found,
+        );
     }
     distinct(&found)
 }
 
 /// Lists method options that differ from the defaults, which are the paper's. Options in the condition are also in the
 /// paper's.
-fn other_options(of: &Measurement, found: &mut Vec<String>) {
-    let variant = &of.setup.variant;
+fn other_options(measurement: &Measurement, found: &mut Vec<String>) {
+    let variant = &measurement.setup.variant;
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
     for (axis, defaults) in ["criterion", "recovery"].into_iter().zip(defaults) {
         let Some(name) = variant.get(axis).and_then(Value::as_str) else { continue };
         let usual = factors::below(axis, &defaults(name));
         let trained = format!("{axis}.{}.", recovery::FINETUNE);
-        let own = variant.iter().filter(|(option, _)| option.starts_with(&format!("{axis}.")));
-        let open =
-            |option: &str| OPEN.contains(&option) || of.setup.told.contains(option) || option.starts_with(&trained);
-        for (option, value) in own.filter(|(option, value)| !open(option) && usual.get(*option) != Some(value)) {
+        let options = variant.iter().filter(|(option, _)| option.starts_with(&format!("{axis}.")));
+        for (option, value) in options
+            .filter(|(option, value)| !is_open(measurement, &trained, option) && usual.get(*option) != Some(value))
+        {
             let not =
                 usual.get(option).map(|usual| format!(", not {}", factors::words(option, usual))).unwrap_or_default();
             found.push(format!("{name} with {}{not}", factors::words(option, value)));
@@ -280,16 +299,20 @@ fn other_options(of: &Measurement, found: &mut Vec<String>) {
     }
 }
 
+fn is_open(measurement: &Measurement, trained: &str, option: &str) -> bool {
+    OPEN.contains(&option) || measurement.setup.named_settings.contains(option) || option.starts_with(trained)
+}
+
 /// Lists how a calibration differs from the paper's. `named` says that the condition names the size, so that the paper's
 /// value has the same.
-fn other_calibration(of: &Calibrated, named: bool, found: &mut Vec<String>) {
-    let Calibration { corpus, sequences, length, seed, operator_sequences } = &of.calibration;
-    match of.generated {
+fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<String>) {
+    let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
+    match calibrated.generated {
         // Whichever way it is divided into sequences.
         true => found.push(format!("calibrated on generated text ({corpus})")),
-        false => rule(corpus, &of.rule, found),
+        false => rule(corpus, &calibrated.rule, found),
     }
-    let operator = of.repaired && !named && *operator_sequences != OPERATOR_SEQUENCES;
+    let operator = calibrated.repaired && !named && *operator_sequences != OPERATOR_SEQUENCES;
     let unlike = [
         (*sequences != SEQUENCES, format!("{sequences} calibration sequences, not {SEQUENCES}")),
         (*length != LENGTH, format!("calibration sequences of {length} tokens, not {LENGTH}")),
@@ -297,7 +320,7 @@ fn other_calibration(of: &Calibrated, named: bool, found: &mut Vec<String>) {
         (operator, format!("operators from {operator_sequences} sequences, not {OPERATOR_SEQUENCES}")),
     ];
     found.extend(said(unlike));
-    of.finetune.iter().for_each(|training| other_training(training, found));
+    calibrated.finetune.iter().for_each(|training| other_training(training, found));
 }
 
 /// Lists how an operator's training differs from the paper's.
@@ -339,8 +362,8 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
                 (None, None) => {}
             }
         }
-        Protocol::MultipleChoice { label, documents, original, whole, generated, bos, max_length, .. } => {
-            match (generated, whole) {
+        Protocol::MultipleChoice { label, documents, original, full_split, generated, bos, max_length, .. } => {
+            match (generated, full_split) {
                 (true, _) => found.push(format!("{label}: generated documents")),
                 (_, false) if documents < original => {
                     found.push(format!("{label}: {documents} of {original} documents"));

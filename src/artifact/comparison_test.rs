@@ -47,7 +47,7 @@ fn task(name: &str, documents: usize) -> Protocol {
         max_length: None,
         documents,
         original: 277,
-        whole: documents == 277,
+        full_split: documents == 277,
         generated: false,
     }
 }
@@ -76,7 +76,7 @@ fn number(record: Record) -> Measurement {
 /// Returns the settings of ghosted with an option.
 fn with(option: &str, value: &str) -> Arc<Factors> {
     let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
-    let options = crate::recovery::resolved("ghosted", &options).map(|of| of.1);
+    let options = crate::recovery::resolved("ghosted", &options).map(|resolved| resolved.1);
     let method = Factors::from([("recovery".to_owned(), "ghosted".into())]);
     Arc::new(method.into_iter().chain(factors::below("recovery", &options.unwrap())).collect())
 }
@@ -85,34 +85,34 @@ fn with(option: &str, value: &str) -> Arc<Factors> {
 fn a_value_is_held_against_the_papers_of_the_same_condition() {
     let paper = [record("sleb", "c4:16", "ppl_c4", 50.0), record("sleb", "c4:32", "ppl_c4", 100.0)];
     let tolerance = Tolerance { accuracy: 1.0, perplexity: 2.0 };
-    let of = |calibration: &str, metric: &str, value: f64| {
-        compare(&number(record("sleb", calibration, metric, value)), &paper, &tolerance)
-    };
-    let beside = of("c4:32", "ppl_c4", 101.5).unwrap();
-    assert_eq!((beside.paper, beside.difference, beside.tolerance), (100.0, Some(1.5), 2.0));
-    assert_eq!(beside.verdict, PaperVerdict::Same);
-    assert_eq!(of("c4:32", "ppl_c4", 103.0).unwrap().verdict, PaperVerdict::Differs);
-    assert_eq!(of("wikitext2", "ppl_c4", 1.0), None);
-    assert_eq!(of("c4:32", "rte", 1.0), None);
+    let comparison = compared(&paper, &tolerance, "c4:32", "ppl_c4", 101.5).unwrap();
+    assert_eq!((comparison.paper, comparison.difference, comparison.tolerance), (100.0, Some(1.5), 2.0));
+    assert_eq!(comparison.verdict, PaperVerdict::Same);
+    assert_eq!(compared(&paper, &tolerance, "c4:32", "ppl_c4", 103.0).unwrap().verdict, PaperVerdict::Differs);
+    assert_eq!(compared(&paper, &tolerance, "wikitext2", "ppl_c4", 1.0), None);
+    assert_eq!(compared(&paper, &tolerance, "c4:32", "rte", 1.0), None);
     let mut failed = record("sleb", "c4:32", "ppl_c4", 1.0);
     failed.value = None;
     assert_eq!(compare(&number(failed), &paper, &tolerance).unwrap().verdict, PaperVerdict::Missing);
 }
 
+fn compared(
+    paper: &[Record; 2],
+    tolerance: &Tolerance,
+    calibration: &str,
+    metric: &str,
+    value: f64,
+) -> Option<PaperComparison> {
+    compare(&number(record("sleb", calibration, metric, value)), paper, tolerance)
+}
+
 #[test]
 fn number_of_another_protocol_gets_no_verdict() {
     let paper = [record("sleb", "c4", "ppl_c4", 100.0), record("sleb", "c4", "rte", 60.0)];
-    let ours = |metric: &str, change: &dyn Fn(&mut Setup)| {
-        let mut ours = number(record("sleb", "c4", metric, 100.0));
-        change(&mut ours.setup);
-        let beside = compare(&ours, &paper, &Tolerance::default()).unwrap();
-        assert_eq!(beside.word().is_some(), beside.other_protocol().is_none());
-        beside.other_protocol().unwrap_or_default()
-    };
     let calibrated =
         |change: fn(&mut Calibrated)| move |setup: &mut Setup| setup.calibration.iter_mut().for_each(change);
-    assert_eq!(ours("ppl_c4", &|_| {}), "");
-    assert_eq!(ours("rte", &|_| {}), "");
+    assert_eq!(ours(&paper, "ppl_c4", &|_| {}), "");
+    assert_eq!(ours(&paper, "rte", &|_| {}), "");
     for (metric, change, differs) in [
         (
             "ppl_c4",
@@ -137,27 +137,31 @@ fn number_of_another_protocol_gets_no_verdict() {
             },
             "rte: generated documents",
         ),
-        ("rte", &calibrated(|of| of.calibration.sequences = 64), "64 calibration sequences, not 128"),
-        ("rte", &calibrated(|of| of.calibration.length = 512), "calibration sequences of 512 tokens, not 2048"),
-        ("rte", &calibrated(|of| of.calibration.operator_sequences = 128), "operators from 128 sequences, not 32"),
-        ("rte", &calibrated(|of| of.generated = true), "calibrated on generated text (c4-train)"),
+        ("rte", &calibrated(|setup| setup.calibration.sequences = 64), "64 calibration sequences, not 128"),
+        ("rte", &calibrated(|setup| setup.calibration.length = 512), "calibration sequences of 512 tokens, not 2048"),
         (
             "rte",
-            &calibrated(|of| of.finetune = Some(Finetune { sequences: 64, length: 2048, seed: 0 })),
+            &calibrated(|setup| setup.calibration.operator_sequences = 128),
+            "operators from 128 sequences, not 32",
+        ),
+        ("rte", &calibrated(|setup| setup.generated = true), "calibrated on generated text (c4-train)"),
+        (
+            "rte",
+            &calibrated(|setup| setup.finetune = Some(Finetune { sequences: 64, length: 2048, seed: 0 })),
             "trained on 64 sequences, not 5000",
         ),
         (
             "rte",
-            &calibrated(|of| of.finetune = Some(Finetune { sequences: 5000, length: 256, seed: 0 })),
+            &calibrated(|setup| setup.finetune = Some(Finetune { sequences: 5000, length: 256, seed: 0 })),
             "trained on sequences of 256 tokens, not 2048",
         ),
         (
             "rte",
-            &calibrated(|of| of.finetune = Some(Finetune { sequences: 5000, length: 2048, seed: 3 })),
+            &calibrated(|setup| setup.finetune = Some(Finetune { sequences: 5000, length: 2048, seed: 3 })),
             "trained with seed 3, not 0",
         ),
-        ("rte", &calibrated(|of| of.rule = "ptb".into()), "c4-train cut by the rule ptb"),
-        ("rte", &calibrated(|of| of.calibration.seed = 7), "calibration seed 7, not 0"),
+        ("rte", &calibrated(|setup| setup.rule = "ptb".into()), "c4-train cut by the rule ptb"),
+        ("rte", &calibrated(|setup| setup.calibration.seed = 7), "calibration seed 7, not 0"),
         (
             "rte",
             &|setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }),
@@ -165,7 +169,7 @@ fn number_of_another_protocol_gets_no_verdict() {
         ),
         ("rte", &|setup| setup.variant = with("solver", "svd"), "ghosted with solver svd, not solver normal"),
         // LinearPatch's loader, which is not the paper's.
-        ("rte", &calibrated(|of| of.rule = "c4".into()), "c4-train cut by the rule c4"),
+        ("rte", &calibrated(|setup| setup.rule = "c4".into()), "c4-train cut by the rule c4"),
         (
             "ppl_c4",
             &|setup| {
@@ -175,21 +179,29 @@ fn number_of_another_protocol_gets_no_verdict() {
             "c4 cut by the rule c4",
         ),
     ] {
-        assert_eq!(ours(metric, change), differs);
+        assert_eq!(ours(&paper, metric, change), differs);
     }
     // Values in our condition must be stated by the paper too; values that the paper leaves open may be anything.
-    let told = |setup: &mut Setup| {
+    let repaired = |setup: &mut Setup| {
         setup.variant = with("solver", "svd");
-        setup.told = Arc::new(["recovery.solver".to_owned()].into());
+        setup.named_settings = Arc::new(["recovery.solver".to_owned()].into());
     };
-    assert_eq!(ours("rte", &told), "");
-    assert_eq!(ours("rte", &|setup| setup.variant = with("boundary", "layer")), "");
+    assert_eq!(ours(&paper, "rte", &repaired), "");
+    assert_eq!(ours(&paper, "rte", &|setup| setup.variant = with("boundary", "layer")), "");
     for dtype in ["f16", "f32"] {
-        assert_eq!(ours("rte", &|setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
+        assert_eq!(ours(&paper, "rte", &|setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
     }
     // Without a repair nothing is computed from the operators' sequences.
-    let pruned = calibrated(|of| (of.repaired, of.calibration.operator_sequences) = (false, 128));
-    assert_eq!(ours("rte", &pruned), "");
+    let pruned = calibrated(|setup| (setup.repaired, setup.calibration.operator_sequences) = (false, 128));
+    assert_eq!(ours(&paper, "rte", &pruned), "");
+}
+
+fn ours(paper: &[Record; 2], metric: &str, change: &dyn Fn(&mut Setup)) -> String {
+    let mut ours = number(record("sleb", "c4", metric, 100.0));
+    change(&mut ours.setup);
+    let comparison = compare(&ours, paper, &Tolerance::default()).unwrap();
+    assert_eq!(comparison.word().is_some(), comparison.other_protocol().is_none());
+    comparison.other_protocol().unwrap_or_default()
 }
 
 /// Aspects that a verdict ignores, with reasons.
@@ -251,46 +263,46 @@ fn a_verdict_looks_at_every_aspect_or_says_why_not() {
         calibrated(setup).finetune = Some(training);
     }
     let judged: [(&str, Change); 19] = [
-        ("model.content", |of| of.unidentified = Some("another backbone".into())),
-        ("model.tokenizer", |of| of.unidentified = Some("another backbone".into())),
-        ("engine.dtype", |of| of.engine = Some(EngineId { dtype: "bf16", ..CPU })),
-        ("cut.options", |of| {
+        ("model.content", |setup| setup.unidentified = Some("another backbone".into())),
+        ("model.tokenizer", |setup| setup.unidentified = Some("another backbone".into())),
+        ("engine.dtype", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU })),
+        ("cut.options", |setup| {
             let options = [("criterion", "llm-streamline"), ("criterion.cosine", "token")];
-            of.variant = Arc::new(options.map(|(name, value)| (name.to_owned(), value.into())).into());
+            setup.variant = Arc::new(options.map(|(name, value)| (name.to_owned(), value.into())).into());
         }),
-        ("repair.options", |of| of.variant = with("solver", "svd")),
-        ("repair.fitted", |of| calibrated(of).calibration.operator_sequences = 16),
-        ("repair.training.sequences", |of| trained(of, |of| of.sequences = 64)),
-        ("repair.training.length", |of| trained(of, |of| of.length = 64)),
-        ("repair.training.seed", |of| trained(of, |of| of.seed = 1)),
-        ("calibration.text.rule", |of| calibrated(of).rule = "ptb".into()),
-        ("calibration.sequences", |of| calibrated(of).calibration.sequences = 64),
-        ("calibration.length", |of| calibrated(of).calibration.length = 64),
-        ("calibration.seed", |of| calibrated(of).calibration.seed = 1),
-        ("measure.windows.text.rule", |of| {
-            let Protocol::Windows { rule, .. } = &mut of.scored[0] else { return };
+        ("repair.options", |setup| setup.variant = with("solver", "svd")),
+        ("repair.fitted", |setup| calibrated(setup).calibration.operator_sequences = 16),
+        ("repair.training.sequences", |setup| trained(setup, |training| training.sequences = 64)),
+        ("repair.training.length", |setup| trained(setup, |training| training.length = 64)),
+        ("repair.training.seed", |setup| trained(setup, |training| training.seed = 1)),
+        ("calibration.text.rule", |setup| calibrated(setup).rule = "ptb".into()),
+        ("calibration.sequences", |setup| calibrated(setup).calibration.sequences = 64),
+        ("calibration.length", |setup| calibrated(setup).calibration.length = 64),
+        ("calibration.seed", |setup| calibrated(setup).calibration.seed = 1),
+        ("measure.windows.text.rule", |setup| {
+            let Protocol::Windows { rule, .. } = &mut setup.scored[0] else { return };
             *rule = "c4".into();
         }),
-        ("measure.windows.length", |of| of.scored = vec![text(256, 256)]),
-        ("measure.windows.limit", |of| of.scored = vec![text(2048, 32)]),
-        ("measure.task.rows", |of| of.scored = vec![task("rte", 300)]),
-        ("measure.task.limit", |of| of.scored = vec![task("rte", 100)]),
-        ("measure.task.bos", |of| {
+        ("measure.windows.length", |setup| setup.scored = vec![text(256, 256)]),
+        ("measure.windows.limit", |setup| setup.scored = vec![text(2048, 32)]),
+        ("measure.task.rows", |setup| setup.scored = vec![task("rte", 300)]),
+        ("measure.task.limit", |setup| setup.scored = vec![task("rte", 100)]),
+        ("measure.task.bos", |setup| {
             let mut asked = task("rte", 277);
             let Protocol::MultipleChoice { bos, .. } = &mut asked else { return };
             *bos = Bos::Never;
-            of.scored = vec![asked];
+            setup.scored = vec![asked];
         }),
     ];
     let more: [(&str, Change); 2] = [
-        ("measure.task.max_length", |of| {
+        ("measure.task.max_length", |setup| {
             let mut asked = task("rte", 277);
             let Protocol::MultipleChoice { max_length, .. } = &mut asked else { return };
             *max_length = Some(64);
-            of.scored = vec![asked];
+            setup.scored = vec![asked];
         }),
-        ("measure.prefill.machine", |of| {
-            of.scored = vec![Protocol::Latency {
+        ("measure.prefill.machine", |setup| {
+            setup.scored = vec![Protocol::Latency {
                 metric: &metric::PREFILL,
                 length: 16,
                 batch: 1,
@@ -323,10 +335,10 @@ fn a_mean_of_other_tasks_is_not_the_papers() {
     let paper = [record("sleb", "c4", "acc_average", 60.0)];
     let mut ours = number(record("sleb", "c4", "acc_average", 60.0));
     ours.setup.scored = metric::tasks().into_iter().map(|name| task(name, 277)).collect();
-    let beside = |ours: &Measurement| compare(ours, &paper, &Tolerance::default()).unwrap();
-    assert_eq!(beside(&ours).verdict, PaperVerdict::Same);
+    let compared = |ours: &Measurement| compare(ours, &paper, &Tolerance::default()).unwrap();
+    assert_eq!(compared(&ours).verdict, PaperVerdict::Same);
     ours.setup.scored.truncate(3);
-    let other = beside(&ours).verdict.to_string();
+    let other = compared(&ours).verdict.to_string();
     assert_eq!(other, "other protocol: a mean of 3 tasks, not of the paper's 9");
 }
 

@@ -117,14 +117,14 @@ mod tests {
         }
         fs::write(made.join("a.md"), "one 1.5").unwrap();
         fs::write(recorded.join("a.md"), "two 1.5").unwrap();
-        let said = explain(made, recorded, ["a.md", "documents.parquet"]).unwrap();
+        let explanation = explain(made, recorded, ["a.md", "documents.parquet"]).unwrap();
         let difference = "documents.parquet: log_likelihood differs by at most 3.0e-7 (1 row of 1 cell)";
-        assert_eq!(said, ["a.md: its words differ", difference, "no printed digit changes"]);
+        assert_eq!(explanation, ["a.md: its words differ", difference, "no printed digit changes"]);
         fs::write(made.join("a.md"), "one 1.6").unwrap();
         assert_eq!(explain(made, recorded, ["a.md"]).unwrap(), ["a.md: 1 printed number changed"]);
         fs::remove_file(recorded.join("documents.parquet")).unwrap();
-        let said = explain(made, recorded, ["documents.parquet"]).unwrap();
-        assert!(said[0].contains("only its hash is in the record"), "{said:?}");
-        assert_eq!(said[1], "no printed digit changes");
+        let explanation = explain(made, recorded, ["documents.parquet"]).unwrap();
+        assert!(explanation[0].contains("only its hash is in the record"), "{explanation:?}");
+        assert_eq!(explanation[1], "no printed digit changes");
     }
 }

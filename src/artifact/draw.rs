@@ -30,19 +30,8 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
     let trained = || outcome.cells.iter().filter(|result| !result.training.is_empty());
     let backbones = distinct(trained().map(|result| &result.cell.backbone));
     let curves = |backbone: &String| {
-        let line = |(result, label): (&CellResult, String)| {
-            let block = result.training.len().div_ceil(LOSS_POINTS).max(1);
-            // A step is one sequence: what it costs says more of the sequence than of the step.
-            let point = |(at, steps): (usize, &[f64])| Point {
-                x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0,
-                y: Some(steps.iter().sum::<f64>() / steps.len() as f64),
-                error: None,
-            };
-            let method = recovery_of(&result.cell).to_owned();
-            Line { label, points: result.training.chunks(block).enumerate().map(point).collect(), method }
-        };
-        let own: Vec<&CellResult> = trained().filter(|result| result.cell.backbone == *backbone).collect();
-        let labels = trained_labels(&own.iter().map(|result| &result.cell).collect::<Vec<_>>());
+        let trained_here: Vec<&CellResult> = trained().filter(|result| result.cell.backbone == *backbone).collect();
+        let labels = trained_labels(&trained_here.iter().map(|result| &result.cell).collect::<Vec<_>>());
         let around = Surroundings {
             title: format!("{title}, loss of fine-tuning: {}", backbone_label(backbone)),
             description: "Divergence of the student from the teacher, the mean of the steps around each point."
@@ -53,7 +42,21 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
         let plot = Plot::Curves(Curves {
             x: Axis { label: "Step".into(), ..Axis::default() },
             y: Axis { label: "Loss (nats)".into(), ..Axis::default() },
-            lines: own.into_iter().zip(labels).map(line).collect(),
+            lines: trained_here
+                .into_iter()
+                .zip(labels)
+                .map(|(result, label)| {
+                    let block = result.training.len().div_ceil(LOSS_POINTS).max(1);
+                    // A step is one sequence: what it costs says more of the sequence than of the step.
+                    let point = |(at, steps): (usize, &[f64])| Point {
+                        x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0,
+                        y: Some(steps.iter().sum::<f64>() / steps.len() as f64),
+                        error: None,
+                    };
+                    let method = recovery_of(&result.cell).to_owned();
+                    Line { label, points: result.training.chunks(block).enumerate().map(point).collect(), method }
+                })
+                .collect(),
             levels: Vec::new(),
         });
         Ok(Figure { around, plot })
@@ -69,11 +72,14 @@ fn recovery_of(cell: &Cell) -> &str {
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| factors::of_cell(cell)).collect();
     let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
-    let label = |(name, words): (&&str, String)| {
-        let name = format!("{} + FT", recovery::label(name));
-        if words.is_empty() { name } else { format!("{name}, {words}") }
-    };
-    called.iter().zip(factors::besides(&called, &settings.iter().collect::<Vec<_>>())).map(label).collect()
+    called
+        .iter()
+        .zip(factors::besides(&called, &settings.iter().collect::<Vec<_>>()))
+        .map(|(name, words)| {
+            let name = format!("{} + FT", recovery::label(name));
+            if words.is_empty() { name } else { format!("{name}, {words}") }
+        })
+        .collect()
 }
 
 /// Creates the error for two cells with one label and position.
@@ -101,8 +107,11 @@ fn ratios(errors: &[f64], baseline: &[f64]) -> Vec<f64> {
 fn sorted_points(mut values: Vec<f64>) -> Vec<Point> {
     values.sort_by(f64::total_cmp);
     let share = 100.0 / values.len() as f64;
-    let point = |(place, value)| Point { x: (place as f64 + 0.5) * share, y: Some(value), error: None };
-    values.into_iter().enumerate().map(point).collect()
+    values
+        .into_iter()
+        .enumerate()
+        .map(|(index, value)| Point { x: (index as f64 + 0.5) * share, y: Some(value), error: None })
+        .collect()
 }
 
 /// Inputs of a figure.
@@ -140,8 +149,8 @@ impl Drawer<'_> {
 
     /// Returns the recoveries to draw: the requested ones, or all of the grid.
     fn recoveries(&self) -> Vec<String> {
-        let pruned = self.conditions().filter(|of| of.criterion != DENSE);
-        let all = distinct(pruned.map(|of| &of.recovery));
+        let pruned = self.conditions().filter(|condition| condition.criterion != DENSE);
+        let all = distinct(pruned.map(|pruned| &pruned.recovery));
         if self.entry.recovery.is_empty() { all } else { self.entry.recovery.clone() }
     }
 
@@ -152,9 +161,9 @@ impl Drawer<'_> {
 
     /// Builds the frame of a figure for one backbone, or for all.
     fn figure(&self, backbone: Option<&str>, heading: String, wide: bool, plot: Plot) -> Figure {
-        let of = backbone.map(|backbone| format!(": {}", backbone_label(backbone))).unwrap_or_default();
+        let suffix = backbone.map(|backbone| format!(": {}", backbone_label(backbone))).unwrap_or_default();
         let around = Surroundings {
-            title: format!("{}{of}", self.description.title),
+            title: format!("{}{suffix}", self.description.title),
             description: self.description.caption.clone().unwrap_or_default(),
             heading,
             note: String::new(),
@@ -165,16 +174,16 @@ impl Drawer<'_> {
 
     /// Describes the cut: `4 of 16 layers removed by LLM-Streamline`, as far as all cells share it.
     fn cut(&self) -> String {
-        let pruned = || self.conditions().filter(|of| of.criterion != DENSE);
-        let sizes: Vec<(usize, usize)> = pruned().map(|of| (of.depth, of.layers)).collect();
+        let pruned = || self.conditions().filter(|condition| condition.criterion != DENSE);
+        let sizes: Vec<(usize, usize)> = pruned().map(|pruned| (pruned.depth, pruned.layers)).collect();
         let sizes = distinct(&sizes);
-        let depths = distinct(pruned().map(|of| &of.depth));
+        let depths = distinct(pruned().map(|pruned| &pruned.depth));
         let count = match (depths.as_slice(), sizes.as_slice()) {
             (_, [(depth, layers)]) => format!("{depth} of {layers} layers"),
             ([depth], _) => format!("{depth} layers"),
             _ => "layers".to_owned(),
         };
-        match distinct(pruned().map(|of| &of.criterion)).as_slice() {
+        match distinct(pruned().map(|pruned| &pruned.criterion)).as_slice() {
             [criterion] => format!("{count} removed by {}", criterion::label(criterion)),
             _ => format!("{count} removed"),
         }
@@ -191,18 +200,24 @@ impl Drawer<'_> {
         let (ours, others): (Vec<String>, Vec<String>) =
             self.recoveries().into_iter().partition(|recovery| recovery::is_ours(recovery));
         let Some(ours) = ours.first() else { return String::new() };
-        let line = |backbone: &String| {
-            let own = self.value(backbone, ours, metric).value?;
-            let is_ahead = |other: &&String| {
-                self.value(backbone, other, metric).value.is_some_and(|value| known.better(value, own))
-            };
-            let ahead: Vec<&str> = others.iter().filter(is_ahead).map(|other| recovery::label(other)).collect();
-            let verb = if ahead.len() == 1 { "is" } else { "are" };
-            let backbone = backbone_label(backbone);
-            let ours = recovery::label(ours);
-            (!ahead.is_empty()).then(|| format!("{backbone}: {} {verb} ahead of {ours}.", ahead.join(", ")))
-        };
-        self.backbones().iter().filter_map(line).collect::<Vec<_>>().join(" ")
+        self.backbones()
+            .iter()
+            .filter_map(|backbone| {
+                let reference = self.value(backbone, ours, metric).value?;
+                let ahead: Vec<&str> = others
+                    .iter()
+                    .filter(|other| {
+                        self.value(backbone, other, metric).value.is_some_and(|value| known.better(value, reference))
+                    })
+                    .map(|other| recovery::label(other))
+                    .collect();
+                let verb = if ahead.len() == 1 { "is" } else { "are" };
+                let backbone = backbone_label(backbone);
+                let ours = recovery::label(ours);
+                (!ahead.is_empty()).then(|| format!("{backbone}: {} {verb} ahead of {ours}.", ahead.join(", ")))
+            })
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// # Errors
@@ -216,12 +231,13 @@ impl Drawer<'_> {
         let recoveries = self.recoveries();
         let mut places = BTreeMap::new();
         for number in self.numbers {
-            let Record { condition: of, metric, .. } = &number.record;
-            let is_shown =
-                of.criterion != DENSE && recoveries.contains(&of.recovery) && shown.contains(&metric.as_str());
-            let depth = matches!(self.entry.kind, FigureKind::Depths).then_some(of.depth);
-            let place = (&of.backbone, &of.recovery, metric, depth);
-            if let Some(other) = is_shown.then(|| places.insert(place, number)).flatten() {
+            let Record { condition, metric, .. } = &number.record;
+            let is_shown = condition.criterion != DENSE
+                && recoveries.contains(&condition.recovery)
+                && shown.contains(&metric.as_str());
+            let depth = matches!(self.entry.kind, FigureKind::Depths).then_some(condition.depth);
+            let key = (&condition.backbone, &condition.recovery, metric, depth);
+            if let Some(other) = is_shown.then(|| places.insert(key, number)).flatten() {
                 return Err(two_in_one_place(&other.cell, &number.cell));
             }
         }
@@ -230,15 +246,19 @@ impl Drawer<'_> {
 
     /// Returns the value of the only matching pruned cell.
     fn value(&self, backbone: &str, recovery: &str, metric: &str) -> BarValue {
-        let fits = |number: &&Arc<Measurement>| {
-            let of = &number.record;
-            of.metric == metric
-                && of.condition.backbone == backbone
-                && of.condition.recovery == recovery
-                && of.condition.criterion != DENSE
-        };
-        let of = |number: &Arc<Measurement>| BarValue { value: number.record.value, error: number.record.error };
-        self.numbers.iter().find(fits).map_or_else(BarValue::default, of)
+        self.numbers
+            .iter()
+            .find(|number| {
+                let record = &number.record;
+                record.metric == metric
+                    && record.condition.backbone == backbone
+                    && record.condition.recovery == recovery
+                    && record.condition.criterion != DENSE
+            })
+            .map_or_else(BarValue::default, |number| BarValue {
+                value: number.record.value,
+                error: number.record.error,
+            })
     }
 
     fn bars(&self) -> Figure {
@@ -276,7 +296,8 @@ impl Drawer<'_> {
 
     fn cells<'a>(&'a self, backbone: &'a str, recovery: &'a str) -> impl Iterator<Item = &'a CellResult> {
         self.outcome.cells.iter().filter(move |result| {
-            result.cell.backbone == backbone && result.cell.recovery.as_ref().is_some_and(|of| of.name == recovery)
+            result.cell.backbone == backbone
+                && result.cell.recovery.as_ref().is_some_and(|method| method.name == recovery)
         })
     }
 
@@ -296,13 +317,6 @@ impl Drawer<'_> {
         let mut recoveries = [others, ours].concat();
         let is_relative = !baseline.is_empty() && recoveries.iter().any(|recovery| recovery != recovery::NONE);
         recoveries.retain(|recovery| !is_relative || recovery != recovery::NONE);
-        let line = |recovery: &String| {
-            let errors = self.channel_errors(backbone, recovery);
-            let values = if is_relative { ratios(errors, baseline) } else { errors.to_vec() };
-            let method = recovery.clone();
-            let label = recovery::label(recovery).to_owned();
-            Line { method, label, points: sorted_points(values) }
-        };
         let pruned = Level { method: recovery::NONE.into(), label: recovery::label(recovery::NONE).into(), value: 1.0 };
         let mut y = self.axis();
         if is_relative {
@@ -311,7 +325,16 @@ impl Drawer<'_> {
         let plot = Plot::Curves(Curves {
             x: Axis { label: "Channels, sorted for each method".into(), unit: "%".into(), ..Axis::default() },
             y,
-            lines: recoveries.iter().map(line).collect(),
+            lines: recoveries
+                .iter()
+                .map(|recovery| {
+                    let errors = self.channel_errors(backbone, recovery);
+                    let values = if is_relative { ratios(errors, baseline) } else { errors.to_vec() };
+                    let method = recovery.clone();
+                    let label = recovery::label(recovery).to_owned();
+                    Line { method, label, points: sorted_points(values) }
+                })
+                .collect(),
             levels: if is_relative { vec![pruned] } else { Vec::new() },
         });
         let note = if is_relative { ABOVE_ONE } else { "" };
@@ -320,23 +343,34 @@ impl Drawer<'_> {
 
     fn depths(&self, backbone: &str) -> Figure {
         let metric = self.entry.metrics.first().cloned().unwrap_or_default();
-        let records = || self.numbers.iter().map(|number| &number.record);
-        let own = || records().filter(|of| of.condition.backbone == backbone && of.metric == metric);
-        let line = |recovery: &String| {
-            let point = |of: &Record| Point { x: of.condition.depth as f64, y: of.value, error: of.error };
-            let pruned = own().filter(|of| of.condition.depth > 0 && of.condition.recovery == *recovery);
-            let mut points: Vec<Point> = pruned.map(point).collect();
-            points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            Line { method: recovery.clone(), label: recovery::label(recovery).to_owned(), points }
+        let selected = || {
+            self.numbers
+                .iter()
+                .map(|number| &number.record)
+                .filter(|record| record.condition.backbone == backbone && record.metric == metric)
         };
-        let has_errors = own().any(|of| of.error.is_some());
-        let dense = own().find(|of| of.condition.depth == 0).and_then(|of| of.value);
-        let level = |value| Level { method: DENSE.into(), label: criterion::DENSE.label.into(), value };
+        let has_errors = selected().any(|record| record.error.is_some());
+        let dense = selected().find(|record| record.condition.depth == 0).and_then(|record| record.value);
         let plot = Plot::Curves(Curves {
             x: Axis { label: "Layers removed".into(), ..Axis::default() },
             y: self.axis(),
-            lines: self.recoveries().iter().map(line).collect(),
-            levels: dense.map(level).into_iter().collect(),
+            lines: self
+                .recoveries()
+                .iter()
+                .map(|recovery| {
+                    let pruned = selected()
+                        .filter(|record| record.condition.depth > 0 && record.condition.recovery == *recovery);
+                    let mut points: Vec<Point> = pruned
+                        .map(|record| Point { x: record.condition.depth as f64, y: record.value, error: record.error })
+                        .collect();
+                    points.sort_by(|a, b| a.x.total_cmp(&b.x));
+                    Line { method: recovery.clone(), label: recovery::label(recovery).to_owned(), points }
+                })
+                .collect(),
+            levels: dense
+                .map(|value| Level { method: DENSE.into(), label: criterion::DENSE.label.into(), value })
+                .into_iter()
+                .collect(),
         });
         let note = if has_errors { ERROR_BARS } else { "" };
         self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)

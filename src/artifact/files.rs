@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::folder::ResultsFolder;
 use crate::clock::utc;
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, GridOutcome, TaskScores};
+use crate::exec::{CellResult, GridOutcome};
 use crate::files::output::Draft;
 use crate::files::sha256;
 use crate::grid::{Grid, Over};
@@ -119,15 +119,20 @@ pub fn write_run(
 
 /// Writes a run's table as Markdown, and as LaTeX under its grid's title.
 fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<PathBuf>> {
-    let path = |ending: &str| staging.path().join(format!("{name}.{ending}"));
     let printed = table.printed(title);
     let label = format!("{title}-{name}");
-    let mut files =
-        vec![put(&path("md"), markdown(table).as_bytes())?, put(&path("tex"), latex(&printed, &label).as_bytes())?];
+    let mut files = vec![
+        put(&text_path(staging, name, "md"), markdown(table).as_bytes())?,
+        put(&text_path(staging, name, "tex"), latex(&printed, &label).as_bytes())?,
+    ];
     if let Some(notes) = latex_notes(&printed, &label) {
         files.push(put(&staging.path().join(notes_file(name)), notes.as_bytes())?);
     }
     Ok(files)
+}
+
+fn text_path(staging: &Draft, name: &str, ending: &str) -> PathBuf {
+    staging.path().join(format!("{name}.{ending}"))
 }
 
 /// A grid that ran: what a record is made of.
@@ -225,11 +230,14 @@ fn seeds(grid: &Grid) -> Vec<u64> {
 
 /// Returns the SHA-256 of the written files by name, without folders of files.
 fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
-    let hash = |file: &PathBuf| {
-        let (hash, _) = sha256::of_file(file).map_err(|error| Error::io("read", file, &error))?;
-        Ok((file.file_name().unwrap_or_default().to_string_lossy().into_owned(), hash))
-    };
-    files.iter().filter(|file| file.is_file()).map(hash).collect()
+    files
+        .iter()
+        .filter(|file| file.is_file())
+        .map(|file| {
+            let (hash, _) = sha256::of_file(file).map_err(|error| Error::io("read", file, &error))?;
+            Ok((file.file_name().unwrap_or_default().to_string_lossy().into_owned(), hash))
+        })
+        .collect()
 }
 
 /// Serializes the cells without per-channel errors, which have their own file, and without derived values. A recorded run
@@ -246,8 +254,8 @@ fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
         if recorded {
             let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
             for part in cell["made_from"].as_array().into_iter().flatten() {
-                let of = |name: &str| part[name].as_str().unwrap_or_default();
-                keys.entry(of("kind")).or_default().push(of("key"));
+                let text_of = |name: &str| part[name].as_str().unwrap_or_default();
+                keys.entry(text_of("kind")).or_default().push(text_of("key"));
             }
             cell["made_from"] = json!(keys);
         }
@@ -258,26 +266,32 @@ fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
 
 /// Serializes both accuracies of each task, and counts of failures. Standard errors follow from accuracy and documents.
 fn tasks(result: &CellResult) -> Value {
-    let task = |scores: &TaskScores| {
-        let of = &scores.result;
-        let mut task = json!({"acc": of.acc.value, "acc_norm": of.acc_norm.value});
-        for (name, count) in [("non_finite", of.non_finite), ("unanswered", of.unanswered), ("truncated", of.truncated)]
-        {
-            if count > 0 {
-                task[name] = json!(count);
+    result
+        .scored()
+        .map(|scores| {
+            let result = &scores.result;
+            let mut task = json!({"acc": result.acc.value, "acc_norm": result.acc_norm.value});
+            for (name, count) in
+                [("non_finite", result.non_finite), ("unanswered", result.unanswered), ("truncated", result.truncated)]
+            {
+                if count > 0 {
+                    task[name] = json!(count);
+                }
             }
-        }
-        (scores.label.clone(), task)
-    };
-    result.scored().map(task).collect()
+            (scores.label.clone(), task)
+        })
+        .collect()
 }
 
 /// Returns the locked versions of the crates that compute numbers.
 fn crate_versions() -> BTreeMap<String, String> {
     const NUMERIC: [&str; 7] = ["candle-core", "faer", "gemm", "half", "polars", "rand_mt", "tokenizers"];
-    let value = |line: &str| line.split('"').nth(1).map(str::to_string);
     let lines: Vec<&str> = include_str!("../../Cargo.lock").lines().collect();
     let pairs = lines.windows(2).filter(|pair| pair[0].starts_with("name = ") && pair[1].starts_with("version = "));
-    let pairs = pairs.filter_map(|pair| Some((value(pair[0])?, value(pair[1])?)));
+    let pairs = pairs.filter_map(|pair| Some((version_value(pair[0])?, version_value(pair[1])?)));
     pairs.filter(|(name, _)| NUMERIC.contains(&name.as_str())).collect()
+}
+
+fn version_value(line: &str) -> Option<String> {
+    line.split('"').nth(1).map(str::to_string)
 }

@@ -19,7 +19,7 @@ use ghostlab_store::{Store, canonical};
 /// An entry of the store's memory, with the inputs that must be unchanged.
 pub struct Finished<'a> {
     store: &'a Store,
-    place: PathBuf,
+    path: PathBuf,
     made_of: String,
 }
 
@@ -28,52 +28,53 @@ struct FinishedRecord {
     made_of: String,
     /// SHA-256 by path.
     files: BTreeMap<String, String>,
-    said: Value,
+    #[serde(rename = "said")]
+    answer: Value,
     /// Checksum over the fields before.
     check: String,
 }
 
 impl FinishedRecord {
     fn check(&self) -> String {
-        sha256::of_bytes(format!("{} {} {}", self.made_of, json!(self.files), canonical(&self.said)))
+        sha256::of_bytes(format!("{} {} {}", self.made_of, json!(self.files), canonical(&self.answer)))
     }
 }
 
 impl<'a> Finished<'a> {
     /// Creates a check for the result `name` of `of` by this program. `None` if the store keeps no memory.
-    pub fn of(store: &'a Store, name: &str, of: &Value) -> Option<Self> {
+    pub fn of(store: &'a Store, name: &str, inputs: &Value) -> Option<Self> {
         let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;
         let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
         let program = json!([machine::program(), program.len(), written.as_nanos().to_string()]);
-        let place = store.memory()?.join(format!("{}.finished.json", sha256::of_bytes(name)));
-        Some(Self { store, place, made_of: sha256::of_bytes(canonical(&json!([program, of]))) })
+        let path = store.memory()?.join(format!("{}.finished.json", sha256::of_bytes(name)));
+        Some(Self { store, path, made_of: sha256::of_bytes(canonical(&json!([program, inputs]))) })
     }
 
     /// Creates a check that includes all stored objects of a plan. `None` if one is missing.
-    pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, of: &Value) -> Option<Self> {
+    pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, extra: &Value) -> Option<Self> {
         let places = plan.keys().map(|key| store.has(key).then(|| store.lies(key)));
         let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
         let keys: BTreeSet<&str> = plan.keys().map(|key| key.hash()).collect();
         let objects = contents(store, &places)?;
         let inputs = plan.inputs.by_path();
-        Self::of(store, name, &json!([of, keys, objects, inputs, plan.engines(), plan.machine()]))
+        Self::of(store, name, &json!([extra, keys, objects, inputs, plan.engines(), plan.machine()]))
     }
 
     /// Returns the remembered answer, if the files in some places are unchanged.
     pub fn found<T: DeserializeOwned>(&self, places: &[&Path]) -> Option<T> {
-        let entry: FinishedRecord = serde_json::from_slice(&self.store.file(&self.place)?).ok()?;
-        let whole = entry.made_of == self.made_of && entry.check == entry.check();
-        let whole = whole && contents(self.store, places)? == entry.files;
-        if whole { serde_json::from_value(entry.said).ok() } else { None }
+        let entry: FinishedRecord = serde_json::from_slice(&self.store.file(&self.path)?).ok()?;
+        let is_current = entry.made_of == self.made_of && entry.check == entry.check();
+        let is_current = is_current && contents(self.store, places)? == entry.files;
+        if is_current { serde_json::from_value(entry.answer).ok() } else { None }
     }
 
     /// Remembers it with the files that it left. Where that cannot be written, it is made again the next time.
-    pub fn keep<T: Serialize>(&self, places: &[&Path], said: &T) {
-        let (Some(files), Ok(said)) = (contents(self.store, places), serde_json::to_value(said)) else { return };
-        let entry = FinishedRecord { made_of: self.made_of.clone(), files, said, check: String::new() };
+    pub fn keep<T: Serialize>(&self, places: &[&Path], output: &T) {
+        let (Some(files), Ok(answer)) = (contents(self.store, places), serde_json::to_value(output)) else { return };
+        let entry = FinishedRecord { made_of: self.made_of.clone(), files, answer, check: String::new() };
         let entry = FinishedRecord { check: entry.check(), ..entry };
         if let Ok(text) = serde_json::to_vec(&entry) {
-            self.store.put_file(&self.place, &text).ok();
+            self.store.put_file(&self.path, &text).ok();
         }
     }
 }
@@ -86,20 +87,20 @@ pub fn contents<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,
 ) -> Option<BTreeMap<String, String>> {
-    fn add(store: &Store, place: &Path, to: &mut BTreeMap<String, String>) -> Option<()> {
-        let about = place.symlink_metadata().ok()?;
+    fn add(store: &Store, path: &Path, to: &mut BTreeMap<String, String>) -> Option<()> {
+        let about = path.symlink_metadata().ok()?;
         if !about.is_dir() {
             // The store caches hashes of large files.
             let hash = match about.len() {
-                0..SMALL => sha256::of_bytes(regular::read(place).ok()?),
-                _ => store.input(place).ok()?.sha256().to_owned(),
+                0..SMALL => sha256::of_bytes(regular::read(path).ok()?),
+                _ => store.input(path).ok()?.sha256().to_owned(),
             };
-            to.insert(place.display().to_string(), hash);
+            to.insert(path.display().to_string(), hash);
             return Some(());
         }
-        std::fs::read_dir(place).ok()?.try_for_each(|item| add(store, &item.ok()?.path(), to))
+        std::fs::read_dir(path).ok()?.try_for_each(|item| add(store, &item.ok()?.path(), to))
     }
     let mut all = BTreeMap::new();
-    places.into_iter().try_for_each(|place| add(store, place.as_ref(), &mut all))?;
+    places.into_iter().try_for_each(|path| add(store, path.as_ref(), &mut all))?;
     Some(all)
 }

@@ -29,7 +29,7 @@ enum Record {
     /// This will be the recorded one. Times that are noise are refused unless `may_be_noisy`.
     This { may_be_noisy: bool },
     /// The recorded folder stays; different results go next to it.
-    Kept { beside: OutputFolder },
+    Kept { reference: OutputFolder },
 }
 
 /// Result of publishing.
@@ -62,7 +62,7 @@ impl ResultsFolder {
         };
         let as_described = as_it_is && path == plain;
         let record = match as_described && Provenance::is_recorded(&path) {
-            true => Record::Kept { beside: OutputFolder::new(here(&path), KIND) },
+            true => Record::Kept { reference: OutputFolder::new(here(&path), KIND) },
             false => Record::None,
         };
         Self { output: OutputFolder::new(path, KIND), description, as_described, record }
@@ -112,8 +112,8 @@ impl ResultsFolder {
 
     /// Returns the folders that a run writes to: this one, and the one next to a recorded run.
     pub fn folders(&self) -> Vec<&Path> {
-        let beside = if let Record::Kept { beside } = &self.record { Some(beside.path()) } else { None };
-        [self.path()].into_iter().chain(beside).filter(|folder| folder.is_dir()).collect()
+        let reference = if let Record::Kept { reference } = &self.record { Some(reference.path()) } else { None };
+        [self.path()].into_iter().chain(reference).filter(|folder| folder.is_dir()).collect()
     }
 
     pub fn description(&self) -> &RunDescription {
@@ -144,7 +144,7 @@ impl ResultsFolder {
     /// Returns the folder that a run writes to.
     fn filled(&self) -> &OutputFolder {
         match &self.record {
-            Record::Kept { beside } => beside,
+            Record::Kept { reference } => reference,
             Record::None | Record::This { .. } => &self.output,
         }
     }
@@ -208,14 +208,14 @@ impl ResultsFolder {
             (Record::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => {
                 put(draft, names.in_folder(plain), Some(format!("recorded again; the record before differed: {what}")))
             }
-            (Record::Kept { beside }, RecordComparison::Different(what)) => {
+            (Record::Kept { reference }, RecordComparison::Different(what)) => {
                 let other = plain.display();
-                let ours = beside.path().display();
+                let ours = reference.path().display();
                 let says = format!(
                     "differs from the recorded run in {other}: {what}; new results are in {ours}, and \
                      `ghostlab compare {other} {ours}` shows more"
                 );
-                put(draft, names.in_folder(beside.path()), Some(says))
+                put(draft, names.in_folder(reference.path()), Some(says))
             }
             (Record::This { .. }, RecordComparison::Identical) if !same_page(&staged, plain)? => {
                 let says = "recorded again; the record before differed: what the page shows of it".to_owned();
@@ -223,10 +223,10 @@ impl ResultsFolder {
             }
             (record, comparison) => {
                 let says = same_numbers(plain, comparison);
-                if let Record::Kept { beside } = record
-                    && beside.path().exists()
+                if let Record::Kept { reference } = record
+                    && reference.path().exists()
                 {
-                    return put(draft, names.in_folder(beside.path()), Some(says));
+                    return put(draft, names.in_folder(reference.path()), Some(says));
                 }
                 self.output.put(&lacking(&staged, plain)?)?;
                 let mut files = names.in_folder(plain);
@@ -266,9 +266,10 @@ struct Names<'a> {
 impl Names<'_> {
     /// Returns their paths in another folder.
     fn in_folder(&self, folder: &Path) -> Vec<PathBuf> {
-        let moved =
-            |file: &PathBuf| file.strip_prefix(self.staged).map_or_else(|_| file.clone(), |name| folder.join(name));
-        self.files.iter().map(moved).collect()
+        self.files
+            .iter()
+            .map(|file| file.strip_prefix(self.staged).map_or_else(|_| file.clone(), |name| folder.join(name)))
+            .collect()
     }
 }
 
@@ -292,11 +293,11 @@ fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     fn below(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder.join(name))? {
             let entry = entry?;
-            let own = entry.file_name().to_string_lossy().into_owned();
-            let path = if name.is_empty() { own.clone() } else { format!("{name}/{own}") };
+            let file_name = entry.file_name().to_string_lossy().into_owned();
+            let path = if name.is_empty() { file_name.clone() } else { format!("{name}/{file_name}") };
             match entry.file_type()?.is_dir() {
                 true => below(folder, &path, found)?,
-                false if own.starts_with('.') => {}
+                false if file_name.starts_with('.') => {}
                 false => found.push(path),
             }
         }
@@ -313,8 +314,15 @@ fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
 
 /// Returns a folder next to the plain one, named after what differs.
 fn apart(plain: &Path, parts: &[String]) -> PathBuf {
-    let safe = |c: char| if c.is_ascii_alphanumeric() || ".,=-".contains(c) { c } else { '_' };
-    let shown = parts.iter().map(|part| part.chars().map(safe).collect::<String>()).collect::<Vec<_>>().join("+");
+    let shown = parts
+        .iter()
+        .map(|part| {
+            part.chars()
+                .map(|c| if c.is_ascii_alphanumeric() || ".,=-".contains(c) { c } else { '_' })
+                .collect::<String>()
+        })
+        .collect::<Vec<_>>()
+        .join("+");
     let shown: String = shown.chars().take(SHOWN).collect();
     let hash = sha256::of_bytes(parts.join("\n"));
     let base = plain.file_name().map(|last| last.to_string_lossy().into_owned()).unwrap_or_default();
@@ -353,18 +361,19 @@ mod tests {
         assert_eq!(target(results, &[]).path(), Path::new("results/b/tiny"));
         let bare = RunDescription { profile: None, ..description(&[]) };
         assert_eq!(ResultsFolder::new(results, bare).path(), Path::new("results/b"));
-        let own = target(results, &["depth=2"]);
-        let name = own.path().file_name().unwrap().to_str().unwrap();
+        let first = target(results, &["depth=2"]);
+        let name = first.path().file_name().unwrap().to_str().unwrap();
         assert!(name.starts_with("tiny+depth=2-") && name.len() == "tiny+depth=2-".len() + 8, "{name}");
-        assert_eq!(own.path().parent(), Some(Path::new("results/b")));
+        assert_eq!(first.path().parent(), Some(Path::new("results/b")));
         let all = [&["depth=2"][..], &["depth=3"], &["depth=2", "cpu-bf16"], &["cpu-bf16"], &["run"]];
-        let paths: std::collections::BTreeSet<_> = all.iter().map(|of| target(results, of).path().to_owned()).collect();
+        let paths: std::collections::BTreeSet<_> =
+            all.iter().map(|overrides| target(results, overrides).path().to_owned()).collect();
         assert_eq!(paths.len(), all.len(), "{paths:?}");
         // A name that cannot lead anywhere else, and not too long to be one.
         let wild = target(results, &[&format!("recovery=[{{name: ../../x, a: {}}}]", "y".repeat(400))]);
         assert_eq!(wild.path().parent(), Some(Path::new("results/b")));
         assert!(wild.path().file_name().unwrap().len() < 80);
-        assert!(target(results, &[]).as_described() && !own.as_described());
+        assert!(target(results, &[]).as_described() && !first.as_described());
         let named = RunDescription { name: "c".into(), profile: None, ..description(&["name=c"]) };
         let named = ResultsFolder::new(results, named);
         assert!(named.path() == Path::new("results/c") && !named.as_described());
@@ -375,14 +384,15 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let plain = target(root.path(), &[]);
         fs::create_dir_all(plain.path()).unwrap();
-        let hold = |of: &RunDescription| {
-            fs::write(plain.path().join(Provenance::FILE), json!({"description": of}).to_string()).unwrap();
-        };
-        hold(&description(&[]));
+        hold(&plain, &description(&[]));
         assert_eq!(target(root.path(), &[]).path(), plain.path());
-        hold(&RunDescription { by: By::Reproduce, ..description(&[]) });
-        let own = target(root.path(), &[]);
-        let name = own.path().file_name().unwrap().to_string_lossy().into_owned();
-        assert!(name.starts_with("tiny+cpu-f32+run-") && !own.as_described(), "{name}");
+        hold(&plain, &RunDescription { by: By::Reproduce, ..description(&[]) });
+        let recorded = target(root.path(), &[]);
+        let name = recorded.path().file_name().unwrap().to_string_lossy().into_owned();
+        assert!(name.starts_with("tiny+cpu-f32+run-") && !recorded.as_described(), "{name}");
+    }
+
+    fn hold(plain: &ResultsFolder, description: &RunDescription) {
+        fs::write(plain.path().join(Provenance::FILE), json!({"description": description}).to_string()).unwrap();
     }
 }

@@ -8,8 +8,8 @@ use crate::grid::{Description, TableEntry};
 use crate::metric::Metric;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{
-    Measurement, PaperVerdict, PrintedNumber, Question, Sample, Setup, Table, TableRow, factors, latex, latex_notes,
-    markdown, screen, tidy_frame,
+    Measurement, PaperVerdict, Question, Sample, Setup, Table, TableRow, factors, latex, latex_notes, markdown, screen,
+    tidy_frame,
 };
 
 fn table(across: bool, rows: &serde_json::Value, metrics: &[&str]) -> Description {
@@ -206,8 +206,11 @@ fn columns_can_stand_once_for_each_depth() {
 }
 
 fn texts(row: &TableRow) -> String {
-    let text = |shown: &Option<PrintedNumber>| shown.as_ref().map_or("—".to_owned(), |shown| shown.text.clone());
-    row.cells.iter().map(text).collect::<Vec<_>>().join(" ")
+    row.cells
+        .iter()
+        .map(|shown| shown.as_ref().map_or("—".to_owned(), |shown| shown.text.clone()))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[test]
@@ -224,7 +227,7 @@ fn a_cell_that_was_left_out_shifts_no_other_under_another_depth() {
     let best: Vec<Vec<bool>> = view
         .rows
         .iter()
-        .map(|row| row.cells.iter().map(|of| of.as_ref().is_some_and(|of| of.best)).collect())
+        .map(|row| row.cells.iter().map(|cell| cell.as_ref().is_some_and(|shown| shown.best)).collect())
         .collect();
     assert_eq!(best[2..], [[true, false], [false, true]]);
 }
@@ -232,17 +235,17 @@ fn a_cell_that_was_left_out_shifts_no_other_under_another_depth() {
 #[test]
 fn a_depth_that_two_backbones_share_stands_in_one_column() {
     let description = table(true, &rows(), &["rte"]);
-    let of = |backbone: &str, depth, value| {
+    let row = |backbone: &str, depth, value| {
         let mut number = number(depth, "llm-streamline", "ghosted", "rte", value, Sample::None);
         number.record.condition.backbone = backbone.into();
         number
     };
-    let shared = vec![of("a", 4, 1.0), of("a", 6, 2.0), of("b", 6, 3.0)];
+    let shared = vec![row("a", 4, 1.0), row("a", 6, 2.0), row("b", 6, 3.0)];
     let view = laid(&description, shared, &[]).unwrap();
     assert_eq!(view.groups, [("4-layer".to_owned(), 1), ("6-layer".to_owned(), 1)]);
     assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "— 3.00"]);
     // Backbones of unlike sizes, as in the paper's table A6.
-    let unlike = vec![of("a", 7, 1.0), of("a", 11, 2.0), of("b", 13, 3.0), of("b", 15, 4.0)];
+    let unlike = vec![row("a", 7, 1.0), row("a", 11, 2.0), row("b", 13, 3.0), row("b", 15, 4.0)];
     let view = laid(&description, unlike, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer, 13-layer".to_owned(), 1), ("11-layer, 15-layer".to_owned(), 1)]);
     assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "3.00 4.00"]);
@@ -251,11 +254,12 @@ fn a_depth_that_two_backbones_share_stands_in_one_column() {
 #[test]
 fn rows_that_only_a_setting_tells_apart_say_which() {
     let description = table(false, &rows(), &["rte"]);
-    let mut all: Vec<Measurement> = numbers().into_iter().filter(|of| of.metric.id == "rte").collect();
+    let mut all: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
     for (seed, value) in [(0, 62.5), (1, 60.0)] {
-        let mut of = number(7, "llm-streamline", "ghosted", "rte", value, Sample::None);
-        of.setup.variant = Arc::new([(factors::SEED.to_owned(), seed.into()), ("x".to_owned(), 1.into())].into());
-        all.push(of);
+        let mut measurement = number(7, "llm-streamline", "ghosted", "rte", value, Sample::None);
+        measurement.setup.variant =
+            Arc::new([(factors::SEED.to_owned(), seed.into()), ("x".to_owned(), 1.into())].into());
+        all.push(measurement);
     }
     all.remove(3);
     let view = laid(&description, all, &[]).unwrap();
@@ -280,7 +284,7 @@ fn the_papers_value_stands_beside_ours() {
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
     paper[3].value = Some(66.43);
     let view = laid(&description, numbers(), &paper).unwrap();
-    let shown = |row: usize| view.rows[row].cells[0].as_ref().unwrap().beside.clone().unwrap();
+    let shown = |row: usize| view.rows[row].cells[0].as_ref().unwrap().comparison.clone().unwrap();
     assert_eq!(
         (shown(0).verdict, shown(3).verdict, shown(3).paper),
         (PaperVerdict::Same, PaperVerdict::Differs, 66.43)
@@ -375,7 +379,7 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
     assert!(text.contains("and a sign: = same, $\\neq$ differs."), "{text}");
     assert!(text.is_ascii(), "what LaTeX prints without a package for other letters");
     let mut view = view;
-    view.rows[3].cells[0].as_mut().unwrap().beside.as_mut().unwrap().verdict =
+    view.rows[3].cells[0].as_mut().unwrap().comparison.as_mut().unwrap().verdict =
         PaperVerdict::OtherProtocol(vec!["100 documents, not 277".into()]);
     let text = markdown(&view);
     assert!(text.contains("<sub>66.43; −3.93 ~</sub>") && text.contains("= same, ~ other protocol."), "{text}");
@@ -390,7 +394,7 @@ fn methods_may_be_tested_against_one_that_the_table_names() {
     entry.against = Some("ghosted".into());
     entry.named_options = vec!["rank".into()];
     entry.rows[0].recovery.push("rank:8".into());
-    let mut numbers: Vec<Measurement> = numbers().into_iter().filter(|of| of.metric.id == "rte").collect();
+    let mut numbers: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
     // Three questions more than ghosted: no difference that a test sees.
     numbers.push(number(7, "llm-streamline", "rank:8", "rte", 65.0, answers(65, 100)));
     let table = laid(&description, numbers, &[]).unwrap();

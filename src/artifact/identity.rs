@@ -29,23 +29,26 @@ pub fn hold(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     let lock = Lock::read(&grid.lock_file)?;
     let profile = grid.profile.as_ref().map_or(String::new(), |name| format!(" --profile {name}"));
     let fetch = format!("ghostlab fetch {}{profile}", grid.file.display());
-    for of in grid.backbones.values_mut() {
-        let files = || files_of(EntryKind::Backbone, &of.path);
-        mark(&mut of.hub, &of.path, files, (&lock, &fetch, hash))?;
+    for backbone in grid.backbones.values_mut() {
+        mark(
+            &mut backbone.hub,
+            &backbone.path,
+            || files_of(EntryKind::Backbone, &backbone.path),
+            (&lock, &fetch, hash),
+        )?;
     }
-    for of in grid.corpora.values_mut() {
-        let files = of.files();
-        let path = of.path.clone();
-        mark(&mut of.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
+    for corpus in grid.corpora.values_mut() {
+        let files = corpus.files();
+        let path = corpus.path.clone();
+        mark(&mut corpus.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
     }
-    for of in grid.tasks.values_mut() {
-        let files = || files_of(EntryKind::Task, &of.path);
-        mark(&mut of.hub, &of.path, files, (&lock, &fetch, hash))?;
+    for task in grid.tasks.values_mut() {
+        mark(&mut task.hub, &task.path, || files_of(EntryKind::Task, &task.path), (&lock, &fetch, hash))?;
     }
-    for of in grid.definitions.values_mut() {
-        let files: Vec<PathBuf> = of.all_files().cloned().collect();
+    for definition in grid.definitions.values_mut() {
+        let files: Vec<PathBuf> = definition.all_files().cloned().collect();
         let path = files.first().and_then(|file| file.parent()).map(Path::to_owned).unwrap_or_default();
-        mark(&mut of.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
+        mark(&mut definition.hub, &path, || Ok(files), (&lock, &fetch, hash))?;
     }
     Ok(())
 }
@@ -72,8 +75,8 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
         return Ok(vec![path.to_owned()]);
     }
     if kind == EntryKind::Backbone {
-        let beside = NAMED.iter().map(|name| path.join(name)).filter(|file| file.is_file());
-        return Ok(beside.chain(Weights::files(path)?).collect());
+        let metadata = NAMED.iter().map(|name| path.join(name)).filter(|file| file.is_file());
+        return Ok(metadata.chain(Weights::files(path)?).collect());
     }
     let entries = std::fs::read_dir(path).map_err(|error| Error::io("list", path, &error))?;
     Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|file| file.is_file()).collect())
@@ -92,7 +95,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     let lock = Lock::read(&grid.lock_file)?;
     let unpinned = format!("is not pinned in {}, so the origin of its weights is unknown", grid.lock_file.display());
     for (name, backbone) in &mut grid.backbones {
-        let of_paper = paper.iter().map(|entry| &entry.record.condition).find(|of| of.backbone == *name);
+        let of_paper = paper.iter().map(|entry| &entry.record.condition).find(|condition| condition.backbone == *name);
         let Some(&Condition { layers, .. }) = of_paper else { continue };
         if backbone.layers != layers {
             return Err(unlike(name, &backbone.path, [layers, backbone.layers]));
@@ -107,22 +110,20 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
 
 /// Compares a folder with its pin, small files first, because another model differs there already.
 fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>) -> Result<()> {
-    let matters = |file: &str| NAMED.contains(&file) || file.ends_with(WEIGHTS);
     let mut files: Vec<(&str, &LockedFile)> =
-        pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| matters(file)).collect();
+        pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| is_relevant(file)).collect();
     files.sort_by_key(|(_, pin)| pin.bytes);
-    let path = |file: &str| folder.join(file);
-    if let Some((file, _)) = files.iter().find(|(file, _)| !path(file).is_file()) {
+    if let Some((file, _)) = files.iter().find(|(file, _)| !checked_path(folder, file).is_file()) {
         return Err(another(name, folder).expected(format!("{file}, as hub.lock has it")).found("no such file"));
     }
     for weights in Weights::files(folder)? {
-        if files.iter().all(|(file, _)| path(file) != weights) {
+        if files.iter().all(|(file, _)| checked_path(folder, file) != weights) {
             let found = weights.display().to_string();
             return Err(another(name, folder).expected("no weights but those that hub.lock has").found(found));
         }
     }
     for (file, pin) in files {
-        let found = hash(&path(file))?;
+        let found = hash(&checked_path(folder, file))?;
         if !found.eq_ignore_ascii_case(pin.sha256.as_str()) {
             let expected = format!("{file} with SHA-256 {}", pin.sha256);
             let found = format!("SHA-256 {found}");
@@ -130,6 +131,14 @@ fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>
         }
     }
     Ok(())
+}
+
+fn is_relevant(file: &str) -> bool {
+    NAMED.contains(&file) || file.ends_with(WEIGHTS)
+}
+
+fn checked_path(folder: &Path, file: &str) -> PathBuf {
+    folder.join(file)
 }
 
 /// State of an input of a grid.
@@ -156,10 +165,12 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<Exa
         check_weights(&config, &path)?;
         found = format!("{} layers, hidden size {}, {found}", config.layers, config.hidden);
         let paper = paper::all()?;
-        let named = |of: &&Condition| around.profile() == Some(PROFILE) && of.backbone == need.name;
-        let of_paper = paper.iter().map(|entry| &entry.record.condition).find(named);
-        if let Some(of) = of_paper.filter(|of| of.layers != config.layers) {
-            return Err(unlike(&need.name, &path, [of.layers, config.layers]));
+        let of_paper = paper
+            .iter()
+            .map(|entry| &entry.record.condition)
+            .find(|condition| around.profile() == Some(PROFILE) && condition.backbone == need.name);
+        if let Some(paper_model) = of_paper.filter(|condition| condition.layers != config.layers) {
+            return Err(unlike(&need.name, &path, [paper_model.layers, config.layers]));
         }
         if let (Some(pinned), Some(_)) = (pinned, of_paper) {
             held_against(&need.name, &path, pinned, hash)?;

@@ -29,8 +29,10 @@ pub(super) struct NameList {
 /// Lists the paper's criteria and recoveries with the reference repositories (paper tables 1 and A2).
 pub(super) fn methods() -> NameList {
     let rows = |category: &'static str, methods: Vec<Described>| {
-        let own = methods.into_iter().filter(|of| !of.beyond);
-        own.map(move |of| vec![category.to_owned(), of.label.to_owned(), of.name, of.source.to_owned()])
+        let compared = methods.into_iter().filter(|method| !method.beyond);
+        compared.map(move |method| {
+            vec![category.to_owned(), method.label.to_owned(), method.name, method.source.to_owned()]
+        })
     };
     let criteria = rows("Pruning criterion", criterion::described());
     let recoveries = rows("Recovery method", recovery::described());
@@ -52,15 +54,10 @@ pub(super) fn methods() -> NameList {
 pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
     let lock = Lock::read(&experiments.join(Lock::FILE))?;
     let hub = Hub::new(HubSettings::from_env()?);
-    let cached = |want: &Want| {
-        let repo = hub.cached(want, &lock).ok()?;
-        let whole = repo.files.iter().all(|file| file.cached.is_some());
-        whole.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
-    };
     let rows =
         grid::backbone_files(experiments)?.into_iter().map(|BackboneFile { name, path, source, want, .. }| {
             let local = path.clone().filter(|path| path.join("config.json").is_file());
-            let found = local.or_else(|| cached(want.as_ref()?));
+            let found = local.or_else(|| is_cached(&lock, &hub, want.as_ref()?));
             let there = if found.is_some() { "here" } else { "not here" };
             let folder = found.or(path).map_or(String::new(), |path| shown(&path, experiments));
             vec![backbone_label(&name).to_owned(), name, source.unwrap_or_default(), folder, there.to_owned()]
@@ -76,21 +73,28 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
     })
 }
 
+fn is_cached(lock: &Lock, hub: &Hub, want: &Want) -> Option<PathBuf> {
+    let repo = hub.cached(want, lock).ok()?;
+    let is_complete = repo.files.iter().all(|file| file.cached.is_some());
+    is_complete.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
+}
+
 /// Shortens a path relative to the experiments' parent folder: `models/llama-3-8b`.
 fn shown(path: &Path, experiments: &Path) -> String {
-    let straight = |path: &Path| {
-        let mut straight = PathBuf::new();
-        for part in path.components() {
-            match (part, straight.components().next_back()) {
-                (Component::ParentDir, Some(Component::Normal(_))) => drop(straight.pop()),
-                _ => straight.push(part),
-            }
-        }
-        straight
-    };
-    let path = straight(path);
-    let around = straight(&experiments.join(".."));
+    let path = straight_quotes(path);
+    let around = straight_quotes(&experiments.join(".."));
     path.strip_prefix(&around).unwrap_or(&path).display().to_string()
+}
+
+fn straight_quotes(path: &Path) -> PathBuf {
+    let mut straight = PathBuf::new();
+    for part in path.components() {
+        match (part, straight.components().next_back()) {
+            (Component::ParentDir, Some(Component::Normal(_))) => drop(straight.pop()),
+            _ => straight.push(part),
+        }
+    }
+    straight
 }
 
 impl NameList {
@@ -101,33 +105,36 @@ impl NameList {
     /// A name that is in no row, with the nearest.
     pub(super) fn printed(&self, description: &Description) -> Result<Table> {
         let Self { kind, name, source, head, .. } = *self;
-        let find = |wanted: &String| {
-            self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
-                let known = self.rows.iter().map(|row| row[name].as_str());
-                let error = Error::bad_input("a list has no such row").expected("a name in the list");
-                error.found(wanted).near(wanted, known)
-            })
-        };
         let chosen: Vec<&Vec<String>> = match description.in_paper.as_slice() {
             [] => self.rows.iter().collect(),
-            names => names.iter().map(find).collect::<Result<_>>()?,
+            names => names
+                .iter()
+                .map(|wanted| {
+                    self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
+                        let known = self.rows.iter().map(|row| row[name].as_str());
+                        let error = Error::bad_input("a list has no such row").expected("a name in the list");
+                        error.found(wanted).near(wanted, known)
+                    })
+                })
+                .collect::<Result<_>>()?,
         };
         let kinds = distinct(chosen.iter().filter_map(|row| Some(&row[kind?])));
-        let place = |row: &Vec<String>| kind.and_then(|at| kinds.iter().position(|known| *known == row[at]));
-        let one = |a: &&Vec<String>, b: &&Vec<String>| a[source] == b[source] && place(a) == place(b);
-        let row = |rows: &[&Vec<String>]| {
-            let labels: Vec<&str> = rows.iter().map(|row| row[self.label].as_str()).collect();
-            let lead = kind.map(|at| rows[0][at].clone()).into_iter().chain([shared(&labels)]).collect();
-            let backbone = place(rows[0]).unwrap_or_default();
-            TableRow { lead, backbone, tail: vec![rows[0][source].clone()], ..TableRow::default() }
-        };
+        let rank = |row: &Vec<String>| kind.and_then(|at| kinds.iter().position(|known| *known == row[at]));
         let spanning = kind.map(|at| Lead::text(&self.heads[at]).kind(LeadKind::Spanning));
         Ok(Table {
             title: description.title.clone(),
             caption: description.caption.clone().unwrap_or_default(),
             lead: spanning.into_iter().chain([Lead::text(&self.heads[self.label])]).collect(),
             tail: vec![Lead::text(head).kind(LeadKind::Link)],
-            rows: chosen.chunk_by(one).map(row).collect(),
+            rows: chosen
+                .chunk_by(|a, b| a[source] == b[source] && rank(a) == rank(b))
+                .map(|rows| {
+                    let labels: Vec<&str> = rows.iter().map(|row| row[self.label].as_str()).collect();
+                    let lead = kind.map(|at| rows[0][at].clone()).into_iter().chain([shared(&labels)]).collect();
+                    let backbone = rank(rows[0]).unwrap_or_default();
+                    TableRow { lead, backbone, tail: vec![rows[0][source].clone()], ..TableRow::default() }
+                })
+                .collect(),
             ..Table::default()
         })
     }
@@ -135,12 +142,14 @@ impl NameList {
     /// Returns all rows, each without its first text.
     pub(super) fn whole(&self) -> Table {
         let mut heads = self.heads.iter().map(Lead::text);
-        let row =
-            |row: &Vec<String>| TableRow { lead: row[..1].to_vec(), tail: row[1..].to_vec(), ..TableRow::default() };
         Table {
             lead: heads.next().into_iter().collect(),
             tail: heads.collect(),
-            rows: self.rows.iter().map(row).collect(),
+            rows: self
+                .rows
+                .iter()
+                .map(|row| TableRow { lead: row[..1].to_vec(), tail: row[1..].to_vec(), ..TableRow::default() })
+                .collect(),
             ..Table::default()
         }
     }
@@ -149,8 +158,11 @@ impl NameList {
 /// Returns the common beginning of several names without brackets; a single name unchanged.
 fn shared(names: &[&str]) -> String {
     let (Some(first), true) = (names.first(), names.len() > 1) else { return names.concat() };
-    let alike = |end: &usize| names.iter().all(|name| name.get(..*end) == first.get(..*end));
-    let end = (0..=first.len()).rev().filter(|end| first.is_char_boundary(*end)).find(alike).unwrap_or(0);
+    let end = (0..=first.len())
+        .rev()
+        .filter(|end| first.is_char_boundary(*end))
+        .find(|end| names.iter().all(|name| name.get(..*end) == first.get(..*end)))
+        .unwrap_or(0);
     first[..end].trim_end_matches(['(', ' ']).to_owned()
 }
 

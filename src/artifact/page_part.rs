@@ -93,8 +93,11 @@ pub(super) fn sheet(
         (failed, 0) => format!("{failed} of {all} cells failed"),
         (failed, unmade) => format!("{failed} of {all} cells failed, {unmade} are not made yet"),
     };
-    let note = |result| note(result, &artifact.file, profile, outcome);
-    let cells = outcome.cells.iter().map(|result| (result.cell.to_string(), note(result))).collect();
+    let cells = outcome
+        .cells
+        .iter()
+        .map(|result| (result.cell.to_string(), sheet_note_of(artifact, profile, outcome, result)))
+        .collect();
     let artifact = PageArtifact {
         profile: profile.to_owned(),
         status,
@@ -105,6 +108,10 @@ pub(super) fn sheet(
         ..described(artifact)
     };
     PagePart { artifact, cells }
+}
+
+fn sheet_note_of(artifact: &Artifact, profile: &str, outcome: &GridOutcome, result: &CellResult) -> CellNote {
+    note(result, &artifact.file, profile, outcome)
 }
 
 /// Returns the table of an artifact, with the columns marked that its description does not ask for.
@@ -127,9 +134,8 @@ fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
     let mut all: BTreeMap<(String, String), ComputedBy> = BTreeMap::new();
     for origin in distinct.into_values() {
         let lines: BTreeMap<String, String> = maker(&origin.made).into_iter().collect();
-        let of = |name: &str| lines.get(name).cloned().unwrap_or_default();
-        let commit = of("commit");
-        let machine = of("machine");
+        let commit = text_of(&lines, "commit");
+        let machine = text_of(&lines, "machine");
         let entry = all.entry((commit.clone(), machine.clone())).or_insert_with(|| ComputedBy {
             commit,
             machine,
@@ -147,6 +153,10 @@ fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
     all.into_values().collect()
 }
 
+fn text_of(lines: &BTreeMap<String, String>, name: &str) -> String {
+    lines.get(name).cloned().unwrap_or_default()
+}
+
 /// Builds the page's part of a list, which has no computed cells.
 pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     // A column of few different texts tells kinds apart, and one can choose by it.
@@ -154,12 +164,14 @@ pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
         2 * texts.len() <= list.rows.len()
     };
-    let column = |(at, head): (usize, &String)| SavedColumn {
-        label: at == list.label,
-        choice: repeats(at),
-        ..SavedColumn::named(head)
-    };
-    let view = SavedTable::of_words(list.heads.iter().enumerate().map(column).collect(), &list.rows);
+    let view = SavedTable::of_words(
+        list.heads
+            .iter()
+            .enumerate()
+            .map(|(at, head)| SavedColumn { label: at == list.label, choice: repeats(at), ..SavedColumn::named(head) })
+            .collect(),
+        &list.rows,
+    );
     PagePart { artifact: PageArtifact { tables: vec![view], ..described(artifact) }, cells: BTreeMap::new() }
 }
 
@@ -204,15 +216,15 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     lines.extend(result.missing.iter().map(|what| ("not made yet".to_owned(), what.clone())));
     lines.extend(result.notes().into_iter().map(|note| ("note".to_owned(), note)));
     for boundary in &result.boundaries {
-        let place = format!("boundary of layer {}", boundary.region.0);
-        lines.push((place, format!("mean absolute error {:.4}", boundary.numbers.boundary_mae)));
+        let boundary_name = format!("boundary of layer {}", boundary.region.0);
+        lines.push((boundary_name, format!("mean absolute error {:.4}", boundary.numbers.boundary_mae)));
     }
     lines.push((SECONDS.to_owned(), format!("{:.1}", result.seconds)));
     let profile = if profile.is_empty() { String::new() } else { format!(" --profile {profile}") };
     let mut makers: Vec<Vec<(String, String)>> = Vec::new();
     let part = |origin: &MadeFrom| {
         let maker = maker(&origin.made);
-        let place = makers.iter().position(|known| *known == maker).unwrap_or_else(|| {
+        let index = makers.iter().position(|known| *known == maker).unwrap_or_else(|| {
             makers.push(maker);
             makers.len() - 1
         });
@@ -222,7 +234,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
             finished: text(&origin.made["finished"]).unwrap_or_default(),
             // More digits than a clock is good for would only be in the way.
             seconds: (origin.seconds * 100.0).round() / 100.0,
-            maker: place,
+            maker: index,
         }
     };
     let parts = result.made_from.iter().map(part).collect();

@@ -20,7 +20,7 @@ use crate::artifact::paper::{self, backbone_label};
 use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::files::output::Draft;
-use crate::grid::{Cell, Description, Grid, ListEntry, TableEntry};
+use crate::grid::{Description, Grid, ListEntry, TableEntry};
 use crate::results::record::Record;
 use crate::results::{
     Measurement, NoisyTimes, Provenance, Results, Table, collect, drawn_frame, latex, latex_notes, markdown,
@@ -82,7 +82,7 @@ pub struct ArtifactOutcome {
     /// Its table; none for a figure.
     pub table: Option<Table>,
     /// How its numbers stand to the paper's, a line each; empty where the paper has none for these backbones.
-    pub beside: String,
+    pub comparison: String,
     pub files: Vec<PathBuf>,
     /// How it stands to the recorded run, where there is one.
     pub recorded: Option<String>,
@@ -123,8 +123,8 @@ pub fn make(
     let description = &artifact.description;
     let profile = grid.profile.as_deref().unwrap_or_default();
     let named = description.table.as_ref().map(|table| table.named_options.clone()).unwrap_or_default();
-    let before = |dense: &Grid| executor.run_before(dense, target.path());
-    let (Gate { misses, unknown }, open) = self::gated(description, grid, gated, &before)?;
+    let (Gate { misses, unknown }, open) =
+        self::gated(description, grid, gated, &|dense: &Grid| executor.run_before(dense, target.path()))?;
     let outcome = executor.run(&open, target.path())?;
     let outcome = with_stopped(outcome, grid, &misses);
     let results = collect(grid, &outcome, &named);
@@ -134,7 +134,7 @@ pub fn make(
     let staging = target.stage()?;
     let mut files = Vec::new();
     let mut table = None;
-    let mut beside = String::new();
+    let mut comparison = String::new();
     if let Some(entry) = &description.table {
         // Only the paper's own backbones have its numbers.
         let paper = paper::records(&artifact.name).unwrap_or_default();
@@ -143,7 +143,7 @@ pub fn make(
         let notes = [run_notes(grid, &outcome), unmade(&outcome), tabled.notes(), order].concat();
         let laid = noted(layout(description, entry, &tabled.measurements(), &paper)?, profile, notes);
         files.extend(tables(artifact, profile, &laid, &staging)?);
-        beside = beside_paper(&laid);
+        comparison = beside_paper(&laid);
         table = Some(laid);
     }
     // Models stopped by the gate are not drawn; if none remains, the gate is the reported reason, not the drawing.
@@ -175,21 +175,20 @@ pub fn make(
     }
     let Published { files, recorded } = target.publish(staging, &files)?;
 
-    let tried = |cell: &Cell| open.cells.contains(cell);
-    let failed = outcome.cells.iter().filter(|result| tried(&result.cell));
+    let failed = outcome.cells.iter().filter(|result| open.cells.contains(&result.cell));
     let failures = failed.filter_map(|result| Some((result.cell.to_string(), result.failure.clone()?))).collect();
     let failed = outcome.failed();
     let unmade = outcome.unmade();
-    Ok(ArtifactOutcome { table, beside, files, recorded, misses, unknown, failures, failed, unmade })
+    Ok(ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
 /// Returns the names of the files that an artifact may write, as far as known in advance.
 pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
-    let own = ["csv", "parquet", "md", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
+    let outputs = ["csv", "parquet", "md", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
     let printed = artifact.called().into_iter().map(str::to_owned);
     let apart = [COMPARED, BEYOND].map(|form| format!("{}-{form}", artifact.name));
     let printed = printed.chain(apart).map(|name| format!("{name}.tex")).chain([notes_file(&artifact.name)]);
-    own.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
+    outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
 /// Checks the gate on an artifact's dense backbones, run by `run`, and returns the grid without what it stopped.
@@ -236,10 +235,10 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
 /// Returns the printed forms by file name: the paper's columns under each of its names; with the paper's values; and the
 /// columns beyond the paper.
 pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
-    let own = print::printed(entry, table);
+    let tables = print::printed(entry, table);
     let mut forms: Vec<(String, Table)> =
-        artifact.called().into_iter().map(|name| (name.to_owned(), own.clone().alone())).collect();
-    forms.extend(own.has_paper().then(|| (format!("{}-{COMPARED}", artifact.name), own)));
+        artifact.called().into_iter().map(|name| (name.to_owned(), tables.clone().alone())).collect();
+    forms.extend(tables.has_paper().then(|| (format!("{}-{COMPARED}", artifact.name), tables)));
     let beyond = print::beyond(entry, table);
     forms.extend(beyond.map(|table| (format!("{}-{BEYOND}", artifact.name), table.alone())));
     forms
@@ -262,13 +261,16 @@ fn figures(
     let mut figures = Vec::new();
     let all = results.measurements();
     let name = artifact.name.clone();
-    let (of, drawings) = match &description.figure {
+    let (figure_name, drawings) = match &description.figure {
         Some(entry) => (name, Drawer { description, entry, outcome, numbers: &all }.draw()?),
         None => (format!("{name}-losses"), losses(&description.title, outcome)?),
     };
     if let Some(figure) = &description.figure {
-        let shown = |number: &&Measurement| figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric);
-        let numbers: Vec<&Measurement> = all.iter().map(AsRef::as_ref).filter(shown).collect();
+        let numbers: Vec<&Measurement> = all
+            .iter()
+            .map(AsRef::as_ref)
+            .filter(|number| figure.metrics.is_empty() || figure.metrics.contains(&number.record.metric))
+            .collect();
         let path = staging.path().join(format!("{}.csv", artifact.name));
         write_csv(&path, &drawn_frame(&artifact.name, profile, &numbers)?)?;
         files.push(path);
@@ -280,7 +282,7 @@ fn figures(
         figures.push(FigureView { svg: drawing.svg, label: "A dot for each seed".to_owned() });
     }
     for (name, drawing) in drawings {
-        let base = if name.is_empty() { of.clone() } else { format!("{of}-{name}") };
+        let base = if name.is_empty() { figure_name.clone() } else { format!("{figure_name}-{name}") };
         files.extend(put_drawing(staging, &base, &drawing)?);
         figures.push(FigureView { svg: drawing.svg, label: backbone_label(&name).to_owned() });
     }
@@ -329,19 +331,19 @@ pub fn list(
     let target = ResultsFolder::of_list(results, &artifact.name);
     let table = format!("{}.md", artifact.name);
     let csv = format!("{}.csv", artifact.name);
-    let whole = list.whole();
+    let full_list = list.whole();
     let print = list.printed(&artifact.description)?;
     let printed = artifact.called().into_iter().map(|name| (format!("{name}.tex"), latex(&print, name)));
     let printed: Vec<(String, String)> = printed.collect();
     let names = [table.clone(), csv.clone(), PagePart::FILE.to_owned()];
     target.check(&names.into_iter().chain(printed.iter().map(|(file, _)| file.clone())).collect::<Vec<_>>())?;
     let draft = target.stage()?;
-    put(&draft.path().join(table), markdown(&whole).as_bytes())?;
-    write_csv(&draft.path().join(csv), &run_frame(&whole)?)?;
+    put(&draft.path().join(table), markdown(&full_list).as_bytes())?;
+    write_csv(&draft.path().join(csv), &run_frame(&full_list)?)?;
     for (file, text) in &printed {
         put(&draft.path().join(file), text.as_bytes())?;
     }
     page_part::list_sheet(artifact, &list).write(draft.path())?;
     draft.publish()?;
-    Ok(screen(&whole, width))
+    Ok(screen(&full_list, width))
 }

@@ -13,7 +13,7 @@ use super::{Artifact, ArtifactOutcome, Executor, Gated, ResultsFolder, make};
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::Losses;
 use crate::exec::{CellResult, GridOutcome, Measured};
-use crate::grid::{Cell, Grid, Latency, Perplexity};
+use crate::grid::{Cell, Grid, Latency};
 use crate::identity::MeasureId;
 use crate::latency::LatencyResult;
 use crate::model::EngineRequest;
@@ -64,21 +64,31 @@ impl Fake {
 impl Executor for Fake {
     fn run(&self, grid: &Grid, _: &Path) -> Result<GridOutcome> {
         self.asked.borrow_mut().push(grid.cells.len());
-        let result = |cell: &Cell| {
-            let perplexity = (self.perplexity)(cell);
-            let failure = perplexity.is_none().then(|| "out of luck".to_owned());
-            let layers = grid.backbones[&cell.backbone].layers;
-            let unmeasured = CellResult::unmeasured(cell.clone(), layers, failure);
-            let sample = perplexity.map(|of| Losses { windows: vec![of.ln()] });
-            let text = |of: &Perplexity| Measured {
-                asked: of.clone(),
-                measure: MeasureId::Boundary.into(),
-                extent: Some(TextExtent { windows: 256, all: 256, bytes: 1 << 20 }),
-                sample: sample.clone(),
-            };
-            CellResult { texts: grid.evaluate.perplexity.iter().map(text).collect(), ..unmeasured }
-        };
-        let cells = grid.cells.iter().map(result).collect();
+        let cells = grid
+            .cells
+            .iter()
+            .map(|cell| {
+                let perplexity = (self.perplexity)(cell);
+                let failure = perplexity.is_none().then(|| "out of luck".to_owned());
+                let layers = grid.backbones[&cell.backbone].layers;
+                let unmeasured = CellResult::unmeasured(cell.clone(), layers, failure);
+                let sample = perplexity.map(|perplexity| Losses { windows: vec![perplexity.ln()] });
+                CellResult {
+                    texts: grid
+                        .evaluate
+                        .perplexity
+                        .iter()
+                        .map(|perplexity| Measured {
+                            asked: perplexity.clone(),
+                            measure: MeasureId::Boundary.into(),
+                            extent: Some(TextExtent { windows: 256, all: 256, bytes: 1 << 20 }),
+                            sample: sample.clone(),
+                        })
+                        .collect(),
+                    ..unmeasured
+                }
+            })
+            .collect();
         Ok(GridOutcome {
             cells,
             inputs: inputs(),
@@ -250,12 +260,12 @@ fn other_settings_have_their_own_folder_off_the_page() {
     let fake = Fake::new(|_| Some(30.0));
     let (_, plain) = bench.make(&[], false, &fake);
     let before = csv(&plain);
-    let (made, own) = bench.make(&["depth=2"], false, &fake);
+    let (made, overridden) = bench.make(&["depth=2"], false, &fake);
     made.unwrap();
-    assert_ne!(plain, own);
+    assert_ne!(plain, overridden);
     assert_eq!(csv(&plain), before);
-    assert_eq!(csv(&own).lines().count(), 1 + 3);
-    assert!(plain.join(PagePart::FILE).exists() && !own.join(PagePart::FILE).exists());
+    assert_eq!(csv(&overridden).lines().count(), 1 + 3);
+    assert!(plain.join(PagePart::FILE).exists() && !overridden.join(PagePart::FILE).exists());
 }
 
 #[test]
@@ -290,8 +300,8 @@ const VIEWS: [(&str, Called); 6] = [
     }),
     ("CSV", |folder| {
         let text = csv(folder);
-        let place = text.lines().next().unwrap().split(',').position(|head| head == "cell").unwrap();
-        text.lines().skip(1).map(|line| fields(line)[place].clone()).collect()
+        let index = text.lines().next().unwrap().split(',').position(|head| head == "cell").unwrap();
+        text.lines().skip(1).map(|line| fields(line)[index].clone()).collect()
     }),
     ("Parquet", |folder| {
         let file = fs::File::open(folder.join("table3.parquet")).unwrap();
@@ -300,16 +310,23 @@ const VIEWS: [(&str, Called); 6] = [
     }),
     ("numbers.json", |folder| {
         let stored = StoredResults::read(folder).unwrap();
-        let told = |number| serde_json::to_string(&stored.factors(number)).unwrap();
-        stored.numbers.iter().filter(|number| number.record.metric == "ppl_c4").map(told).collect()
+        stored
+            .numbers
+            .iter()
+            .filter(|number| number.record.metric == "ppl_c4")
+            .map(|number| serde_json::to_string(&stored.factors(number)).unwrap())
+            .collect()
     }),
     ("the page", |folder| {
         let page = PagePart::read(folder).unwrap().unwrap();
-        let called = |row: &crate::results::SavedRow| {
-            let cells = row.cells.iter().take(2).map(|cell| cell.text.clone());
-            row.group.iter().cloned().chain(cells).collect::<Vec<_>>().join(" ")
-        };
-        page.artifact.tables[0].rows.iter().map(called).collect()
+        page.artifact.tables[0]
+            .rows
+            .iter()
+            .map(|row| {
+                let cells = row.cells.iter().take(2).map(|cell| cell.text.clone());
+                row.group.iter().cloned().chain(cells).collect::<Vec<_>>().join(" ")
+            })
+            .collect()
     }),
 ];
 
@@ -336,15 +353,12 @@ fn fields(line: &str) -> Vec<String> {
 
 /// Settings in which two cells of one grid may differ, each as the grid writes it.
 fn axes() -> Vec<(&'static str, String)> {
-    let of = |corpus: &str, more: &str| {
-        format!("calibration=[{{corpus: c4, sequences: 8, length: 64}}, {{corpus: {corpus}, {more}}}]")
-    };
     vec![
-        ("calibration.seed", of("c4", "sequences: 8, length: 64, seed: 1")),
-        ("calibration.sequences", of("c4", "sequences: 9, length: 64, operator_sequences: 8")),
-        ("calibration.length", of("c4", "sequences: 8, length: 65")),
-        ("calibration.operator_sequences", of("c4", "sequences: 8, length: 64, operator_sequences: 4")),
-        ("calibration.corpus", of("again", "sequences: 8, length: 64")),
+        ("calibration.seed", calibration("c4", "sequences: 8, length: 64, seed: 1")),
+        ("calibration.sequences", calibration("c4", "sequences: 9, length: 64, operator_sequences: 8")),
+        ("calibration.length", calibration("c4", "sequences: 8, length: 65")),
+        ("calibration.operator_sequences", calibration("c4", "sequences: 8, length: 64, operator_sequences: 4")),
+        ("calibration.corpus", calibration("again", "sequences: 8, length: 64")),
         ("recovery.solver", "recovery=[none, ghosted, {name: ghosted, solver: svd}]".to_owned()),
         ("recovery.boundary", "recovery=[none, ghosted, {name: ghosted, boundary: layer}]".to_owned()),
         ("recovery.ridge", "recovery=[none, ghosted, {name: ghosted, ridge: 0.5}]".to_owned()),
@@ -355,6 +369,10 @@ fn axes() -> Vec<(&'static str, String)> {
         ),
         ("criterion.cosine", "criterion=[llm-streamline, {name: llm-streamline, cosine: token}]".to_owned()),
     ]
+}
+
+fn calibration(corpus: &str, more: &str) -> String {
+    format!("calibration=[{{corpus: c4, sequences: 8, length: 64}}, {{corpus: {corpus}, {more}}}]")
 }
 
 #[test]
@@ -382,7 +400,7 @@ fn one_setting_distinguishes_cells_in_every_table_view() {
         let table = made.unwrap_or_else(|error| panic!("{axis}: {error}")).table.unwrap();
         assert!(table.rows.len() > 1 + 4 || axis == "recovery.finetune", "{axis}: the further cells have rows");
         let screen: Vec<String> = table.rows.iter().map(|row| row.lead.join(" ")).collect();
-        let views = VIEWS.iter().map(|(view, of)| (*view, of(target.path())));
+        let views = VIEWS.iter().map(|(view, content)| (*view, content(target.path())));
         for (view, called) in views.chain([("the screen", screen)]) {
             let distinct: std::collections::BTreeSet<&String> = called.iter().collect();
             assert_eq!(distinct.len(), called.len(), "{axis} in {view}: {called:?}");
@@ -410,8 +428,8 @@ fn every_paper_option_is_covered_by_the_view_settings() {
     };
     for factor in factors::of_cell(&cell).keys() {
         // Rows of two backbones, depths, criteria and recoveries are distinguished by separate columns.
-        let own = ["backbone", factors::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
-        assert!(own || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");
+        let is_axis = ["backbone", factors::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
+        assert!(is_axis || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");
     }
 }
 
@@ -419,8 +437,8 @@ fn every_paper_option_is_covered_by_the_view_settings() {
 fn seed_table_has_one_row_with_mean_deviation_and_dots() {
     let bench = Bench::over_seeds();
     let fake = Fake::new(|cell| {
-        let seed = cell.calibration.as_ref().map_or(0.0, |of| of.seed as f64);
-        match cell.recovery.as_ref().map(|of| of.name.as_str()) {
+        let seed = cell.calibration.as_ref().map_or(0.0, |calibration| calibration.seed as f64);
+        match cell.recovery.as_ref().map(|recovery| recovery.name.as_str()) {
             None => Some(6.7),
             // Better than nothing under the first two seeds, and worse under the third.
             Some("ghosted") => Some(20.0 + 10.0 * seed),
@@ -447,11 +465,10 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
     assert!(notes.contains("first is Ghost Layer (Ours) under 2, LLM-Streamline under 1 of 3 seeds"), "{notes}");
     let lines: Vec<String> = csv(&folder).lines().map(str::to_owned).collect();
     let heads: Vec<&str> = lines[0].split(',').collect();
-    let place = |name: &str| heads.iter().position(|head| *head == name).unwrap();
     let ghosted: Vec<&str> = lines.iter().find(|line| line.contains("ghosted")).unwrap().split(',').collect();
     // The perplexities are `exp` of a logarithm.
-    let near = |name: &str, value: f64| (ghosted[place(name)].parse::<f64>().unwrap() - value).abs() < 1e-12;
-    assert!(near("value", 30.0) && near("std_seeds", 10.0) && ghosted[place("n")] == "3", "{ghosted:?}");
+    let near = |name: &str, value: f64| (ghosted[index_of(&heads, name)].parse::<f64>().unwrap() - value).abs() < 1e-12;
+    assert!(near("value", 30.0) && near("std_seeds", 10.0) && ghosted[index_of(&heads, "n")] == "3", "{ghosted:?}");
     for (form, words) in [
         ("table3.md", ["30.00", "10.00", "calibration seeds"]),
         ("table3.tex", ["30.00", "10.00", "tab:table3"]),
@@ -469,30 +486,36 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
     assert_eq!(page.artifact.tables[0].rows.len(), table.rows.len());
 }
 
+fn index_of(heads: &[&str], name: &str) -> usize {
+    heads.iter().position(|head| *head == name).unwrap()
+}
+
 #[test]
 fn unstable_times_are_marked_and_not_recorded() {
     let bench = Bench::timed();
     let quiet = Timed(&[10.0, 10.1]);
     let noisy = Timed(&[10.0, 20.0]);
-    let markdown = |executor: &dyn Executor| {
-        let grid = bench.grid(&[]);
-        let target = bench.target(&[]);
-        make(&bench.artifact, &grid, &Gated::No, &target, executor).unwrap();
-        fs::read_to_string(target.path().join("table3.md")).unwrap()
-    };
-    let of_noise = markdown(&noisy);
+    let of_noise = markdown(&bench, &noisy);
     assert!(of_noise.contains("~15.0 ± ") && of_noise.contains("~1.00 ± "), "times and speedups: {of_noise}");
-    let record = |executor: &dyn Executor, may_be_noisy: bool| {
-        let grid = bench.grid(&[]);
-        let target = bench.target(&[]).recording(may_be_noisy).unwrap();
-        make(&bench.artifact, &grid, &Gated::No, &target, executor)
-    };
-    let refused = record(&noisy, false).unwrap_err();
+    let refused = record(&bench, &noisy, false).unwrap_err();
     assert_eq!(refused.exit_code(), 4);
     let text = refused.to_string();
     assert!(text.contains("unstable times are not recorded") && text.contains("--record-noisy"), "{text}");
-    assert!(record(&noisy, true).is_ok(), "noise is recorded on request");
-    assert!(record(&quiet, false).is_ok(), "stable times are recorded");
-    let of_quiet = markdown(&quiet);
+    assert!(record(&bench, &noisy, true).is_ok(), "noise is recorded on request");
+    assert!(record(&bench, &quiet, false).is_ok(), "stable times are recorded");
+    let of_quiet = markdown(&bench, &quiet);
     assert!(of_quiet.contains("10.1 ± ") && !of_quiet.contains('~'), "{of_quiet}");
+}
+
+fn markdown(bench: &Bench, executor: &dyn Executor) -> String {
+    let grid = bench.grid(&[]);
+    let target = bench.target(&[]);
+    make(&bench.artifact, &grid, &Gated::No, &target, executor).unwrap();
+    fs::read_to_string(target.path().join("table3.md")).unwrap()
+}
+
+fn record(bench: &Bench, executor: &dyn Executor, may_be_noisy: bool) -> Result<ArtifactOutcome> {
+    let grid = bench.grid(&[]);
+    let target = bench.target(&[]).recording(may_be_noisy).unwrap();
+    make(&bench.artifact, &grid, &Gated::No, &target, executor)
 }

@@ -37,54 +37,67 @@ fn names(all: &[String], metric: &Metric) -> bool {
 fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) -> bool) -> Table {
     let kept: Vec<usize> = (0..table.columns.len()).filter(|&at| keep(&table.columns[at])).collect();
     let order = entry.print.lead.as_ref().unwrap_or(&entry.lead);
-    let lead: Vec<usize> = order.iter().filter_map(|of| entry.lead.iter().position(|known| known == of)).collect();
+    let lead: Vec<usize> = order.iter().filter_map(|name| entry.lead.iter().position(|known| known == name)).collect();
     let mut first = 0;
     let mut groups: Vec<(String, usize)> = Vec::new();
     for (head, count) in &table.groups {
-        let own = kept.iter().filter(|&&at| (first..first + count).contains(&at)).count();
-        groups.extend((own > 0).then(|| (head.clone(), own)));
+        let group_size = kept.iter().filter(|&&at| (first..first + count).contains(&at)).count();
+        groups.extend((group_size > 0).then(|| (head.clone(), group_size)));
         first += count;
     }
-    let arrow = |metric: &Metric| entry.print.arrows.as_ref().is_none_or(|ids| names(ids, metric));
-    let column = |at: &usize| {
-        let column = &table.columns[*at];
-        NumberColumn { arrow: arrow(&column.metric), ..column.clone() }
-    };
-    let row = |row: &TableRow| {
-        let cells: Vec<_> = kept.iter().map(|&at| row.cells[at].clone()).collect();
-        let of = row.cells.iter().flatten().next()?;
-        let is_bare = of.of.record.condition.recovery == recovery::NONE && !row.dense;
-        let heading = entry.across_depths && is_bare || entry.print.shade_sequences.is_some() && row.shaded;
-        let lead = lead.iter().map(|&at| row.lead[at].clone()).collect();
-        cells.iter().any(Option::is_some).then_some(TableRow { lead, cells, heading, ..row.clone() })
-    };
     let found = Table {
         lead: lead.iter().map(|&at| table.lead[at].clone()).collect(),
         groups: if groups.iter().all(|(head, _)| head.is_empty()) { Vec::new() } else { groups },
-        columns: kept.iter().map(column).collect(),
-        rows: table.rows.iter().filter_map(row).collect(),
+        columns: kept
+            .iter()
+            .map(|at| {
+                let column = &table.columns[*at];
+                NumberColumn {
+                    arrow: entry.print.arrows.as_ref().is_none_or(|ids| names(ids, &column.metric)),
+                    ..column.clone()
+                }
+            })
+            .collect(),
+        rows: table
+            .rows
+            .iter()
+            .filter_map(|row| {
+                let cells: Vec<_> = kept.iter().map(|&at| row.cells[at].clone()).collect();
+                let shown = row.cells.iter().flatten().next()?;
+                let is_bare = shown.measurement.record.condition.recovery == recovery::NONE && !row.dense;
+                let heading = entry.across_depths && is_bare || entry.print.shade_sequences.is_some() && row.shaded;
+                let lead = lead.iter().map(|&at| row.lead[at].clone()).collect();
+                cells.iter().any(Option::is_some).then_some(TableRow { lead, cells, heading, ..row.clone() })
+            })
+            .collect(),
         ..table.clone()
     };
     let found = if entry.print.prompts_as_rows { turned(found) } else { found };
-    Table { of: untold(entry, &found), ..found }
+    Table { scope: untold(entry, &found), ..found }
 }
 
 /// Describes what no column shows: the backbone, and its number of removed layers if unique.
 fn untold(entry: &TableEntry, table: &Table) -> String {
-    let says = |kind: LeadKind| table.lead.iter().any(|lead| lead.kind == kind);
-    let conditions = || table.shown().map(|(_, shown)| &shown.of.record.condition);
-    let backbones = distinct(conditions().map(|of| &of.backbone));
-    let depths: Vec<(usize, usize)> =
-        conditions().filter(|of| of.criterion != DENSE).map(|of| (of.depth, of.layers)).collect();
+    let conditions = || table.shown().map(|(_, shown)| &shown.measurement.record.condition);
+    let backbones = distinct(conditions().map(|conditions| &conditions.backbone));
+    let depths: Vec<(usize, usize)> = conditions()
+        .filter(|condition| condition.criterion != DENSE)
+        .map(|conditions| (conditions.depth, conditions.layers))
+        .collect();
     let mut parts = Vec::new();
-    if let ([backbone], false) = (backbones.as_slice(), says(LeadKind::Spanning)) {
+    if let ([backbone], false) = (backbones.as_slice(), is_said_by(table, LeadKind::Spanning)) {
         parts.push(backbone_label(backbone).to_owned());
     }
-    if let ([(depth, layers)], false) = (distinct(&depths).as_slice(), says(LeadKind::Fraction) || entry.across_depths)
+    if let ([(depth, layers)], false) =
+        (distinct(&depths).as_slice(), is_said_by(table, LeadKind::Fraction) || entry.across_depths)
     {
         parts.push(format!("{depth} of {layers} layers removed"));
     }
     parts.join(", ")
+}
+
+fn is_said_by(table: &Table, kind: LeadKind) -> bool {
+    table.lead.iter().any(|lead| lead.kind == kind)
 }
 
 /// Transposes a table of prompts: one row per prompt, one column per row. Other tables stay.
@@ -96,23 +109,29 @@ fn turned(table: Table) -> Table {
     // The parts of the row labels that distinguish rows; a dense row states itself that nothing is removed.
     let pruned = || table.rows.iter().filter(|row| !row.dense);
     let tells = |at: usize| distinct(pruned().map(|row| &row.lead[at])).len() > 1;
-    let told: Vec<usize> = (0..table.lead.len()).filter(|&at| tells(at)).collect();
-    let head = |row: &TableRow| match told.is_empty() {
-        true => row.lead.last().cloned().unwrap_or_default(),
-        false => told.iter().map(|&at| row.lead[at].as_str()).collect::<Vec<_>>().join(" "),
-    };
-    let lengths = distinct(prompts.iter().map(|of| (of.length, of.decode)).collect::<Vec<_>>().iter());
-    let row = |(at, of): (usize, &PromptName)| TableRow {
-        lead: vec![of.tokens(), of.batch.to_string()],
-        block: lengths.iter().position(|known| *known == (of.length, of.decode)).unwrap_or_default(),
-        cells: table.rows.iter().map(|row| row.cells[at].clone()).collect(),
-        ..TableRow::default()
-    };
+    let headers: Vec<usize> = (0..table.lead.len()).filter(|&at| tells(at)).collect();
+    let lengths = distinct(prompts.iter().map(|prompt| (prompt.length, prompt.decode)).collect::<Vec<_>>().iter());
     Table {
         lead: ["Seq", "Batch"].map(Lead::count).to_vec(),
         groups: Vec::new(),
-        columns: table.rows.iter().map(|row| NumberColumn::of(metric.clone(), head(row))).collect(),
-        rows: prompts.iter().enumerate().map(row).collect(),
+        columns: table.rows.iter().map(|row| NumberColumn::of(metric.clone(), turned_heading(&headers, row))).collect(),
+        rows: prompts
+            .iter()
+            .enumerate()
+            .map(|(at, prompt)| TableRow {
+                lead: vec![prompt.tokens(), prompt.batch.to_string()],
+                block: lengths.iter().position(|known| *known == (prompt.length, prompt.decode)).unwrap_or_default(),
+                cells: table.rows.iter().map(|row| row.cells[at].clone()).collect(),
+                ..TableRow::default()
+            })
+            .collect(),
         ..table
+    }
+}
+
+fn turned_heading(headers: &[usize], row: &TableRow) -> String {
+    match headers.is_empty() {
+        true => row.lead.last().cloned().unwrap_or_default(),
+        false => headers.iter().map(|&at| row.lead[at].as_str()).collect::<Vec<_>>().join(" "),
     }
 }

@@ -29,14 +29,14 @@ const FIXTURE: &str = include_str!("../../tests/fixtures/paper_tables.txt");
 /// Reads the facts of each table by number, with the paper's label.
 fn fixture() -> BTreeMap<String, (String, Facts)> {
     let mut all: BTreeMap<String, (String, Facts)> = BTreeMap::new();
-    let mut own = String::new();
+    let mut current = String::new();
     for line in FIXTURE.lines() {
         match line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')?.split_once(' ')) {
             Some((name, label)) => {
-                own = name.to_owned();
-                all.insert(own.clone(), (label.to_owned(), Vec::new()));
+                current = name.to_owned();
+                all.insert(current.clone(), (label.to_owned(), Vec::new()));
             }
-            None => all.get_mut(&own).unwrap().1.push(line.to_owned()),
+            None => all.get_mut(&current).unwrap().1.push(line.to_owned()),
         }
     }
     all
@@ -124,9 +124,9 @@ fn facts(tex: &str) -> Facts {
     let mut heads = Vec::new();
     let mut found = Vec::new();
     for line in tabular.split("\\\\") {
-        let (mut rules, mut whole, mut rest): (Vec<String>, bool, &str) = (Vec::new(), false, line.trim());
+        let (mut rules, mut is_full, mut rest): (Vec<String>, bool, &str) = (Vec::new(), false, line.trim());
         while let Some((name, behind)) = rule(rest) {
-            whole |= name.is_empty();
+            is_full |= name.is_empty();
             if !name.is_empty() && name != "toprule" && rules.last() != Some(&name) {
                 rules.push(name);
             }
@@ -148,7 +148,7 @@ fn facts(tex: &str) -> Facts {
                 "#".clone_into(word);
             }
         }
-        let shaded: Vec<usize> = (1..=cells.len()).filter(|at| whole || cells[at - 1].1).collect();
+        let shaded: Vec<usize> = (1..=cells.len()).filter(|at| is_full || cells[at - 1].1).collect();
         if let (Some(first), Some(last)) = (shaded.first(), shaded.last()) {
             words.push(format!("shaded{first}-{last}"));
         }
@@ -191,10 +191,19 @@ const SAME: [(&str, &str); 15] = [
 fn in_one_language(facts: &Facts) -> Facts {
     // The paper shades cell by cell and leaves some out; here a row is shaded from edge to edge.
     let shade = |word: &str| if word.starts_with("shaded") { "shaded".to_owned() } else { word.to_owned() };
-    let word = |word: &str| {
-        SAME.iter().find(|(known, _)| *known == word).map_or_else(|| shade(word), |(_, same)| (*same).to_owned())
-    };
-    facts.iter().map(|line| line.split(' ').map(word).collect::<Vec<_>>().join(" ")).collect()
+    facts
+        .iter()
+        .map(|line| {
+            line.split(' ')
+                .map(|word| {
+                    SAME.iter()
+                        .find(|(known, _)| *known == word)
+                        .map_or_else(|| shade(word), |(_, same)| (*same).to_owned())
+                })
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
+        .collect()
 }
 
 fn experiments() -> PathBuf {
@@ -229,13 +238,12 @@ fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let paper = paper::records(name).unwrap();
     let conditions: Vec<Condition> = crate::results::distinct(paper.iter().map(|record| &record.condition));
     let further = conditions.iter().flat_map(|condition| {
-        let of = |(metric, value): &(&str, f64)| Record {
+        more.iter().map(|(metric, value)| Record {
             condition: condition.clone(),
             metric: (*metric).to_owned(),
             value: Some(*value),
             error: None,
-        };
-        more.iter().map(of)
+        })
     });
     let numbers: Vec<_> = paper.iter().cloned().chain(further).map(measured).collect();
     let entry = artifact.description.table.as_ref().unwrap();
@@ -244,7 +252,7 @@ fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
 }
 
 fn printed(name: &str) -> String {
-    let table = forms(name, &[]).into_iter().find(|(own, _)| own == name).unwrap().1;
+    let table = forms(name, &[]).into_iter().find(|(label, _)| label == name).unwrap().1;
     latex(&table, name)
 }
 
@@ -277,7 +285,7 @@ fn the_fixture_is_what_the_papers_source_says() {
         let labelled = format!("\\label{{tab:{label}}}");
         let table = source
             .split("\\begin{table")
-            .find(|part| part.split("\\end{table").next().is_some_and(|own| own.contains(&labelled)));
+            .find(|part| part.split("\\end{table").next().is_some_and(|table| table.contains(&labelled)));
         assert_eq!(self::facts(table.unwrap()), facts, "{name}");
     }
 }
@@ -296,7 +304,6 @@ fn table3_criteria_are_bold_and_tables_are_not_stretched() {
 
 #[test]
 fn captions_name_what_no_column_does_and_notes_the_protocol() {
-    let caption = |name: &str| printed(name).lines().find(|line| line.starts_with("\\caption")).unwrap().to_owned();
     for (name, cut) in [("tableA8", "7 of 32"), ("tableA9", "11 of 32"), ("table4", "7 of 32"), ("tableA10", "7 of 32")]
     {
         assert!(caption(name).contains(&format!(": LLaMA-3.1-8B, {cut} layers removed]{{")), "{}", caption(name));
@@ -314,9 +321,12 @@ fn captions_name_what_no_column_does_and_notes_the_protocol() {
     assert!(!text.contains("layers removed. Bold") && !caption("tableA10").contains("shaded"), "{text}");
 }
 
+fn caption(name: &str) -> String {
+    printed(name).lines().find(|line| line.starts_with("\\caption")).unwrap().to_owned()
+}
+
 #[test]
 fn what_the_paper_has_no_columns_for_has_a_file_of_its_own() {
-    let named = |forms: &[(String, Table)]| forms.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     assert_eq!(named(&forms("table3", &[])), ["table3", "table3-compared"]);
     assert_eq!(named(&forms("table4", &[])), ["table4", "tableA3", "table4-compared"]);
     let with = forms("table3", &[("bpb_c4", 0.5)]);
@@ -329,6 +339,10 @@ fn what_the_paper_has_no_columns_for_has_a_file_of_its_own() {
     assert_eq!(facts(&latex(&memory[2].1, "t"))[0], "head - method lp/lt memorymb");
     let speed = forms("tableA8", &[("speedup:seq=512:batch=1", 1.26), ("speedup:seq=512:batch=4", 1.25)]);
     assert_eq!(facts(&latex(&speed[2].1, "t"))[1], "row midrule 512 1 # # # # #");
+}
+
+fn named(forms: &[(String, Table)]) -> Vec<String> {
+    forms.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
 }
 
 #[test]
@@ -350,7 +364,10 @@ fn all_printed_tables_compile_without_warnings() {
     };
     for name in fixture().keys() {
         let more = if name == "table3" { &[("bpb_c4", 0.5)][..] } else { &[] };
-        forms(name, more).iter().filter(|(own, _)| own == name || own.contains('-')).for_each(|(own, of)| add(own, of));
+        forms(name, more)
+            .iter()
+            .filter(|(label, _)| label == name || label.contains('-'))
+            .for_each(|(label, table)| add(label, table));
     }
     // Characters that users may have in names.
     let strange = "a_b & 50 % of {x} ^2 ~ \\ # $1 [y] <z> − ± × ≠ ≤ ≥ ≈ → · – — … ’ é ü";
@@ -396,8 +413,10 @@ fn compile_warnings(body: &str) -> Vec<String> {
         log = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{log}");
     }
-    let is_warning = |line: &&str| ["Warning", "Overfull", "Underfull", "Error"].iter().any(|word| line.contains(word));
-    log.lines().filter(is_warning).map(str::to_owned).collect()
+    log.lines()
+        .filter(|line| ["Warning", "Overfull", "Underfull", "Error"].iter().any(|word| line.contains(word)))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -422,7 +441,7 @@ fn all_recorded_tables_compile_without_warnings() {
         // Lists have no profile.
         let files = [folder.clone(), folder.join("tiny")].into_iter().filter_map(|folder| fs::read_dir(folder).ok());
         let files = files.flatten().map(|file| file.unwrap().path());
-        tables.extend(files.filter(|file| file.extension().is_some_and(|of| of == "tex")));
+        tables.extend(files.filter(|file| file.extension().is_some_and(|extension| extension == "tex")));
     }
     tables.sort();
     assert!(tables.len() >= 23, "{tables:?}");
@@ -441,10 +460,6 @@ fn all_recorded_tables_compile_without_warnings() {
 fn table_2_is_one_part_at_120_columns() {
     let table = laid_out("table2", &paper::records("table2").unwrap().into_iter().map(measured).collect::<Vec<_>>());
     let text = screen(&table, Some(120));
-    let expected = |name: &str| {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/screen");
-        fs::read_to_string(fixtures.join(name)).unwrap()
-    };
     assert_eq!(text, expected("table2-120.txt"));
     assert_eq!(screen(&table, Some(80)), expected("table2-80.txt"));
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/table2/tiny");
@@ -453,6 +468,11 @@ fn table_2_is_one_part_at_120_columns() {
     let text = screen(&laid_out("table2", &numbers), Some(120));
     assert!(text.contains("+ or -: ours is better") && !text.contains("columns 1"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+}
+
+fn expected(name: &str) -> String {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/screen");
+    fs::read_to_string(fixtures.join(name)).unwrap()
 }
 
 /// Returns a file's name without its ending.

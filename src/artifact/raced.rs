@@ -34,31 +34,39 @@ pub struct Raced<'a> {
 
 impl<'a> Raced<'a> {
     /// Creates the view of races. `whole` are the numbers of the artifact that scores all cells on all items, if it exists.
-    pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], whole: Option<&'a StoredResults>) -> Self {
+    pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], results: Option<&'a StoredResults>) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
         let better = Metric::find(metric).ok();
-        let better = |one: f64, other: f64| better.as_ref().map_or(one > other, |of| of.better(one, other));
-        let numbers = whole.map_or(&[][..], |whole| &whole.numbers);
-        let compare = |found: &'a Found| {
-            let racing = |cell: &str| {
-                found.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell))
-            };
-            let own = numbers.iter().filter(|number| number.record.metric == metric);
-            let own = own.filter_map(|number| Some((number.record.value?, number, racing(&number.cell)?)));
-            // The first of equal ones.
-            let best = own.reduce(|best, other| if better(other.0, best.0) { other } else { best });
-            (found, best.map(|(_, number, candidate)| (number, candidate)))
-        };
-        Self { grid, races, found, compared: found.iter().map(compare).collect() }
+        let better = |one: f64, other: f64| better.as_ref().map_or(one > other, |better| better.better(one, other));
+        let numbers = results.map_or(&[][..], |results| &results.numbers);
+        Self {
+            grid,
+            races,
+            found,
+            compared: found
+                .iter()
+                .map(|found| {
+                    let racing = |cell: &str| {
+                        found.candidates.iter().find(|one| one.cell == cell || one.same.iter().any(|same| same == cell))
+                    };
+                    let measured = numbers.iter().filter(|number| number.record.metric == metric);
+                    let raced =
+                        measured.filter_map(|number| Some((number.record.value?, number, racing(&number.cell)?)));
+                    // The first of equal ones.
+                    let best = raced.reduce(|best, other| if better(other.0, best.0) { other } else { best });
+                    (found, best.map(|(_, number, candidate)| (number, candidate)))
+                })
+                .collect(),
+        }
     }
 
     /// Returns the header, and a row per race.
     pub fn table(&self) -> Vec<Vec<String>> {
-        let of = printed(&self.races.beside);
+        let table_title = printed(&self.races.table);
         let heads = [
             "Backbone",
             "Removed",
-            &format!("Best in {of}"),
+            &format!("Best in {table_title}"),
             "What the race made of it",
             "Winner of the race",
             "Judged on other items",
@@ -70,8 +78,9 @@ impl<'a> Raced<'a> {
         let row = |(found, best): &Compared<'_>| {
             let none = || "—".to_owned();
             let judged = |role: &str| {
-                let of = found.judged.iter().find(|of| of.role == role).and_then(|of| of.scores.first());
-                of.zip(found.objectives.first()).map_or_else(none, |(of, objective)| objective.said(of))
+                let score =
+                    found.judged.iter().find(|entry| entry.role == role).and_then(|judged| judged.scores.first());
+                score.zip(found.objectives.first()).map_or_else(none, |(score, objective)| objective.said(score))
             };
             let won = found.candidates.iter().find(|one| found.winner.as_ref() == Some(&one.cell));
             let spent = &found.spent;
@@ -83,7 +92,11 @@ impl<'a> Raced<'a> {
                 self.removed(found),
                 best.map_or_else(none, |(best, candidate)| {
                     let half = best.record.error.map(|error| 1.96 * error);
-                    let unit = if found.objectives.first().is_some_and(|of| of.name == "accuracy") { " %" } else { "" };
+                    let unit = if found.objectives.first().is_some_and(|objective| objective.name == "accuracy") {
+                        " %"
+                    } else {
+                        ""
+                    };
                     let value = best.record.value.unwrap_or(f64::NAN);
                     let half = half.map_or_else(String::new, |half| format!(" ± {half:.2}"));
                     format!("{}: {value:.2}{half}{unit}", self.label(candidate))
@@ -102,25 +115,24 @@ impl<'a> Raced<'a> {
 
     /// Returns the conclusions, one per line.
     pub fn notes(&self) -> Vec<String> {
-        let of = printed(&self.races.beside);
+        let table_title = printed(&self.races.table);
         let known: Vec<String> =
             self.compared.iter().filter_map(|(found, best)| Some(became(found, (*best)?.1))).collect();
-        let count = |word: &str| known.iter().filter(|of| of.starts_with(word)).count();
         let total = |part: fn(&Found) -> f64| self.found.iter().map(part).sum::<f64>();
-        let of_items = |part: fn(&Found) -> f64| 100.0 * total(part) / total(|of| of.spent.all_items).max(1.0);
-        let of_layers = |part: fn(&Found) -> f64| 100.0 * total(part) / total(|of| of.spent.all_layers).max(1.0);
-        let items = of_items(|of| of.spent.items);
-        let layers = of_layers(|of| of.spent.layers);
-        let judged = of_items(|of| of.spent.judged_items);
-        let judged_layers = of_layers(|of| of.spent.judged_layers);
-        let lost = known.len() - count(ALONE) - count(LEADS) - count(STANDS);
+        let of_items = |part: fn(&Found) -> f64| 100.0 * total(part) / total(|found| found.spent.all_items).max(1.0);
+        let of_layers = |part: fn(&Found) -> f64| 100.0 * total(part) / total(|found| found.spent.all_layers).max(1.0);
+        let items = of_items(|found| found.spent.items);
+        let layers = of_layers(|found| found.spent.layers);
+        let judged = of_items(|found| found.spent.judged_items);
+        let judged_layers = of_layers(|found| found.spent.judged_layers);
+        let lost = known.len() - count_words(&known, ALONE) - count_words(&known, LEADS) - count_words(&known, STANDS);
         let best = match known.len() {
-            0 => format!("{of} is not made here: `reproduce {}` makes it.", self.races.beside),
+            0 => format!("{table_title} is not made here: `reproduce {}` makes it.", self.races.table),
             all => format!(
-                "The best row of {of} is alone at the end of {} of {all} races, leads those that are not separated in {}, is not separated from the leader in {}, and is lost in {lost}.",
-                count(ALONE),
-                count(LEADS),
-                count(STANDS)
+                "The best row of {table_title} is alone at the end of {} of {all} races, leads those that are not separated in {}, is not separated from the leader in {}, and is lost in {lost}.",
+                count_words(&known, ALONE),
+                count_words(&known, LEADS),
+                count_words(&known, STANDS)
             ),
         };
         let spent = format!(
@@ -145,14 +157,14 @@ impl<'a> Raced<'a> {
             cell.map_or_else(|| name.clone(), row_label)
         };
         let copies: Vec<String> = candidate.same.iter().map(named).collect();
-        let own = named(&candidate.cell);
-        if copies.is_empty() { own } else { format!("{own} (= {})", copies.join(", ")) }
+        let name = named(&candidate.cell);
+        if copies.is_empty() { name } else { format!("{name} (= {})", copies.join(", ")) }
     }
 
     /// Returns the names of the files that races may write.
     pub fn files(artifact: &Artifact) -> Vec<String> {
-        let own = [format!("{}.csv", artifact.name), PagePart::FILE.to_owned(), Provenance::FILE.to_owned()];
-        search_names(&artifact.name).into_iter().chain(own).collect()
+        let outputs = [format!("{}.csv", artifact.name), PagePart::FILE.to_owned(), Provenance::FILE.to_owned()];
+        search_names(&artifact.name).into_iter().chain(outputs).collect()
     }
 
     /// Writes its files into the artifact's folder. `dense` are the whole backbones, read from the store: on what and by what it ran.
@@ -190,6 +202,10 @@ impl<'a> Raced<'a> {
     }
 }
 
+fn count_words(known: &[String], word: &str) -> usize {
+    known.iter().filter(|known_word| known_word.starts_with(word)).count()
+}
+
 const ALONE: &str = "won alone";
 const LEADS: &str = "leads";
 const STANDS: &str = "not separated";
@@ -210,9 +226,9 @@ fn became(found: &Found, candidate: &Candidate) -> String {
 
 /// Returns the row of the paper's tables: criterion and recovery.
 fn row_label(cell: &Cell) -> String {
-    let criterion = cell.criterion.as_ref().map_or("dense", |of| of.name.as_str());
+    let criterion = cell.criterion.as_ref().map_or("dense", |criterion| criterion.name.as_str());
     let label = criterion::label(criterion);
-    match cell.recovery.as_ref().map(|of| of.name.as_str()) {
+    match cell.recovery.as_ref().map(|recovery| recovery.name.as_str()) {
         None | Some("none") => label.to_owned(),
         Some(name) => format!("{label} + {}", recovery::label(name)),
     }

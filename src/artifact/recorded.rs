@@ -3,7 +3,7 @@
 //! Times, the command, the commit and the machine of a record are not compared: they are no result.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -75,7 +75,8 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     different.extend(listed("settings", settings.into_iter().map(|setting| setting.path)));
     different.extend(listed("inputs", unequal(&ours["inputs"], &theirs["inputs"]).into_iter()));
     let findings = FindingDifference::of(&findings(ours), &findings(theirs));
-    let is_rounding = findings.structure.is_none() && findings.largest.as_ref().is_none_or(|(_, of)| *of <= ROUNDING);
+    let is_rounding =
+        findings.structure.is_none() && findings.largest.as_ref().is_none_or(|(_, size)| *size <= ROUNDING);
     let mut rounding = Vec::new();
     let list = if is_rounding { &mut rounding } else { &mut different };
     list.extend(findings.sentence());
@@ -104,13 +105,14 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
 
 /// Says that two runs were computed with other vector instructions, which may change the last bits of a value.
 fn instructions_that_differ(ours: &Value, theirs: &Value) -> Option<String> {
-    let features = |run: &Value| -> Option<String> {
-        let all = run["machine"]["cpu_features"].as_array()?;
-        Some(all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
-    };
-    let ours = features(ours)?;
-    let theirs = features(theirs)?;
+    let ours = vector_features(ours)?;
+    let theirs = vector_features(theirs)?;
     (ours != theirs).then(|| format!("other vector instructions: recorded with {theirs}, here {ours}"))
+}
+
+fn vector_features(run: &Value) -> Option<String> {
+    let all = run["machine"]["cpu_features"].as_array()?;
+    Some(all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
 }
 
 /// Difference between what the cells of two runs found on their way.
@@ -133,8 +135,7 @@ impl FindingDifference {
         match (ours, theirs) {
             (Value::Object(one), Value::Object(other)) => {
                 for name in one.keys().chain(other.keys().filter(|name| !one.contains_key(*name))) {
-                    let of = |map: &Map<String, Value>| map.get(name).cloned().unwrap_or_default();
-                    self.add(&format!("{path}.{name}"), &of(one), &of(other));
+                    self.add(&format!("{path}.{name}"), &field_of(name, one), &field_of(name, other));
                 }
             }
             (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
@@ -166,14 +167,17 @@ impl FindingDifference {
     }
 }
 
+fn field_of(name: &String, map: &Map<String, Value>) -> Value {
+    map.get(name).cloned().unwrap_or_default()
+}
+
 /// Describes which numbers differ, and by how much.
 fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
-    let key = |of: &StoredNumber| (of.cell.clone(), of.column.clone(), of.record.metric.clone());
-    let recorded: BTreeMap<_, _> = theirs.iter().map(|of| (key(of), of)).collect();
-    let made: BTreeMap<_, _> = ours.iter().map(|of| (key(of), of)).collect();
+    let recorded: BTreeMap<_, _> = theirs.iter().map(|their| (number_key(their), their)).collect();
+    let made: BTreeMap<_, _> = ours.iter().map(|our| (number_key(our), our)).collect();
     let of_one = made.keys().filter(|key| !recorded.contains_key(key)).count()
         + recorded.keys().filter(|key| !made.contains_key(key)).count();
-    let both: Vec<_> = made.iter().filter_map(|(key, of)| Some((key, *of, *recorded.get(key)?))).collect();
+    let both: Vec<_> = made.iter().filter_map(|(key, number)| Some((key, *number, *recorded.get(key)?))).collect();
     let differ: Vec<_> = both.iter().filter(|(_, one, two)| one.record.value != two.record.value).collect();
     let items = both.iter().filter(|(_, one, two)| {
         one.record.value == two.record.value
@@ -183,12 +187,8 @@ fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
     let mut says = Vec::new();
     if !differ.is_empty() {
         let all = both.len();
-        let share = |(_, one, two): &&&(&(String, String, String), &StoredNumber, &StoredNumber)| {
-            let one = one.record.value?;
-            let two = two.record.value?;
-            Some((one - two).abs() / two.abs().max(f64::MIN_POSITIVE))
-        };
-        let most = differ.iter().filter_map(|of| Some((share(&of)?, of))).max_by(|a, b| a.0.total_cmp(&b.0));
+        let most =
+            differ.iter().filter_map(|pair| Some((relative_size(&pair)?, pair))).max_by(|a, b| a.0.total_cmp(&b.0));
         let most = most.map(|(share, ((cell, column, metric), ..))| {
             let column = if column.is_empty() { metric } else { column };
             format!(", most by {share:.2e} of its value ({column} of {cell})")
@@ -199,6 +199,16 @@ fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
     says.extend((items > 0).then(|| format!("the items behind {items} numbers")));
     says.extend((of_one > 0).then(|| format!("{of_one} numbers that only one of them has")));
     (!says.is_empty()).then(|| says.join(", "))
+}
+
+fn number_key(number: &StoredNumber) -> (String, String, String) {
+    (number.cell.clone(), number.column.clone(), number.record.metric.clone())
+}
+
+fn relative_size((_, one, two): &&&(&(String, String, String), &StoredNumber, &StoredNumber)) -> Option<f64> {
+    let one = one.record.value?;
+    let two = two.record.value?;
+    Some((one - two).abs() / two.abs().max(f64::MIN_POSITIVE))
 }
 
 /// Lists a few names under a heading, if there are any.
@@ -218,8 +228,8 @@ fn unequal(one: &Value, other: &Value) -> BTreeSet<String> {
 
 /// Returns what the cells of a record found on their way.
 fn findings(run: &Value) -> Value {
-    fn bare(of: &Value) -> Value {
-        match of {
+    fn bare(full: &Value) -> Value {
+        match full {
             Value::Object(map) => {
                 let kept = map.iter().filter(|(name, _)| !ASIDE.contains(&name.as_str()));
                 kept.map(|(name, value)| (name.clone(), bare(value))).collect()
@@ -239,14 +249,15 @@ pub(super) fn impersonal(folder: &Path) -> Result<()> {
     let folders = [std::env::home_dir(), std::env::current_dir().ok()];
     // Short strings and common words occur in any text.
     let words = [std::env::consts::OS, std::env::consts::ARCH, "localhost", "ghostlab"];
-    let private = |text: &String| text.len() >= 5 && !words.contains(&text.as_str());
     let mut tells: Vec<String> = folders.into_iter().flatten().map(|path| path.display().to_string()).collect();
     tells.push(owner::host());
-    tells.retain(private);
+    tells.retain(|text| text.len() >= 5 && !words.contains(&text.as_str()));
     let texts = ["json", "csv", "md", "tex", "svg"];
     let listing = std::fs::read_dir(folder).map_err(|error| Error::io("list", folder, &error))?;
-    let is_text = |path: &PathBuf| path.extension().is_some_and(|of| texts.iter().any(|text| of == *text));
-    for path in listing.filter_map(|item| Some(item.ok()?.path())).filter(is_text) {
+    for path in listing
+        .filter_map(|item| Some(item.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| texts.iter().any(|text| extension == *text)))
+    {
         let bytes = regular::read(&path)?;
         let text = String::from_utf8_lossy(&bytes);
         if let Some(found) = tells.iter().find(|found| text.contains(found.as_str())) {
@@ -270,22 +281,26 @@ mod tests {
     #[test]
     fn findings_differ_by_rounding_or_in_structure() {
         let recorded = json!([{"removed": [2, 3], "boundary_mae": 1.0, "note": null}]);
-        let of = |made: Value| FindingDifference::of(&made, &recorded);
-        assert_eq!(of(recorded.clone()), FindingDifference::default());
-        let found = of(json!([{"removed": [2, 3], "boundary_mae": 1.25}]));
+        let difference = |made: Value| FindingDifference::of(&made, &recorded);
+        assert_eq!(difference(recorded.clone()), FindingDifference::default());
+        let found = difference(json!([{"removed": [2, 3], "boundary_mae": 1.25}]));
         assert_eq!(found.largest, Some(("cells[0].boundary_mae".to_owned(), 0.25)));
         assert_eq!(found.structure, None, "a value that is null may be absent");
         // A layer is a whole number: another one is no rounding.
-        let found = of(json!([{"removed": [2, 4], "boundary_mae": 1.0}]));
+        let found = difference(json!([{"removed": [2, 4], "boundary_mae": 1.0}]));
         assert_eq!(found.structure.as_deref(), Some("cells[0].removed[1]"));
-        assert!(of(json!([])).structure.is_some(), "a cell that only one run has");
+        assert!(difference(json!([])).structure.is_some(), "a cell that only one run has");
     }
 
     #[test]
     fn other_vector_instructions_are_named() {
-        let with = |features: &[&str]| json!({"machine": {"cpu_features": features}});
-        assert_eq!(instructions_that_differ(&with(&["fma"]), &with(&["fma"])), None);
-        let said = instructions_that_differ(&with(&["fma", "avx512f"]), &with(&["fma"])).unwrap();
-        assert_eq!(said, "other vector instructions: recorded with fma, here fma avx512f");
+        assert_eq!(instructions_that_differ(&machine_with(&["fma"]), &machine_with(&["fma"])), None);
+        let explanation =
+            instructions_that_differ(&machine_with(&["fma", "avx512f"]), &machine_with(&["fma"])).unwrap();
+        assert_eq!(explanation, "other vector instructions: recorded with fma, here fma avx512f");
+    }
+
+    fn machine_with(features: &[&str]) -> Value {
+        json!({"machine": {"cpu_features": features}})
     }
 }

@@ -31,24 +31,25 @@ impl SeedDraws {
     fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
         let asked = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
         let asked = asked.chain(table.metrics.iter().cloned()).next()?;
-        let own = || numbers.iter().filter(|of| of.metric.id == asked && of.record.condition.criterion != DENSE);
-        let metric = own().next()?.metric.clone();
-        let cut = |of: &Measurement| {
-            let of = &of.record.condition;
-            (of.backbone.clone(), of.depth, of.layers, of.criterion.clone())
+        let measured =
+            || numbers.iter().filter(|number| number.metric.id == asked && number.record.condition.criterion != DENSE);
+        let metric = measured().next()?.metric.clone();
+        let cut = |measurement: &Measurement| {
+            let condition = &measurement.record.condition;
+            (condition.backbone.clone(), condition.depth, condition.layers, condition.criterion.clone())
         };
         let methods = |wanted: &BackboneCut| {
-            let of_cut = own().filter(|of| cut(of) == *wanted);
-            let values = of_cut.filter_map(|of| match &of.sample {
+            let of_cut = measured().filter(|number| cut(number) == *wanted);
+            let values = of_cut.filter_map(|number| match &number.sample {
                 Sample::Seeds(seeds) => {
-                    let values = seeds.iter().filter_map(|of| Some((of.seed, of.value?)));
-                    Some((of.record.condition.recovery.clone(), values.collect()))
+                    let values = seeds.iter().filter_map(|seed| Some((seed.seed, seed.value?)));
+                    Some((number.record.condition.recovery.clone(), values.collect()))
                 }
                 _ => None,
             });
             values.collect::<Vec<_>>()
         };
-        let cuts = distinct(own().map(|of| cut(of)).collect::<Vec<_>>().iter());
+        let cuts = distinct(measured().map(|number| cut(number)).collect::<Vec<_>>().iter());
         let cuts: Vec<_> = cuts.into_iter().map(|cut| (cut.clone(), methods(&cut))).collect();
         cuts.iter().any(|(_, methods)| !methods.is_empty()).then_some(Self { metric, cuts })
     }
@@ -67,22 +68,7 @@ pub(super) fn dots(
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Ok(None) };
     let changing = changing_cuts(numbers, cells);
     let methods = distinct(cuts.iter().flat_map(|(_, methods)| methods.iter().map(|(name, _)| name)));
-    let of_method = |all: &Methods, method: &str| {
-        let own = all.iter().find(|(name, _)| name == method);
-        own.map_or_else(Vec::new, |(_, values)| values.values().copied().collect())
-    };
-    let draws = |method: String| Series {
-        label: if method == recovery::NONE { "No repair".to_owned() } else { recovery::heading(&method).to_owned() },
-        values: cuts.iter().map(|(_, all)| of_method(all, &method)).collect(),
-        method,
-    };
     let several = distinct(cuts.iter().map(|((.., criterion), _)| criterion)).len() > 1;
-    let group = |(cut, _): &(BackboneCut, _)| {
-        let (backbone, depth, layers, criterion) = cut;
-        let criterion = if several { format!(" {}", criterion::label(criterion)) } else { String::new() };
-        let mark = if changing.contains(cut) { " *" } else { "" };
-        format!("{} {depth}/{layers}{criterion}{mark}", backbone_label(backbone))
-    };
     let around = Surroundings {
         title: format!("{title}: a dot for each calibration seed"),
         description: format!("{} under each seed of the calibration, in the order of the seeds.", metric.label),
@@ -92,24 +78,55 @@ pub(super) fn dots(
     };
     let plot = Plot::Dots(Dots {
         axis: Axis { label: metric.label.clone(), ..Axis::default() },
-        groups: cuts.iter().map(group).collect(),
-        methods: methods.into_iter().map(draws).collect(),
+        groups: cuts
+            .iter()
+            .map(|(cut, _)| {
+                let (backbone, depth, layers, criterion) = cut;
+                let criterion = if several { format!(" {}", criterion::label(criterion)) } else { String::new() };
+                let mark = if changing.contains(cut) { " *" } else { "" };
+                format!("{} {depth}/{layers}{criterion}{mark}", backbone_label(backbone))
+            })
+            .collect(),
+        methods: methods
+            .into_iter()
+            .map(|method| Series {
+                label: if method == recovery::NONE {
+                    "No repair".to_owned()
+                } else {
+                    recovery::heading(&method).to_owned()
+                },
+                values: cuts.iter().map(|(_, all)| values_of_method(all, &method)).collect(),
+                method,
+            })
+            .collect(),
     });
     Figure { around, plot }.draw().map(Some)
+}
+
+fn values_of_method(all: &Methods, method: &str) -> Vec<f64> {
+    let found = all.iter().find(|(name, _)| name == method);
+    found.map_or_else(Vec::new, |(_, values)| values.values().copied().collect())
 }
 
 const CHANGING_CUT: &str = "* The seed changes which layers are removed.";
 
 /// Returns the cuts whose seeds do not all remove the same layers.
 fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet<BackboneCut> {
-    let removed = |name: &str| cells.iter().find(|of| of.cell.to_string() == name).map(|of| &of.removed);
     let mut changing = BTreeSet::new();
     for number in numbers {
         let Sample::Seeds(seeds) = &number.sample else { continue };
-        let cuts: BTreeSet<&Vec<usize>> = seeds.iter().filter_map(|of| removed(&of.cell)).collect();
+        let cuts: BTreeSet<&Vec<usize>> = seeds
+            .iter()
+            .filter_map(|seed| cells.iter().find(|cell| cell.cell.to_string() == seed.cell).map(|cell| &cell.removed))
+            .collect();
         if cuts.len() > 1 {
-            let of = &number.record.condition;
-            changing.insert((of.backbone.clone(), of.depth, of.layers, of.criterion.clone()));
+            let condition = &number.record.condition;
+            changing.insert((
+                condition.backbone.clone(),
+                condition.depth,
+                condition.layers,
+                condition.criterion.clone(),
+            ));
         }
     }
     changing
@@ -122,10 +139,12 @@ pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], pape
     let line = |((backbone, depth, layers, criterion), methods): &(BackboneCut, Methods)| {
         // The paper's means over all its settings of this criterion.
         let of_paper = |recovery: &str| {
-            let own = paper.iter().filter(|of| {
-                of.metric == metric.id && of.condition.criterion == *criterion && of.condition.recovery == recovery
+            let selected = paper.iter().filter(|record| {
+                record.metric == metric.id
+                    && record.condition.criterion == *criterion
+                    && record.condition.recovery == recovery
             });
-            let values: Vec<f64> = own.filter_map(|of| of.value).collect();
+            let values: Vec<f64> = selected.filter_map(|record| record.value).collect();
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
         };
         let known: Vec<(&str, f64, &SeedValues)> =
@@ -140,7 +159,7 @@ pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], pape
                 let theirs = metric.better(*one_paper, *two_paper);
                 let as_in_paper: Vec<Option<bool>> =
                     both.map(|(a, b)| (a != b).then(|| metric.better(*a, *b) == theirs)).collect();
-                let all = |way: bool| as_in_paper.iter().all(|of| *of == Some(way));
+                let all = |way: bool| as_in_paper.iter().all(|value| *value == Some(way));
                 match (all(true), all(false)) {
                     // No seed is in both.
                     (true, true) => continue,
@@ -180,12 +199,11 @@ fn called(recovery: &str, criterion: &str) -> String {
 /// Formats `Ghost Layer (Ours) under 5 of 5 seeds`.
 fn first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
-    let best = |seed: &u64| {
+    let mut counts = grouped(seeds.iter().filter_map(|seed| {
         let known = methods.iter().filter_map(|(name, values)| Some((name.as_str(), *values.get(seed)?)));
         known.reduce(|best, other| if metric.better(other.1, best.1) { other } else { best })
-    };
-    let mut counts = grouped(seeds.iter().filter_map(best));
+    }));
     counts.sort_by_key(|(_, won)| std::cmp::Reverse(won.len()));
-    let said = counts.iter().map(|(name, won)| format!("{} under {}", called(name, criterion), won.len()));
-    format!("{} of {} seeds", said.collect::<Vec<_>>().join(", "), seeds.len())
+    let parts = counts.iter().map(|(name, won)| format!("{} under {}", called(name, criterion), won.len()));
+    format!("{} of {} seeds", parts.collect::<Vec<_>>().join(", "), seeds.len())
 }

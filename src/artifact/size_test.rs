@@ -70,15 +70,20 @@ fn boundary(cell: usize) -> BoundaryResult {
 /// Builds the questions of a task with three choices each.
 fn key(name: &str) -> Arc<Solutions> {
     let choices: Vec<[usize; 4]> = (0..3).map(|at| [at % 90, at % 90, at % 20, 0]).collect();
-    let document = |id: usize| serde_json::json!({"id": id, "gold": 1, "choices": choices});
-    let documents: Vec<_> = (0..DOCUMENTS).map(document).collect();
+    let documents: Vec<_> =
+        (0..DOCUMENTS).map(|id| serde_json::json!({"id": id, "gold": 1, "choices": choices})).collect();
     let key = serde_json::json!({"task": name, "original": DOCUMENTS, "documents": documents});
     Arc::new(serde_json::from_value(key).unwrap())
 }
 
 fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
-    let score = |at: usize| Score { log_likelihood: -number(cell + at), greedy: at.is_multiple_of(3) };
-    let (answers, result) = Answered::new(key, (0..key.requests()).map(score).collect()).unwrap();
+    let (answers, result) = Answered::new(
+        key,
+        (0..key.requests())
+            .map(|at| Score { log_likelihood: -number(cell + at), greedy: at.is_multiple_of(3) })
+            .collect(),
+    )
+    .unwrap();
     TaskScores { label: key.task().unwrap().name.to_owned(), result, answers }
 }
 
@@ -97,18 +102,11 @@ fn outcome(grid: &Grid) -> GridOutcome {
     let made = machine::signature();
     let keys = TASKS.map(key);
     let windows = TextExtent { windows: 256, all: 256, bytes: 1 << 20 };
-    let documents = |key: &Arc<Solutions>| TaskExtent {
-        task: key.task().unwrap(),
-        documents: DOCUMENTS,
-        original: DOCUMENTS,
-        whole: true,
-    };
     let result = |at: usize| {
         let mut cell: Cell = grid.cells.last().unwrap().clone();
         cell.calibration.as_mut().unwrap().seed = at as u64;
         let kinds = ["selection", "operator"].into_iter().chain([&"scores"; 11].map(|kind| *kind));
         let key = "0123456789abcdef".repeat(4);
-        let part = |kind| MadeFrom { kind, key: key.clone(), seconds: number(at), made: made.clone() };
         CellResult {
             removed: (1..10).collect(),
             scores: (0..24).map(|layer| (layer, number(layer))).collect(),
@@ -121,7 +119,9 @@ fn outcome(grid: &Grid) -> GridOutcome {
                 .zip(&keys)
                 .map(|(used, key)| measured(used.clone(), documents(key), scores(key, at)))
                 .collect(),
-            made_from: kinds.map(part).collect(),
+            made_from: kinds
+                .map(|kind| MadeFrom { kind, key: key.clone(), seconds: number(at), made: made.clone() })
+                .collect(),
             inputs: inputs.keys().cloned().collect(),
             ..CellResult::unmeasured(cell, 32, None)
         }
@@ -133,6 +133,10 @@ fn outcome(grid: &Grid) -> GridOutcome {
         rounded: BTreeMap::new(),
         machine: String::new(),
     }
+}
+
+fn documents(key: &Arc<Solutions>) -> TaskExtent {
+    TaskExtent { task: key.task().unwrap(), documents: DOCUMENTS, original: DOCUMENTS, full_split: true }
 }
 
 #[test]
@@ -150,14 +154,17 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
     };
     let target = ResultsFolder::new(root.path(), description);
     write_run(&grid, &outcome, &target, SystemTime::now(), &TableShape::Long, None, None).unwrap();
-    let bytes = |name: &str| fs::metadata(target.path().join(name)).unwrap().len() as usize;
 
     let description: Description = serde_json::from_value(serde_json::json!({"title": "Large"})).unwrap();
     let artifact = Artifact { name: "large".into(), file: grid.file.clone(), description };
     let PagePart { artifact, cells } = sheet(&artifact, "", &outcome, None, Vec::new());
     let page = page::render(&Page { artifacts: vec![artifact], cells, ..Page::default() }).unwrap().len();
-    assert!(bytes("run.json") < 25_000 * CELLS, "{}", bytes("run.json"));
+    assert!(bytes(&target, "run.json") < 25_000 * CELLS, "{}", bytes(&target, "run.json"));
     assert!(page < 10_000 * CELLS, "{page}");
     // A number of full precision and little for what it belongs to.
-    assert!(bytes("channels.parquet") < 10 * CELLS * CHANNELS, "{}", bytes("channels.parquet"));
+    assert!(bytes(&target, "channels.parquet") < 10 * CELLS * CHANNELS, "{}", bytes(&target, "channels.parquet"));
+}
+
+fn bytes(target: &ResultsFolder, name: &str) -> usize {
+    fs::metadata(target.path().join(name)).unwrap().len() as usize
 }

@@ -56,8 +56,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let csv = audit::csv(&findings)?;
     let json = audit::json(&findings)?;
-    answer::show(Audited { findings }, Answer::Audit, |of| match arguments.format {
-        AuditForm::Text => print!("{}", audit::text(&of.findings)),
+    answer::show(Audited { findings }, Answer::Audit, |answer| match arguments.format {
+        AuditForm::Text => print!("{}", audit::text(&answer.findings)),
         AuditForm::Csv => print!("{csv}"),
         AuditForm::Json => println!("{json}"),
     })

@@ -55,7 +55,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         );
     }
     let begun = Begun { file: shown(target), models: starter.models().map(str::to_owned).collect(), left_out };
-    answer::show(begun, Answer::Init, |of| println!("{}: a grid of {}", of.file, of.models.join(", ")))?;
+    answer::show(begun, Answer::Init, |answer| println!("{}: a grid of {}", answer.file, answer.models.join(", ")))?;
     note!("`ghostlab plan {0}` tells what it would do and cost, `ghostlab run {0}` does it", target.display());
     Ok(ExitCode::SUCCESS)
 }
@@ -80,9 +80,9 @@ pub(super) fn run_store(command: &StoreCommand) -> Result<ExitCode> {
     let StoreCommand::Init { folder, shared } = command;
     let shared = Store::init(folder, stage::WORDS, *shared)?;
     let begun = BegunStore { store: shown(folder), shared: shared.to_string() };
-    answer::show(begun, Answer::StoreInit, |of| match shared {
-        Shared::Umask => println!("a store in {}", of.store),
-        Shared::Group => println!("a store in {}, which its group reads and writes", of.store),
-        Shared::All => println!("a store in {}, which its group writes and everybody reads", of.store),
+    answer::show(begun, Answer::StoreInit, |answer| match shared {
+        Shared::Umask => println!("a store in {}", answer.store),
+        Shared::Group => println!("a store in {}, which its group reads and writes", answer.store),
+        Shared::All => println!("a store in {}, which its group writes and everybody reads", answer.store),
     })
 }

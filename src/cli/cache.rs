@@ -31,7 +31,7 @@ pub(super) enum Command {
     /// List the stored objects, by kind.
     Ls {
         #[command(flatten)]
-        place: StoreArgs,
+        store: StoreArgs,
         /// List every artifact.
         #[arg(long)]
         all: bool,
@@ -39,7 +39,7 @@ pub(super) enum Command {
     /// Check every byte of every artifact against its hash. Exit code 5 where something is damaged.
     Verify {
         #[command(flatten)]
-        place: StoreArgs,
+        store: StoreArgs,
         /// Remove damaged objects, so that the next run makes them again; rewrite a lost or damaged `store.json`.
         #[arg(long)]
         repair: bool,
@@ -49,7 +49,7 @@ pub(super) enum Command {
     /// Print the folder of an artifact.
     Path {
         #[command(flatten)]
-        place: StoreArgs,
+        store: StoreArgs,
         /// The beginning of its key.
         key: String,
     },
@@ -58,7 +58,7 @@ pub(super) enum Command {
 #[derive(Args)]
 pub(super) struct Gc {
     #[command(flatten)]
-    place: StoreArgs,
+    store: StoreArgs,
     /// Keep what this grid uses, with whatever engine and float type it was computed (with `--engine`, `--device` or
     /// `--dtype` those only), and throw away whatever no kept grid does. Without a grid to keep, only damaged
     /// artifacts go. What another version of the program made stays: see `--stage`.
@@ -89,18 +89,18 @@ pub(super) struct Gc {
 
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
-        Command::Ls { place, all } => {
-            answer::show(Listing::of(&place.look()?), Answer::CacheLs, |listing| list(listing, *all))
+        Command::Ls { store, all } => {
+            answer::show(Listing::of(&store.look()?), Answer::CacheLs, |listing| list(listing, *all))
         }
-        Command::Verify { place, repair: false } => verify(&place.look()?, false, None),
-        Command::Verify { place, repair: true } => {
-            let mended = place.mend()?;
-            verify(&place.store(None)?, true, mended)
+        Command::Verify { store, repair: false } => verify(&store.look()?, false, None),
+        Command::Verify { store, repair: true } => {
+            let mended = store.mend()?;
+            verify(&store.store(None)?, true, mended)
         }
         Command::Gc(gc) => collect(gc),
-        Command::Path { place, key } => {
-            answer::show(path(&place.look()?, key)?, Answer::CachePath, |of| println!("{}", of.folder.display()))
-        }
+        Command::Path { store, key } => answer::show(path(&store.look()?, key)?, Answer::CachePath, |answer| {
+            println!("{}", answer.folder.display());
+        }),
     }
 }
 
@@ -108,14 +108,20 @@ fn list(listing: &Listing, all: bool) {
     println!("store {}", listing.store);
     if all {
         let mut rows = vec![["key", "kind", "bytes", "made in", ""].map(str::to_string).to_vec()];
-        rows.extend(listing.artifacts.iter().map(|of| {
-            vec![of.key.clone(), of.stage.clone(), bytes(of.bytes), seconds(of.seconds), state(of.state).to_owned()]
+        rows.extend(listing.artifacts.iter().map(|artifact| {
+            vec![
+                artifact.key.clone(),
+                artifact.stage.clone(),
+                bytes(artifact.bytes),
+                seconds(artifact.seconds),
+                state(artifact.state).to_owned(),
+            ]
         }));
         print!("{}", columns(&rows, &[2, 3]));
     }
     let mut rows = vec![["kind", "artifacts", "bytes", "made in", ""].map(str::to_string).to_vec()];
     for ListedStage { sum, states } in &listing.stages {
-        let states: Vec<&str> = states.iter().map(|of| state(*of)).filter(|text| !text.is_empty()).collect();
+        let states: Vec<&str> = states.iter().map(|found| state(*found)).filter(|text| !text.is_empty()).collect();
         let KindSum { stage, artifacts, bytes: size, seconds: time } = sum;
         rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time), states.join("; ")]);
     }
@@ -148,21 +154,21 @@ fn state(state: State) -> &'static str {
 fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCode> {
     let verified = Verified::of(store, repair, mended)?;
     let code = if verified.is_well() { ExitCode::SUCCESS } else { ExitCode::from(5) };
-    answer::show(verified, Answer::CacheVerify, |of| {
-        if let Some(path) = &of.mended {
+    answer::show(verified, Answer::CacheVerify, |answer| {
+        if let Some(path) = &answer.mended {
             println!("{} was lost or damaged, and was rewritten", path.display());
         }
-        of.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
-        of.strays.iter().chain(&of.records).for_each(|file| println!("{}", file.text));
-        println!("{} of {} artifacts are whole", of.artifacts - of.damaged.len(), of.artifacts);
+        answer.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
+        answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.text));
+        println!("{} of {} artifacts are whole", answer.artifacts - answer.damaged.len(), answer.artifacts);
         if repair {
-            let count = of.damaged.len();
+            let count = answer.damaged.len();
             println!("removed {}; the next run that needs them recomputes them", counted(count, "damaged artifact"));
-            let strays = of.strays.iter().filter(|stray| stray.removed).count();
+            let strays = answer.strays.iter().filter(|stray| stray.removed).count();
             if strays > 0 {
                 println!("removed {} of unknown origin from the store", counted(strays, "file"));
             }
-            let records = of.records.iter().filter(|record| record.removed).count();
+            let records = answer.records.iter().filter(|record| record.removed).count();
             if records > 0 {
                 println!("removed {records} damaged records of runs and plans");
             }
@@ -173,34 +179,16 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
     // Remains of dead processes are shown too: opening the store for writing would remove them first.
-    let store = gc.place.look()?;
+    let store = gc.store.look()?;
     let left: Vec<LeftDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
     let in_use = store.reserved();
     let entries = store.entries();
     let (kept, unknown) = kept(gc, &store, &entries)?;
-    let goes = |entry: &InventoryItem| {
-        // Objects of a later program, or computed by an engine unknown to this one, cannot be judged.
-        if entry.later() || (!gc.keep.is_empty() && engines_of(entry).iter().any(|of| unknown.contains(of))) {
-            return false;
-        }
-        // Objects of an earlier program are judged by their name alone.
-        let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
-        if let Some(stage) = &gc.stage {
-            return entry.stage == *stage && old;
-        }
-        if entry.older() {
-            return false;
-        }
-        let damaged = matches!(entry.found, Found::Damaged(_));
-        let unused = !gc.keep.is_empty() && !kept.has(entry);
-        let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
-        // With a kind or an age and nothing to keep, these alone decide.
-        let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
-        (damaged || unused || chosen) && of_kind && old
-    };
-    let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) =
-        entries.into_iter().filter(goes).partition(|entry| in_use.contains(&entry.hash));
+    let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) = entries
+        .into_iter()
+        .filter(|entry| is_evicted(gc, &kept, &unknown, entry))
+        .partition(|entry| in_use.contains(&entry.hash));
     let mut clearing = Clearing {
         store: store.root().display().to_string(),
         in_use: used.len(),
@@ -221,7 +209,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         });
     }
     // Sweeps what the dead left.
-    let store = gc.place.store(None)?;
+    let store = gc.store.store(None)?;
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
     let clearing_up = exec::claim(&store, Store::CLEARING, "clearing up the store", &*reporter, &stop)?;
@@ -242,11 +230,34 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     answer::show(clearing, Answer::CacheGc, |_| println!("deleted"))
 }
 
+fn is_evicted(gc: &Gc, kept: &KeepSet, unknown: &BTreeSet<ComputeId>, entry: &InventoryItem) -> bool {
+    // Objects of a later program, or computed by an engine unknown to this one, cannot be judged.
+    if entry.later() || (!gc.keep.is_empty() && engines_of(entry).iter().any(|engine| unknown.contains(engine))) {
+        return false;
+    }
+    // Objects of an earlier program are judged by their name alone.
+    let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
+    if let Some(stage) = &gc.stage {
+        return entry.stage == *stage && old;
+    }
+    if entry.older() {
+        return false;
+    }
+    let damaged = matches!(entry.found, Found::Damaged(_));
+    let unused = !gc.keep.is_empty() && !kept.has(entry);
+    let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
+    // With a kind or an age and nothing to keep, these alone decide.
+    let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
+    (damaged || unused || chosen) && of_kind && old
+}
+
 /// Returns the copies of programs to delete, which belong to no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
-    let old = |program: &FrozenProgram| gc.older.is_none_or(|days| program.age() >= days.duration());
     match gc.kind {
-        None => cluster::unneeded(store).into_iter().filter(old).collect(),
+        None => cluster::unneeded(store)
+            .into_iter()
+            .filter(|program| gc.older.is_none_or(|days| program.age() >= days.duration()))
+            .collect(),
         Some(_) => Vec::new(),
     }
 }
@@ -258,7 +269,7 @@ fn to_delete(clearing: &Clearing) {
     }
     let others =
         [(&clearing.dead_drafts, "drafts of dead processes"), (&clearing.programs, "programs of jobs that are over")];
-    if clearing.going.is_empty() && others.iter().all(|(of, _)| of.count == 0) {
+    if clearing.going.is_empty() && others.iter().all(|(size, _)| size.count == 0) {
         println!("nothing to delete");
         return;
     }
@@ -266,13 +277,13 @@ fn to_delete(clearing: &Clearing) {
     for KindSum { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
         rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time)]);
     }
-    for (of, what) in others.into_iter().filter(|(of, _)| of.count > 0) {
-        rows.push(vec![what.into(), of.count.to_string(), bytes(of.bytes), String::new()]);
+    for (size, what) in others.into_iter().filter(|(size, _)| size.count > 0) {
+        rows.push(vec![what.into(), size.count.to_string(), bytes(size.bytes), String::new()]);
     }
-    let [drafts, programs] = others.map(|(of, _)| of);
-    let count = drafts.count + programs.count + clearing.going.iter().map(|of| of.artifacts).sum::<usize>();
-    let size = drafts.bytes + programs.bytes + clearing.going.iter().map(|of| of.bytes).sum::<u64>();
-    let time = clearing.going.iter().map(|of| of.seconds).sum();
+    let [drafts, programs] = others.map(|(size, _)| size);
+    let count = drafts.count + programs.count + clearing.going.iter().map(|object| object.artifacts).sum::<usize>();
+    let size = drafts.bytes + programs.bytes + clearing.going.iter().map(|object| object.bytes).sum::<u64>();
+    let time = clearing.going.iter().map(|object| object.seconds).sum();
     rows.push(vec!["all".to_string(), count.to_string(), bytes(size), seconds(time)]);
     print!("{}", columns(&rows, &[1, 2, 3]));
 }
@@ -291,9 +302,9 @@ fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeepSet, B
         requests.extend(known.iter().filter_map(ComputeId::request));
     }
     for file in &gc.keep {
-        let own = if gc.profile.is_empty() { Grid::profiles(file)? } else { gc.profile.clone() };
+        let wanted = if gc.profile.is_empty() { Grid::profiles(file)? } else { gc.profile.clone() };
         let profiles: Vec<Option<&str>> =
-            if own.is_empty() { vec![None] } else { own.iter().map(|name| Some(name.as_str())).collect() };
+            if wanted.is_empty() { vec![None] } else { wanted.iter().map(|name| Some(name.as_str())).collect() };
         for profile in profiles {
             let away = |error: Error| match profile {
                 Some(name) if gc.profile.is_empty() && error.kind() == error::ErrorKind::Missing => {

@@ -112,18 +112,21 @@ fn data(differences: &Differences) -> String {
 /// Lists differences in protocols, apart from bytes.
 fn protocols(differences: &Differences) -> String {
     let mut text = String::new();
-    for of in &differences.protocols {
-        let (Some(one), Some(two)) = (&of.first, &of.second) else { continue };
+    for protocol in &differences.protocols {
+        let (Some(one), Some(two)) = (&protocol.first, &protocol.second) else { continue };
         for setting in settings_that_differ(one, two) {
             if !setting.path.split('.').any(|part| part == "data") {
-                let shown = |value: Option<Value>| value.map_or("—".to_owned(), |value| value.to_string());
-                let one = shown(setting.first);
-                let two = shown(setting.second);
-                text.push_str(&format!("  {}.{}: {one} → {two}\n", of.path, setting.path));
+                let one = shown_protocol(setting.first);
+                let two = shown_protocol(setting.second);
+                text.push_str(&format!("  {}.{}: {one} → {two}\n", protocol.path, setting.path));
             }
         }
     }
     if text.is_empty() { text } else { format!("protocols that differ:\n{text}") }
+}
+
+fn shown_protocol(value: Option<Value>) -> String {
+    value.map_or("—".to_owned(), |value| value.to_string())
 }
 
 fn engines(differences: &Differences) -> String {
@@ -151,17 +154,21 @@ fn aside(differences: &Differences) -> String {
 /// Lists numbers that match several others, and so none.
 fn coinciding(differences: &Differences) -> String {
     let mut text = String::new();
-    for of in &differences.coinciding {
-        let settings = match of.settings.as_slice() {
+    for entry in &differences.coinciding {
+        let settings = match entry.settings.as_slice() {
             [] => "nothing that the runs say".to_owned(),
             settings => settings.join(", "),
         };
-        let name = of.first.first().or(of.second.first()).map(|of| format!("{}, {}", of.cell, of.record.metric));
+        let name = entry
+            .first
+            .first()
+            .or(entry.second.first())
+            .map(|number| format!("{}, {}", number.cell, number.record.metric));
         text.push_str(&format!(
             "  {}: {} of A and {} of B, told apart by {settings}\n",
             name.unwrap_or_default(),
-            of.first.len(),
-            of.second.len()
+            entry.first.len(),
+            entry.second.len()
         ));
     }
     if text.is_empty() { text } else { format!("\nnot paired, because there are several candidates:\n{text}") }
@@ -178,22 +185,25 @@ fn short(value: &Value) -> String {
 fn listed(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Value) -> String) -> String {
     let shown = |value: &Option<Value>| value.as_ref().map_or("—".to_owned(), shown);
     let mut rows = vec![[head, "A", "B"].map(str::to_owned).to_vec()];
-    rows.extend(settings.iter().map(|of| vec![of.path.clone(), shown(&of.first), shown(&of.second)]));
+    rows.extend(
+        settings.iter().map(|setting| vec![setting.path.clone(), shown(&setting.first), shown(&setting.second)]),
+    );
     columns(&shortened_columns(rows, &[], out::width()), &[])
 }
 
 /// Explains why nothing was paired, if that is apparent.
 fn unpaired(differences: &Differences) -> String {
-    let backbones = |all: &[Unpaired]| -> Vec<String> {
-        let all: BTreeSet<&String> = all.iter().map(|of| &of.record.condition.backbone).collect();
-        all.into_iter().cloned().collect()
-    };
     match (backbones(&differences.only_first).as_slice(), backbones(&differences.only_second).as_slice()) {
         ([one, ..], [two, ..]) if one != two => {
             format!("\nno condition is in both; `--map {one}={two}` compares one backbone with the other\n")
         }
         _ => "\nno condition is in both\n".to_owned(),
     }
+}
+
+fn backbones(all: &[Unpaired]) -> Vec<String> {
+    let all: BTreeSet<&String> = all.iter().map(|number| &number.record.condition.backbone).collect();
+    all.into_iter().cloned().collect()
 }
 
 /// Columns of numbers in the table of values.
@@ -206,25 +216,30 @@ fn values(differences: &Differences) -> String {
         return format!("values: all {all} that both have are the same\n");
     }
     // Only of two engines there is something to say.
-    let told = !differences.engines.is_empty();
-    let head = ["condition", "metric", "A", "B", "B − A", "paired test"].into_iter().chain(told.then_some("tolerance"));
+    let same_engine = !differences.engines.is_empty();
+    let head =
+        ["condition", "metric", "A", "B", "B − A", "paired test"].into_iter().chain(same_engine.then_some("tolerance"));
     let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
     // Two cells with the same short name are shown with full names, and so are two columns of one metric.
     let every = || differences.values.iter();
     let several = |metric: &String| {
-        every().filter(|of| of.first.metric == *metric).map(|of| &of.column).collect::<BTreeSet<_>>().len() > 1
+        every().filter(|pair| pair.first.metric == *metric).map(|every| &every.column).collect::<BTreeSet<_>>().len()
+            > 1
     };
     let called = |record: &Record, cell: &String| {
-        let alike = every().filter(|of| named(&of.first) == named(record)).map(|of| &of.cell).collect::<BTreeSet<_>>();
+        let alike = every()
+            .filter(|pair| named(&pair.first) == named(record))
+            .map(|every| &every.cell)
+            .collect::<BTreeSet<_>>();
         if alike.len() > 1 { cell.clone() } else { named(record) }
     };
-    for value in differences.values.iter().filter(|of| !prints_alike(of)) {
+    for value in differences.values.iter().filter(|value| !prints_alike(value)) {
         let a = value.first.value;
         let b = value.second.value;
         let decimals = decimals(a, b);
         let difference = a.zip(b).map_or("—".to_owned(), |(a, b)| format!("{:+.decimals$}", b - a));
         let paired = match &value.paired {
-            Some(of) => format!("{} p = {:.3}", of.test, of.p),
+            Some(test) => format!("{} p = {:.3}", test.test, test.p),
             None if value.same_items => "—".to_owned(),
             None => "not the same items".to_owned(),
         };
@@ -242,10 +257,11 @@ fn values(differences: &Differences) -> String {
             Some(false) => "within",
             None => "—",
         };
-        rows.push(row.into_iter().chain(told.then(|| tolerance.to_owned())).collect());
+        rows.push(row.into_iter().chain(same_engine.then(|| tolerance.to_owned())).collect());
     }
-    let beyond = differences.values.iter().filter(|of| of.beyond == Some(true)).count();
-    let beyond = if told { format!(", {beyond} beyond the tolerance of the float types") } else { String::new() };
+    let beyond = differences.values.iter().filter(|value| value.beyond == Some(true)).count();
+    let beyond =
+        if same_engine { format!(", {beyond} beyond the tolerance of the float types") } else { String::new() };
     format!(
         "values that differ: {differ} of the {all} that both have{beyond}\n{}",
         columns(&shortened_columns(rows, &NUMBERS, out::width()), &NUMBERS)
@@ -267,16 +283,16 @@ fn decimals(a: Option<f64>, b: Option<f64>) -> usize {
 }
 
 /// Whether the two values are equal to a reader of the table.
-fn prints_alike(of: &ValueDifference) -> bool {
-    let a = of.first.value;
-    let b = of.second.value;
+fn prints_alike(difference: &ValueDifference) -> bool {
+    let a = difference.first.value;
+    let b = difference.second.value;
     let close = a.zip(b).is_some_and(|(a, b)| (b - a).abs() <= NEGLIGIBLE * a.abs());
     close && number(a, DECIMALS) == number(b, DECIMALS)
 }
 
 /// Returns the line on values that the table leaves out because they print equally; empty where there is none.
 fn alike(differences: &Differences) -> String {
-    match differences.values.iter().filter(|of| prints_alike(of)).count() {
+    match differences.values.iter().filter(|value| prints_alike(value)).count() {
         0 => String::new(),
         1 => "1 of them differs after the fourth decimal only and is left out (`--json` has it)\n".to_owned(),
         count => format!("{count} of them differ after the fourth decimal only and are left out (`--json` has them)\n"),
@@ -284,23 +300,27 @@ fn alike(differences: &Differences) -> String {
 }
 
 fn named(record: &Record) -> String {
-    let of = &record.condition;
-    let backbone = &of.backbone;
-    let depth = of.depth;
-    let layers = of.layers;
-    format!("{backbone} {depth}/{layers} {} {} {}", of.criterion, of.recovery, of.calibration)
+    let condition = &record.condition;
+    let backbone = &condition.backbone;
+    let depth = condition.depth;
+    let layers = condition.layers;
+    format!("{backbone} {depth}/{layers} {} {} {}", condition.criterion, condition.recovery, condition.calibration)
 }
 
 fn conditions(unpaired: &[Unpaired]) -> Vec<String> {
     let mut all: BTreeMap<String, BTreeSet<&String>> = BTreeMap::new();
-    for of in unpaired {
-        all.entry(named(&of.record)).or_default().insert(&of.cell);
+    for number in unpaired {
+        all.entry(named(&number.record)).or_default().insert(&number.cell);
     }
-    let name = |of: &Unpaired| {
-        let name = named(&of.record);
-        if all[&name].len() > 1 { of.cell.clone() } else { name }
-    };
-    distinct(&unpaired.iter().map(name).collect::<Vec<_>>())
+    distinct(
+        &unpaired
+            .iter()
+            .map(|unpaired| {
+                let name = named(&unpaired.record);
+                if all[&name].len() > 1 { unpaired.cell.clone() } else { name }
+            })
+            .collect::<Vec<_>>(),
+    )
 }
 
 #[cfg(test)]

@@ -69,13 +69,15 @@ fn kind(value: &ValueDifference) -> MetricKind {
 
 /// `perplexities 12 better, 3 worse`
 fn directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
-    let is_better = |value: &&ValueDifference| -> Option<bool> {
-        let metric = metric(value)?;
-        let a = value.first.value?;
-        let b = value.second.value?;
-        metric.cost(b).map(|_| metric.better(b, a))
-    };
-    let known: Vec<bool> = values.iter().filter_map(is_better).collect();
+    let known: Vec<bool> = values
+        .iter()
+        .filter_map(|value: &&ValueDifference| -> Option<bool> {
+            let metric = metric(value)?;
+            let a = value.first.value?;
+            let b = value.second.value?;
+            metric.cost(b).map(|_| metric.better(b, a))
+        })
+        .collect();
     let better = known.iter().filter(|better| **better).count();
     let parts = [(better, "better"), (known.len() - better, "worse"), (values.len() - known.len(), "different")];
     let parts: Vec<String> =
@@ -115,15 +117,6 @@ mod tests {
     }
 
     fn differences(values: &[(&str, f64, f64)], compared: usize, only_first: usize) -> Differences {
-        let value = |(metric, a, b): &(&str, f64, f64)| ValueDifference {
-            first: record(metric, *a),
-            second: record(metric, *b),
-            cell: String::new(),
-            column: String::new(),
-            beyond: None,
-            same_items: false,
-            paired: None,
-        };
         let alone = Unpaired { record: record("rte", 1.0), cell: String::new(), column: String::new() };
         Differences {
             settings: Vec::new(),
@@ -134,7 +127,18 @@ mod tests {
             identified: true,
             aside: Vec::new(),
             compared,
-            values: values.iter().map(value).collect(),
+            values: values
+                .iter()
+                .map(|(metric, a, b)| ValueDifference {
+                    first: record(metric, *a),
+                    second: record(metric, *b),
+                    cell: String::new(),
+                    column: String::new(),
+                    beyond: None,
+                    same_items: false,
+                    paired: None,
+                })
+                .collect(),
             only_first: vec![alone; only_first],
             only_second: Vec::new(),
             coinciding: Vec::new(),

@@ -40,7 +40,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
     #[command(flatten)]
-    place: StoreArgs,
+    store: StoreArgs,
 }
 
 impl Thing {
@@ -70,15 +70,16 @@ impl Thing {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let looked = arguments.place.look_anyway(None);
+    let looked = arguments.store.look_anyway(None);
     // Where none is named and no checkout is around, there is none to look at.
-    let no_store = arguments.place.root().is_none();
+    let no_store = arguments.store.root().is_none();
     let store = looked.as_ref().ok();
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
     let needs = match &arguments.target {
         Some(target) if model.is_none() => {
-            let experiments = || home::own_experiments(arguments.experiments.as_ref());
-            work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, experiments)?
+            work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
+                home::own_experiments(arguments.experiments.as_ref())
+            })?
         }
         _ => Vec::new(),
     };
@@ -88,9 +89,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let mut lines = model.map_or_else(|| Ok(Vec::new()), |model| doctor_model::lines(model, arguments.check))?;
     let mut seen = BTreeSet::new();
-    let all = needs.iter().flat_map(|of| of.needs.iter().map(move |need| (need, of)));
+    let all = needs.iter().flat_map(|list| list.needs.iter().map(move |need| (need, list)));
     let each = all.filter(|(need, _)| seen.insert((need.kind.word(), &need.name)));
-    lines.extend(each.map(|(need, of)| input(need, of, store)));
+    lines.extend(each.map(|(need, list)| input(need, list, store)));
     let settings = HubSettings::from_env();
     match &settings {
         Ok(settings) => {
@@ -110,7 +111,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     });
 
     let lacking = lines.iter().filter(|line| line.mark == Mark::Lacks).count();
-    answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |of| of.things.iter().for_each(say))?;
+    answer::show(Diagnosis { lacking, things: lines }, Answer::Doctor, |answer| answer.things.iter().for_each(say))?;
     if lacking == 0 {
         note!("nothing is missing");
         return Ok(ExitCode::SUCCESS);
@@ -132,9 +133,9 @@ fn say(Thing { mark, what, found, todo }: &Thing) {
 }
 
 /// Checks a backbone, text or task.
-fn input(need: &Need, of: &InputList, store: Option<&Store>) -> Thing {
+fn input(need: &Need, list: &InputList, store: Option<&Store>) -> Thing {
     let what = format!("{} {}", need.kind.word(), need.name);
-    let around = of.around();
+    let around = list.around();
     match artifact::examine(need, &around, &work::hash(store)) {
         Err(error) => Thing::lacks(what, &error),
         Ok(ExaminedInput { found, unpinned: None }) => Thing::good(what, found),
@@ -148,10 +149,10 @@ fn input(need: &Need, of: &InputList, store: Option<&Store>) -> Thing {
 fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     let hub = Hub::new(settings.clone());
     let mut plan = Plan::default();
-    for of in needs {
-        let around = of.around();
+    for list in needs {
+        let around = list.around();
         let Ok(lock) = around.lock() else { continue };
-        let wants = of.needs.iter().filter_map(Need::to_fetch).filter(|want| lock.get(&want.source).is_some());
+        let wants = list.needs.iter().filter_map(Need::to_fetch).filter(|want| lock.get(&want.source).is_some());
         plan.repos.extend(wants.filter_map(|want| hub.cached(want, lock).ok()));
     }
     let root = hub.cache().root();
@@ -168,9 +169,9 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
 /// Checks memory and device.
 fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
     let free = machine::free_memory();
-    let largest = needs.iter().flat_map(|of| {
-        let around = of.around();
-        of.needs
+    let largest = needs.iter().flat_map(|list| {
+        let around = list.around();
+        list.needs
             .iter()
             .filter_map(move |need| need.find(&around).ok())
             .filter_map(|found| artifact::weight_bytes(&found.path))
@@ -269,7 +270,6 @@ mod tests {
 
     #[test]
     fn the_gpus_of_a_machine_are_told_whether_or_not_they_compute() {
-        let gpu = |model: &str| Some(Gpu { model: Some(model.to_owned()), serial: None });
         let line = |best, found, gpus: &str| {
             let gpus = Some(gpus.to_owned()).filter(|gpus| !gpus.is_empty());
             let Thing { mark, found, todo, .. } = device_line(best, found, gpus, "EPYC, 8 threads");
@@ -279,7 +279,14 @@ mod tests {
         let unused = (false, "EPYC, 8 threads; NVIDIA H100 is not used".into(), false);
         assert_eq!(line(DeviceName::Cpu, None, "NVIDIA H100"), unused);
         let used = (true, "NVIDIA A30 (cuda:0); EPYC, 8 threads".into(), true);
-        assert_eq!(line(DeviceName::Cuda(0), gpu("NVIDIA A30"), "NVIDIA A30, NVIDIA H100"), used);
+        assert_eq!(
+            line(
+                DeviceName::Cuda(0),
+                Some(Gpu { model: Some("NVIDIA A30".to_owned()), serial: None }),
+                "NVIDIA A30, NVIDIA H100"
+            ),
+            used
+        );
         assert_eq!(line(DeviceName::Metal, None, ""), (true, "a GPU (metal); EPYC, 8 threads".into(), true));
     }
 }

@@ -56,14 +56,14 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     }
     let none = Options::new();
     let applies = |()| "applies".to_owned();
-    for of in criterion::described() {
+    for method in criterion::described() {
         let cut = PruneSpec { backbone: "it", layers: config.layers, depth: 1 };
-        let fits = criterion::build(&of.name, &none).and_then(|rule| rule.check(&cut));
-        lines.push(Thing::or_note(format!("criterion {}", of.name), fits.map(applies)));
+        let fits = criterion::build(&method.name, &none).and_then(|rule| rule.check(&cut));
+        lines.push(Thing::or_note(format!("criterion {}", method.name), fits.map(applies)));
     }
-    for of in recovery::described() {
-        let fits = recovery::build(&of.name, &none).and_then(|rule| rule.check(&config));
-        lines.push(Thing::or_note(format!("recovery {}", of.name), fits.map(applies)));
+    for method in recovery::described() {
+        let fits = recovery::build(&method.name, &none).and_then(|rule| rule.check(&config));
+        lines.push(Thing::or_note(format!("recovery {}", method.name), fits.map(applies)));
     }
     if config.ends_in_norm(Sublayer::Mlp) {
         let found = "the MLP's branch ends in a norm: ReplaceMe's map comes after it, and no weight can absorb it";
@@ -88,8 +88,8 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
     let program = whole(config, model)?;
     // Models of candle-transformers have their windows one token wider, or none.
     let length = config.windows.iter().flatten().min().map_or(CHECKED, |&width| CHECKED.min(width));
-    let spread = |i: usize| u32::try_from((i * i * 7919 + i * 31 + 3) % config.vocab).unwrap_or_default();
-    let ids: Vec<u32> = (0..length).map(spread).collect();
+    let ids: Vec<u32> =
+        (0..length).map(|i| u32::try_from((i * i * 7919 + i * 31 + 3) % config.vocab).unwrap_or_default()).collect();
     let candle = EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype: FloatType::F32 });
     let [ours, theirs] =
         [EngineChoice::Cpu(Products::F32), candle].map(|engine| logits(engine, config, model, &program, &ids));
@@ -100,7 +100,7 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
     lines.push(if EngineChoice::Cpu(Products::F32).weight_bytes(config) > free {
         Thing::note(ELSEWHERE, "it does not fit into memory there", "")
     } else {
-        match CandlesOwn::load(config, model).and_then(|of| of.logits(&ids)) {
+        match CandlesOwn::load(config, model).and_then(|model| model.logits(&ids)) {
             Ok(theirs) => {
                 let last = &ours[ours.len() - config.vocab..];
                 agree(ELSEWHERE, "logits of the last of them by that crate's own model", last, &theirs)
@@ -113,14 +113,17 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<Thing>> {
 
 /// Compares two engines' logits.
 fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> Thing {
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
-    let difference = norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
-    let apart = difference / norm(&mut theirs.iter().map(|&logit| logit.into()));
+    let difference = vector_norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
+    let apart = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
     let found = format!("{which} in f32 are {apart:.1e} apart (‖a − b‖ / ‖b‖)");
     match ours.len() == theirs.len() && apart <= APART {
         true => Thing::good(what, found),
         false => Thing::new(Mark::Lacks, what, found, format!("expected at most {APART:e}: please report it")),
     }
+}
+
+fn vector_norm(values: &mut dyn Iterator<Item = f64>) -> f64 {
+    values.map(|x| x * x).sum::<f64>().sqrt()
 }
 
 /// The stream that left the last step.
@@ -153,33 +156,32 @@ fn shape(config: &Config) -> String {
 
 fn attention(config: &Config) -> String {
     let Config { architecture, heads, kv_heads, head_dim, rope, biases, windows, max_positions, .. } = config;
-    let mut said = vec![format!("{heads} heads of {head_dim} channels, {kv_heads} of keys and values")];
-    said.extend(match architecture.query_key_norm {
+    let mut lines = vec![format!("{heads} heads of {head_dim} channels, {kv_heads} of keys and values")];
+    lines.extend(match architecture.query_key_norm {
         QueryKeyNorm::None => None,
         QueryKeyNorm::PerHead => Some("norms on queries and keys by head".to_owned()),
         QueryKeyNorm::WholeProjection => Some("norms on queries and keys".to_owned()),
     });
     let biased = [(biases.inputs, "queries, keys and values"), (biases.output, "the output"), (biases.mlp, "the MLP")];
-    let biased: Vec<&str> = biased.into_iter().filter(|(has, _)| *has).map(|(_, of)| of).collect();
-    said.extend((!biased.is_empty()).then(|| format!("biases of {}", biased.join(", "))));
-    let scaled = rope.scaling.as_ref().map_or_else(String::new, |of| format!(", scaled ({})", of.name()));
-    said.push(format!("rope of base {}{scaled}", rope.theta));
+    let biased: Vec<&str> = biased.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect();
+    lines.extend((!biased.is_empty()).then(|| format!("biases of {}", biased.join(", "))));
+    let scaled = rope.scaling.as_ref().map_or_else(String::new, |scaling| format!(", scaled ({})", scaling.name()));
+    lines.push(format!("rope of base {}{scaled}", rope.theta));
     let narrow: Vec<usize> = windows.iter().copied().flatten().collect();
-    said.push(match narrow.iter().min() {
+    lines.push(match narrow.iter().min() {
         None => "no windows".to_owned(),
         Some(width) => format!("windows of {width} tokens in {} layers", narrow.len()),
     });
-    said.extend(max_positions.map(|context| format!("trained on {context} tokens")));
-    said.join(", ")
+    lines.extend(max_positions.map(|context| format!("trained on {context} tokens")));
+    lines.join(", ")
 }
 
 /// Formats the memory of weights and of a batch of one window of 2048 tokens.
 fn memory(config: &Config) -> String {
-    let candle = |dtype| EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype });
     let choices = [
         ("f32", EngineChoice::Cpu(Products::F32)),
         ("bf16", EngineChoice::Cpu(Products::Bf16)),
-        ("f16", candle(FloatType::F16)),
+        ("f16", EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype: FloatType::F16 })),
     ];
     let weights = choices.map(|(name, choice)| format!("{} in {name}", bytes(choice.weight_bytes(config))));
     let batch = config.batch_bytes(2048, 1);

@@ -15,7 +15,6 @@ use crate::exec::RunSettings;
 use crate::grid::{Cell, Grid};
 use crate::plan::{Plan, Reason};
 use crate::stage::selection;
-use ghostlab_store::Key;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -51,14 +50,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(Explanation::of(&plan, planned, &store), Answer::Explain, text)
 }
 
-fn text(of: &Explanation) {
-    println!("{}", of.cell);
-    let ExplainedBackbone { name, folder, content } = &of.backbone;
+fn text(explanation: &Explanation) {
+    println!("{}", explanation.cell);
+    let ExplainedBackbone { name, folder, content } = &explanation.backbone;
     println!("backbone {name} ({}), content {}", folder.display(), &content[..12]);
-    of.deviations.iter().for_each(|deviation| println!("the official code {deviation}"));
-    for artifact in &of.artifacts {
+    explanation.deviations.iter().for_each(|deviation| println!("the official code {deviation}"));
+    for artifact in &explanation.artifacts {
         print!("\n{}\n{}", artifact.what, explained(artifact));
-        if let Some(removed) = of.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {
+        if let Some(removed) = explanation.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {
             println!("  removes layers {removed:?}");
         }
     }
@@ -66,8 +65,8 @@ fn text(of: &Explanation) {
 
 fn by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {
     let is_hash = text.len() >= 6 && text.chars().all(|c| c.is_ascii_hexdigit());
-    let has = |key: &std::sync::Arc<Key>| key.hash().starts_with(text);
-    let found = is_hash.then(|| plan.variants().find(|(_, variant)| variant.keys().any(has)))?;
+    let found =
+        is_hash.then(|| plan.variants().find(|(_, variant)| variant.keys().any(|key| key.hash().starts_with(text))))?;
     found.map(|(_, variant)| variant.cell)
 }
 
@@ -76,23 +75,30 @@ fn explained(artifact: &ExplainedObject) -> String {
     match (&artifact.stored, &artifact.reason) {
         (Some(made), _) => {
             lines.push(format!("  stored: {}, made in {}", bytes(made.bytes), seconds(made.seconds)));
-            let by = |field: &Option<String>| field.clone().unwrap_or_else(|| "unknown".to_owned());
             let dirty = if made.dirty { " with uncommitted changes" } else { "" };
-            lines.push(format!("  by ghostlab {}, commit {}{dirty}", by(&made.ghostlab), by(&made.commit)));
+            lines.push(format!(
+                "  by ghostlab {}, commit {}{dirty}",
+                explained_source(&made.ghostlab),
+                explained_source(&made.commit)
+            ));
             lines.extend((!made.command.is_empty()).then(|| format!("  command: {}", made.command.join(" "))));
         }
         (None, None | Some(Reason::First)) => lines.push("  not stored".to_owned()),
         (None, Some(reason)) => lines.push(format!("  not stored: {reason}")),
     }
-    lines.push(format!("  place: {}", artifact.place.display()));
+    lines.push(format!("  place: {}", artifact.folder.display()));
     lines.push("  made of:".to_string());
-    fields(&artifact.of, "    ", &mut lines);
+    fields(&artifact.identity, "    ", &mut lines);
     lines.join("\n") + "\n"
 }
 
+fn explained_source(field: &Option<String>) -> String {
+    field.clone().unwrap_or_else(|| "unknown".to_owned())
+}
+
 /// Formats the fields of a key; input objects are named by kind and written out.
-fn fields(of: &Value, indent: &str, lines: &mut Vec<String>) {
-    for (name, value) in of.as_object().into_iter().flatten() {
+fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
+    for (name, value) in object.as_object().into_iter().flatten() {
         match value {
             Value::Object(map) if map.contains_key("kind") && map.contains_key("of") => {
                 lines.push(format!("{indent}{name}: {} v{}, of:", map["kind"].as_str().unwrap_or(""), map["version"]));
@@ -111,12 +117,12 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
         [] => {
             let error = Error::bad_input("no cell of the grid is called so").found(format!("`{text}`"));
             let parts: BTreeSet<&str> =
-                cells.iter().flat_map(|of| of.name.split('.').chain(of.former.split('/'))).collect();
+                cells.iter().flat_map(|cell| cell.name.split('.').chain(cell.former.split('/'))).collect();
             let words = if text.contains('/') { text.split('/') } else { text.split('.') };
             let near = words.filter(|word| !parts.contains(word));
             let near = near.filter_map(|word| nearest(word, parts.iter().copied())).next();
             let near = near.map_or(String::new(), |near| format!("did you mean `{near}`?\n"));
-            let example = cells.last().map_or("", |of| of.name.as_str());
+            let example = cells.last().map_or("", |cell| cell.name.as_str());
             Err(error.hint(format!("{near}`ghostlab plan --all` lists them; one is `{example}`")))
         }
         several => {
@@ -167,20 +173,23 @@ fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
     let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
     let former = former_words(text);
     let readings: [&dyn Fn(&CellNames) -> bool; 9] = [
-        &|of| of.name == text,
-        &|of| of.name.ends_with(&end),
-        &|of| in_order(of.name.split('.'), &words, |part, word| part == word),
-        &|of| in_order(of.name.split('.'), &words, begins),
-        &|of| of.former == text,
-        &|of| in_order(of.former.split('/'), &former, |part, word| part == word),
-        &|of| in_order(of.former.split('/'), &former, begins),
-        &|of| of.name.contains(text),
-        &|of| of.former.contains(text),
+        &|names| names.name == text,
+        &|names| names.name.ends_with(&end),
+        &|names| in_order(names.name.split('.'), &words, |part, word| part == word),
+        &|names| in_order(names.name.split('.'), &words, begins),
+        &|names| names.former == text,
+        &|names| in_order(names.former.split('/'), &former, |part, word| part == word),
+        &|names| in_order(names.former.split('/'), &former, begins),
+        &|names| names.name.contains(text),
+        &|names| names.former.contains(text),
     ];
-    let of = |reading: &&dyn Fn(&CellNames) -> bool| -> Vec<usize> {
-        (0..cells.len()).filter(|&index| reading(&cells[index])).collect()
-    };
-    readings.iter().map(of).find(|found| !found.is_empty()).unwrap_or_default()
+    readings
+        .iter()
+        .map(|reading: &&dyn Fn(&CellNames) -> bool| -> Vec<usize> {
+            (0..cells.len()).filter(|&index| reading(&cells[index])).collect()
+        })
+        .find(|found| !found.is_empty())
+        .unwrap_or_default()
 }
 
 /// Splits a text into parts of a former name, each with its required position, if any.
@@ -204,17 +213,21 @@ fn in_order<'a>(
     fits: impl Fn(&str, &str) -> bool,
 ) -> bool {
     let mut parts = parts.enumerate();
-    let mut found = |(place, word): &(Option<usize>, &str)| {
-        parts.any(|(at, part)| place.is_none_or(|place| place == at) && fits(part, word))
+    let mut found = |(index, word): &(Option<usize>, &str)| {
+        parts.any(|(at, part)| index.is_none_or(|index| index == at) && fits(part, word))
     };
     !words.is_empty() && words.iter().all(&mut found)
 }
 
 /// Returns whether a part begins with a word. Numbers must match completely: 1 does not match 13.
 fn begins(part: &str, word: &str) -> bool {
-    let digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
     let rest = part.strip_prefix(word);
-    !word.is_empty() && rest.is_some_and(|rest| !(digit(word.chars().last()) && digit(rest.chars().next())))
+    !word.is_empty()
+        && rest.is_some_and(|rest| !(starts_with_digit(word.chars().last()) && starts_with_digit(rest.chars().next())))
+}
+
+fn starts_with_digit(c: Option<char>) -> bool {
+    c.is_some_and(|c| c.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -222,22 +235,22 @@ mod tests {
     use super::*;
 
     fn cells() -> Vec<CellNames> {
-        let called = |name: &str, former: &str| CellNames {
-            name: format!("tiny-3.1{name}"),
-            former: format!("tiny-3.1{former}"),
-        };
-        let mut cells = vec![called(".dense", "/dense")];
+        let mut cells = vec![display_name(".dense", "/dense")];
         for (short, criterion) in [("sleb", "sleb"), ("streamline", "llm-streamline")] {
             for depth in [1, 3, 13] {
                 for (part, recovery) in
                     [("none", "none"), ("ghosted", "ghosted"), ("ghosted.solver-svd", "ghosted(solver=svd)")]
                 {
                     let former = format!("/{criterion}/{depth}/{recovery}/c4:3x64@0");
-                    cells.push(called(&format!(".{short}-{depth}.{part}"), &former));
+                    cells.push(display_name(&format!(".{short}-{depth}.{part}"), &former));
                 }
             }
         }
         cells
+    }
+
+    fn display_name(name: &str, former: &str) -> CellNames {
+        CellNames { name: format!("tiny-3.1{name}"), former: format!("tiny-3.1{former}") }
     }
 
     fn found(text: &str) -> Vec<String> {

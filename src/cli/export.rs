@@ -91,9 +91,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(ExportedCells { folders }, Answer::Export, |_| {})
 }
 
-fn line(of: &Exported) -> String {
-    let code = if of.needs_code { "; it loads with trust_remote_code=True" } else { "" };
-    format!("{}: {:.1} M numbers, {}{code}", of.folder.display(), of.parameters as f64 / 1e6, bytes(of.bytes))
+fn line(exported: &Exported) -> String {
+    let code = if exported.needs_code { "; it loads with trust_remote_code=True" } else { "" };
+    format!(
+        "{}: {:.1} M numbers, {}{code}",
+        exported.folder.display(),
+        exported.parameters as f64 / 1e6,
+        bytes(exported.bytes)
+    )
 }
 
 /// Returns the selected cells with their folders.

@@ -17,10 +17,7 @@ use crate::artifact;
 use crate::error::{Error, Result};
 use crate::files::parts;
 use crate::grid::{self, BackboneFile, EntryKind, InputList, Need};
-use crate::hub::{
-    Fetched as HubFetched, Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Reporter, Source, Want,
-    Wanted,
-};
+use crate::hub::{Fetched as HubFetched, Hub, HubSettings, Lock, Plan, RepoKind, Reporter, Source, Want, Wanted};
 use crate::installed;
 use crate::package;
 use ghostlab_store::Store;
@@ -98,15 +95,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let hub = Hub::new(HubSettings::from_env()?);
     let store = arguments.place.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
     let mut code = ExitCode::SUCCESS;
-    let mut told = Fetched { cache: shown(hub.cache().root()), ..Fetched::default() };
+    let mut fetched_files = Fetched { cache: shown(hub.cache().root()), ..Fetched::default() };
     if !arguments.lock && !arguments.dry_run {
         for request in &requests {
             let Some(package) = &request.package else { continue };
             let reporter = progress::fetch_reporter(arguments.events);
             let (plan, fetched) = bring_packaged(request, package, store.as_ref(), &*reporter, &stop)?;
             drop(reporter);
-            told.files.extend(hub_files(&plan));
-            (told.brought, told.bytes) = (told.brought + fetched.brought, told.bytes + fetched.bytes);
+            fetched_files.files.extend(hub_files(&plan));
+            (fetched_files.brought, fetched_files.bytes) =
+                (fetched_files.brought + fetched.brought, fetched_files.bytes + fetched.bytes);
             fetched_note(&fetched, &hub, None);
         }
         requests.retain(|request| request.package.is_none());
@@ -123,14 +121,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
                 true => show_listed(&plan, &hub),
                 false => {
                     pin(&hub, &plan, lock_file, &*reporter, &stop)?;
-                    told.locks.push(shown(lock_file));
+                    fetched_files.locks.push(shown(lock_file));
                 }
             }
-            told.files.extend(hub_files(&plan));
+            fetched_files.files.extend(hub_files(&plan));
             continue;
         }
         let plan = hub.plan(wants, &Lock::read(lock_file)?, &*reporter, &stop)?;
-        told.files.extend(hub_files(&plan));
+        fetched_files.files.extend(hub_files(&plan));
         if arguments.dry_run {
             show_listed(&plan, &hub);
             tell_unpinned(&plan, lock_file, AGAIN);
@@ -143,15 +141,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let fetched = fetched?;
         fetched_note(&fetched, &hub, Some(clock.elapsed().as_secs_f64()));
         tell_unpinned(&plan, lock_file, AGAIN);
-        (told.brought, told.bytes) = (told.brought + fetched.brought, told.bytes + fetched.bytes);
+        (fetched_files.brought, fetched_files.bytes) =
+            (fetched_files.brought + fetched.brought, fetched_files.bytes + fetched.bytes);
         for (file, error) in &fetched.failures {
             eprintln!("{file}: {error}");
-            told.failures.push(Refused::new(file.to_string(), error));
+            fetched_files.failures.push(Refused::new(file.to_string(), error));
         }
         code = fetched.failures.first().map_or(code, |(_, error)| ExitCode::from(error.exit_code()));
     }
     if !arguments.events {
-        answer::show(told, Answer::Fetch, |_| {})?;
+        answer::show(fetched_files, Answer::Fetch, |_| {})?;
     }
     Ok(code)
 }
@@ -239,14 +238,15 @@ fn show_listed(plan: &Plan, hub: &Hub) {
 }
 
 fn hub_files(plan: &Plan) -> Vec<HubFile> {
-    let file = |(repo, file): (&PlannedRepo, &PlannedFile)| HubFile {
-        file: format!("{}/{}", repo.source.repo, file.name),
-        bytes: file.bytes,
-        cached: file.cached.is_some(),
-        commit: repo.commit.to_string(),
-        pinned: repo.locked,
-    };
-    plan.files().map(file).collect()
+    plan.files()
+        .map(|(repo, file)| HubFile {
+            file: format!("{}/{}", repo.source.repo, file.name),
+            bytes: file.bytes,
+            cached: file.cached.is_some(),
+            commit: repo.commit.to_string(),
+            pinned: repo.locked,
+        })
+        .collect()
 }
 
 /// Returns a target's wanted files.
@@ -294,8 +294,9 @@ fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -
 
 /// Returns the inputs of a grid file, or of artifacts by name.
 fn inputs_of(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
-    let experiments = || home::experiments(arguments.experiments.as_ref());
-    work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, experiments)
+    work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
+        home::experiments(arguments.experiments.as_ref())
+    })
 }
 
 /// Finds the backbone of a name in the experiments. A file and an artifact of the same name come first.
@@ -307,7 +308,7 @@ fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, Back
     if folder.join(target).with_extension("yaml").is_file() {
         return Ok(None);
     }
-    let found = grid::backbone_files(&folder)?.into_iter().find(|of| of.name == target);
+    let found = grid::backbone_files(&folder)?.into_iter().find(|file| file.name == target);
     Ok(found.map(|found| (folder, found)))
 }
 

@@ -34,7 +34,7 @@ pub(super) struct GridArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) profile: Option<String>,
     #[command(flatten)]
-    place: StoreArgs,
+    store: StoreArgs,
     #[command(flatten)]
     pub(super) engine: EngineArgs,
     #[command(flatten)]
@@ -128,18 +128,18 @@ fn detailed(grid: &Grid) {
     let profile = grid.profile.as_ref().map_or("no profile".to_owned(), |name| format!("profile {name}"));
     detail!("grid {}: {}, {profile}", grid.name, grid.file.display());
     grid.entries.iter().for_each(|file| detail!("  read as well: {}", file.display()));
-    for (name, of) in &grid.backbones {
-        detail!("  backbone {name}: {}, {} layers", of.path.display(), of.layers);
+    for (name, backbone) in &grid.backbones {
+        detail!("  backbone {name}: {}, {} layers", backbone.path.display(), backbone.layers);
     }
-    for (name, of) in &grid.corpora {
-        detail!("  corpus {name}: {}, rule {}", of.path.display(), of.rule);
+    for (name, corpus) in &grid.corpora {
+        detail!("  corpus {name}: {}, rule {}", corpus.path.display(), corpus.rule);
     }
-    for (name, of) in &grid.tasks {
-        detail!("  task {name}: {}", of.path.display());
+    for (name, task) in &grid.tasks {
+        detail!("  task {name}: {}", task.path.display());
     }
-    for (name, of) in &grid.definitions {
-        let files: Vec<String> = of.all_files().map(|file| file.display().to_string()).collect();
-        detail!("  task {name}, {}: {}", of.definition.place, files.join(", "));
+    for (name, definition) in &grid.definitions {
+        let files: Vec<String> = definition.all_files().map(|file| file.display().to_string()).collect();
+        detail!("  task {name}, {}: {}", definition.definition.place, files.join(", "));
     }
 }
 
@@ -227,19 +227,18 @@ impl GridArgs {
 
     /// Opens the store for reading; it may not exist.
     pub(super) fn look(&self) -> Result<Store> {
-        self.place.look_anyway(Some(&self.grid))
+        self.store.look_anyway(Some(&self.grid))
     }
 
     /// Opens the store for writing.
     pub(super) fn store(&self) -> Result<Store> {
-        self.place.store(Some(&self.grid))
+        self.store.store(Some(&self.grid))
     }
 }
 
 impl LimitArgs {
     /// Formats the limits as command-line words with the given memory.
     pub(super) fn words(&self, memory: u64) -> Vec<String> {
-        let gigabytes = |bytes: f64| format!("{:.2}", (bytes / 1e7).ceil() / 100.0);
         let mut words = vec!["--memory".to_owned(), gigabytes(memory as f64)];
         for (name, value) in [("--device-memory", self.device_memory), ("--store-limit", self.store_limit)] {
             if let Some(value) = value {
@@ -273,4 +272,8 @@ impl LimitArgs {
         }
         settings
     }
+}
+
+fn gigabytes(bytes: f64) -> String {
+    format!("{:.2}", (bytes / 1e7).ceil() / 100.0)
 }

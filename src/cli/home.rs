@@ -37,16 +37,15 @@ pub(super) struct StoreArgs {
 fn checkout(near: Option<&Path>) -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
     let share = installed::share();
-    let is_one = |folder: &&Path| {
+    let near = near.and_then(|near| std::path::absolute(near).ok());
+    let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(|folder| {
         let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
         // The installed files are not a working folder.
         let installed = share.as_ref().is_some_and(|share| share == folder);
         !installed
             && (folder.join("data/store").is_dir()
                 || shared.iter().any(|name| folder.join("experiments").join(name).exists()))
-    };
-    let near = near.and_then(|near| std::path::absolute(near).ok());
-    let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(is_one)?;
+    })?;
     Some(if found == current { PathBuf::new() } else { found.to_owned() })
 }
 
@@ -93,10 +92,13 @@ pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
 /// Returns what a command about a grid reads, and its surroundings, which no output may replace.
 pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     let mut inputs = vec![Input::new("the store", store.root())];
-    inputs.extend(grid.backbones.iter().map(|(name, of)| Input::new(format!("the backbone {name}"), &of.path)));
-    inputs.extend(grid.corpora.iter().map(|(name, of)| Input::new(format!("the text {name}"), &of.path)));
-    inputs.extend(grid.tasks.iter().map(|(name, of)| Input::new(format!("the task {name}"), &of.path)));
-    let rows = grid.definitions.iter().flat_map(|(name, of)| of.all_files().map(move |file| (name, file)));
+    inputs.extend(
+        grid.backbones.iter().map(|(name, backbone)| Input::new(format!("the backbone {name}"), &backbone.path)),
+    );
+    inputs.extend(grid.corpora.iter().map(|(name, corpus)| Input::new(format!("the text {name}"), &corpus.path)));
+    inputs.extend(grid.tasks.iter().map(|(name, task)| Input::new(format!("the task {name}"), &task.path)));
+    let rows =
+        grid.definitions.iter().flat_map(|(name, definition)| definition.all_files().map(move |file| (name, file)));
     inputs.extend(rows.map(|(name, file)| Input::new(format!("the task {name}"), file)));
     let files = std::iter::once(&grid.file).chain(&grid.entries).filter(|file| file.is_file());
     inputs.extend(files.map(|file| Input::new("the grid's file", file)));
@@ -136,8 +138,10 @@ impl StoreArgs {
     }
 
     fn sought(&self, near: Option<&Path>) -> Result<PathBuf> {
-        let own = || checkout(near).map(|checkout| checkout.join("data/store"));
-        let found = self.named().or_else(own).or_else(|| Some(installed::user_data()?.join("store")));
+        let found = self
+            .named()
+            .or_else(|| checkout(near).map(|checkout| checkout.join("data/store")))
+            .or_else(|| Some(installed::user_data()?.join("store")));
         found.ok_or_else(|| {
             Error::missing("there is no store here")
                 .at(here())
@@ -197,8 +201,8 @@ pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names: Vec<String> = items.filter_map(|item| item.file_name().into_string().ok()).collect();
-    let near = path.file_name().and_then(|own| own.to_str()).and_then(|own| {
-        let near = nearest(own, names.iter().map(String::as_str).filter(|name| *name != own))?;
+    let near = path.file_name().and_then(|name| name.to_str()).and_then(|stem| {
+        let near = nearest(stem, names.iter().map(String::as_str).filter(|name| *name != stem))?;
         Some(format!("did you mean `{}`?", path.with_file_name(near).display()))
     });
     error.hint(near.unwrap_or_else(|| otherwise.to_owned()))

@@ -44,24 +44,28 @@ impl ArtifactList<'_> {
         for artifact in all {
             let name = artifact.name.clone();
             let title = artifact.description.title.clone();
-            let mut of = ListedArtifact { name, title, ..ListedArtifact::default() };
+            let mut entry = ListedArtifact { name, title, ..ListedArtifact::default() };
             if artifact.description.list.is_none() {
                 match self.standing(artifact)? {
                     Ok(ArtifactStanding { profile, cells, complete, left, results }) => {
-                        (of.profile, of.cells, of.complete) = (Some(profile), Some(cells), Some(complete));
+                        (entry.profile, entry.cells, entry.complete) = (Some(profile), Some(cells), Some(complete));
                         // `None` if the engine's speed was never measured here.
                         let mut seconds = |(engine, machine, flops): (String, String, f64)| -> Option<f64> {
-                            let found = || RunRecord::rate(self.store, &engine, &machine);
-                            Some(flops / (*rates.entry((engine.clone(), machine.clone())).or_insert_with(found))?)
+                            Some(
+                                flops
+                                    / (*rates
+                                        .entry((engine.clone(), machine.clone()))
+                                        .or_insert_with(|| RunRecord::rate(self.store, &engine, &machine)))?,
+                            )
                         };
-                        of.seconds_left =
-                            left.and_then(|left| left.into_iter().try_fold(0.0, |sum, of| Some(sum + seconds(of)?)));
-                        of.made = results.as_deref().and_then(last_finished);
+                        entry.seconds_left =
+                            left.and_then(|left| left.into_iter().try_fold(0.0, |sum, job| Some(sum + seconds(job)?)));
+                        entry.made = results.as_deref().and_then(last_finished);
                     }
-                    Err(lacks) => of.lacks = Some(lacks),
+                    Err(lacks) => entry.lacks = Some(lacks),
                 }
             }
-            listed.push(of);
+            listed.push(entry);
         }
         Ok(listed)
     }
@@ -113,19 +117,19 @@ fn last_finished(results: &Path) -> Option<String> {
 pub(super) fn text(all: &[ListedArtifact]) -> String {
     let none = || "—".to_owned();
     let mut rows = vec![["artifact", "what", "profile", "stored", "left", "finished"].map(str::to_owned).to_vec()];
-    for of in all {
-        let stored = of.complete.zip(of.cells);
-        let left = match (stored, of.seconds_left, &of.lacks) {
+    for listed in all {
+        let stored = listed.complete.zip(listed.cells);
+        let left = match (stored, listed.seconds_left, &listed.lacks) {
             (_, _, Some(lacks)) => lacks.clone(),
             (None, ..) => none(),
             (Some((complete, cells)), ..) if complete == cells => "nothing".to_owned(),
             (_, Some(time), _) => format!("about {}", seconds(time)),
             (Some((complete, cells)), ..) => out::cells(cells - complete),
         };
-        let made = if stored.is_some() { of.made.clone().unwrap_or("never".to_owned()) } else { none() };
+        let made = if stored.is_some() { listed.made.clone().unwrap_or("never".to_owned()) } else { none() };
         let stored = stored.map_or_else(none, |(complete, cells)| format!("{complete} of {cells}"));
-        let profile = of.profile.clone().unwrap_or_else(none);
-        rows.push(vec![of.name.clone(), of.title.clone(), profile, stored, left, made]);
+        let profile = listed.profile.clone().unwrap_or_else(none);
+        rows.push(vec![listed.name.clone(), listed.title.clone(), profile, stored, left, made]);
     }
     columns(&rows, &[])
 }

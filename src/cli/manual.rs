@@ -29,10 +29,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut pages = Vec::new();
     render(&command, &mut pages)?;
     OutputFolder::new(folder, "pages").put(&pages)?;
-    answer::show(Manual { folder: shown(folder), pages: pages.len() }, Answer::Man, |of| {
+    answer::show(Manual { folder: shown(folder), pages: pages.len() }, Answer::Man, |answer| {
         println!(
             "{} pages in {}; `man {}` shows the first",
-            of.pages,
+            answer.pages,
             folder.display(),
             folder.join("ghostlab.1").display()
         );
@@ -43,8 +43,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let page = Man::new(command.clone()).manual("ghostlab");
     let mut text = Vec::new();
-    let failed = |error: std::io::Error| Error::job("a manual page cannot be made").found(error.to_string());
-    page.render(&mut text).map_err(failed)?;
+    page.render(&mut text).map_err(|error| Error::job("a manual page cannot be made").found(error.to_string()))?;
     pages.push((page.get_filename(), text));
     command.get_subcommands().try_for_each(|inner| render(inner, pages))
 }
@@ -72,7 +71,7 @@ pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCo
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut help::command(), "ghostlab", &mut script);
     let script = Completions { script: String::from_utf8_lossy(&script).into_owned() };
-    answer::show(script, Answer::Completions, |of| out::say(format_args!("{}", of.script)))
+    answer::show(script, Answer::Completions, |answer| out::say(format_args!("{}", answer.script)))
 }
 
 #[derive(Args)]
@@ -106,21 +105,26 @@ mod tests {
     /// Commands and options, by their names, that say nothing of themselves.
     fn mute(command: &clap::Command, path: &str) -> Vec<String> {
         let path = format!("{path} {}", command.get_name());
-        let own = command.get_about().is_none_or(|about| about.to_string().trim().is_empty()).then(|| path.clone());
-        let says = |argument: &&clap::Arg| argument.get_help().is_none_or(|help| help.to_string().trim().is_empty());
-        let arguments = command.get_arguments().filter(says).map(|of| format!("{path} {}", of.get_id()));
+        let undocumented =
+            command.get_about().is_none_or(|about| about.to_string().trim().is_empty()).then(|| path.clone());
+        let arguments = command
+            .get_arguments()
+            .filter(|argument| argument.get_help().is_none_or(|help| help.to_string().trim().is_empty()))
+            .map(|argument| format!("{path} {}", argument.get_id()));
         let inner = command.get_subcommands().flat_map(|inner| mute(inner, &path));
-        own.into_iter().chain(arguments).chain(inner).collect()
+        undocumented.into_iter().chain(arguments).chain(inner).collect()
     }
 
     /// Finds arguments of commands with the name of a global one.
     fn taken(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
-            let same =
-                |own: &&clap::Arg, of: &clap::Arg| own.get_id() == of.get_id() || own.get_long() == of.get_long();
-            let own = inner.get_arguments().filter(|own| own.get_long().is_some() || own.is_positional());
-            let own = own.filter(|own| all.iter().any(|of| same(own, of)));
-            found.extend(own.map(|own| format!("{} {}", inner.get_name(), own.get_id())));
+            let same = |argument: &&clap::Arg, other: &clap::Arg| {
+                argument.get_id() == other.get_id() || argument.get_long() == other.get_long()
+            };
+            let inner_arguments =
+                inner.get_arguments().filter(|argument| argument.get_long().is_some() || argument.is_positional());
+            let new_arguments = inner_arguments.filter(|argument| all.iter().any(|known| same(argument, known)));
+            found.extend(new_arguments.map(|argument| format!("{} {}", inner.get_name(), argument.get_id())));
             taken(inner, all, found);
         }
     }
@@ -128,7 +132,7 @@ mod tests {
     #[test]
     fn no_command_has_an_argument_of_the_name_of_one_that_all_have() {
         let command = help::command();
-        let all: Vec<&clap::Arg> = command.get_arguments().filter(|of| of.is_global_set()).collect();
+        let all: Vec<&clap::Arg> = command.get_arguments().filter(|argument| argument.is_global_set()).collect();
         assert!(all.len() >= 4);
         let mut found = Vec::new();
         taken(&command, &all, &mut found);

@@ -201,8 +201,10 @@ fn called(matches: &ArgMatches) -> String {
 
 fn execute(words: &[OsString]) -> ExitCode {
     let command = help::command().color(out::of_help(words.iter().cloned()));
-    let read = |of: ArgMatches| Arguments::from_arg_matches(&of).map(|arguments| (called(&of), arguments));
-    let (name, arguments) = match command.try_get_matches_from(words).and_then(read) {
+    let (name, arguments) = match command
+        .try_get_matches_from(words)
+        .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (called(&matches), arguments)))
+    {
         Ok(read) => read,
         Err(error) => {
             if error.use_stderr() {

@@ -8,7 +8,7 @@ use super::home;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::{parts, regular};
-use crate::grid::{self, BackboneFile, EntryKind};
+use crate::grid::{self, EntryKind};
 use crate::hub::Source;
 use crate::model::Config;
 use crate::quantity::MAX;
@@ -77,16 +77,7 @@ impl SharedEntries {
             Error::bad_input("the profile cannot be read").at(path.display().to_string()).found(error.to_string())
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        let entries = |key: &str| -> Result<Map<String, Value>> {
-            let mut entries = all[key].as_object().cloned().unwrap_or_default();
-            for entry in entries.values_mut() {
-                if let Some(path) = entry["path"].as_str() {
-                    entry["path"] = json!(absolute(&folder.join(path).display().to_string())?);
-                }
-            }
-            Ok(entries)
-        };
-        Ok(Self { corpora: entries("corpora")?, tasks: entries("tasks")? })
+        Ok(Self { corpora: entries(&all, folder, "corpora")?, tasks: entries(&all, folder, "tasks")? })
     }
 
     /// Tasks as a command line names them: the entries that a grid needs for them, and how it uses them.
@@ -133,8 +124,8 @@ impl SharedEntries {
         let mut corpora = Map::new();
         let mut read = Vec::new();
         for given in asked {
-            let (text, own) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
-                Some((text, own)) => (text, window(flag, given, own)?),
+            let (text, length) = match given.rsplit_once('@').filter(|_| !Path::new(given).exists()) {
+                Some((text, length)) => (text, window(flag, given, length)?),
                 None => (given.as_str(), length),
             };
             let mut entry = Map::new();
@@ -155,22 +146,42 @@ impl SharedEntries {
             if !entry.is_empty() {
                 corpora.insert(corpus.clone(), Value::Object(entry));
             }
-            read.push(json!({"corpus": corpus, "length": own}));
+            read.push(json!({"corpus": corpus, "length": length}));
         }
         Ok((corpora, read))
     }
 }
 
+fn entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> {
+    let mut entries = all[key].as_object().cloned().unwrap_or_default();
+    for entry in entries.values_mut() {
+        if let Some(path) = entry["path"].as_str() {
+            entry["path"] = json!(absolute(&folder.join(path).display().to_string())?);
+        }
+    }
+    Ok(entries)
+}
+
 /// Returns the profile of the model's entry in `backbones/`, found by name or folder.
 fn own_profile(model: &str) -> Option<String> {
     let folder = home::experiments(None).ok()?;
-    let whole = |path: &Path| std::fs::canonicalize(path).ok();
-    let is_it = |of: &BackboneFile| {
-        of.name == model || of.path.as_deref().and_then(whole).is_some_and(|path| whole(Path::new(model)) == Some(path))
-    };
     // Errors of other entries do not matter here.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
-    entries.into_iter().find(is_it)?.profile
+    entries
+        .into_iter()
+        .find(|file| {
+            file.name == model
+                || file
+                    .path
+                    .as_deref()
+                    .and_then(canonical)
+                    .is_some_and(|path| canonical(Path::new(model)) == Some(path))
+        })?
+        .profile
+}
+
+fn canonical(path: &Path) -> Option<PathBuf> {
+    std::fs::canonicalize(path).ok()
 }
 
 /// Returns whether an entry of that name exists.
@@ -223,22 +234,21 @@ pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     if parts::is_backbone(folder) {
         // A folder that is not a model is reported first.
         Config::read_with_attachments(folder)?;
-        let whole = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
+        let full_path = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
         let name: String =
-            whole.components().next_back().map_or(String::new(), |name| name.as_os_str().to_string_lossy().into());
+            full_path.components().next_back().map_or(String::new(), |name| name.as_os_str().to_string_lossy().into());
         let name = if is_gguf(folder) { name[..name.len() - ".gguf".len()].to_owned() } else { name };
         return Ok((name.clone(), json!({ name: {"path": absolute(model)?} })));
     }
     if !model.contains('/') {
         return Ok((model.to_owned(), json!({})));
     }
-    let missing = || {
+    let source = Source::parse(model).map_err(|_| {
         Error::missing("the model is not there")
             .at(model)
             .expected("a folder, or `org/name` of the hub")
             .hint("check the path for a typing error")
-    };
-    let source = Source::parse(model).map_err(|_| missing())?;
+    })?;
     let hub = source.repo.to_string();
     let revision = source.revision().to_owned();
     let name = hub.rsplit('/').next().unwrap_or_default().to_owned();
@@ -247,8 +257,8 @@ pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
 
 /// Makes a path absolute, because paths in a grid are relative to its folder.
 pub(super) fn absolute(path: &str) -> Result<String> {
-    let whole = std::path::absolute(path).map_err(|error| Error::io("find", Path::new(path), &error))?;
-    whole.into_os_string().into_string().map_err(|_| Error::bad_input("a path is not UTF-8").at(path))
+    let full_path = std::path::absolute(path).map_err(|error| Error::io("find", Path::new(path), &error))?;
+    full_path.into_os_string().into_string().map_err(|_| Error::bad_input("a path is not UTF-8").at(path))
 }
 
 /// Returns whether a text is a file rather than a name.

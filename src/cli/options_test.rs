@@ -53,8 +53,10 @@ const FREE: [&str; 38] = [
 ];
 
 fn walk(command: &Command, words: &[String], found: &mut Vec<(Vec<String>, Arg)>) {
-    let options = command.get_arguments().filter(|of| of.get_long().is_some() && of.get_action().takes_values());
-    found.extend(options.map(|of| (words.to_vec(), of.clone())));
+    let options = command
+        .get_arguments()
+        .filter(|argument| argument.get_long().is_some() && argument.get_action().takes_values());
+    found.extend(options.map(|options| (words.to_vec(), options.clone())));
     for inner in command.get_subcommands() {
         walk(inner, &[words, &[inner.get_name().to_owned()]].concat(), found);
     }
@@ -71,7 +73,9 @@ fn all() -> Vec<(Vec<String>, Arg)> {
 
 fn is_free(option: &Arg) -> bool {
     let kind = option.get_value_parser().type_id();
-    let text = [TypeId::of::<String>(), TypeId::of::<PathBuf>(), TypeId::of::<OsString>()].iter().any(|of| kind == *of);
+    let text = [TypeId::of::<String>(), TypeId::of::<PathBuf>(), TypeId::of::<OsString>()]
+        .iter()
+        .any(|text_type| kind == *text_type);
     text && option.get_possible_values().is_empty()
 }
 

@@ -33,8 +33,8 @@ pub(super) fn kept<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
 }
 
 /// Stores `text` at `place` of [`KEPT`], once.
-fn keep(place: usize, text: &str) -> bool {
-    KEPT.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[place].push_str(text)).is_some())
+fn keep(position: usize, text: &str) -> bool {
+    KEPT.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[position].push_str(text)).is_some())
 }
 
 /// Prints help, the version, or a command-line error.
@@ -87,18 +87,18 @@ pub(super) fn tell_line(pieces: &[(Look, &str)]) {
     tell_raw(&painted(pieces, console::Style::for_stderr));
 }
 
-fn painted(pieces: &[(Look, &str)], of: impl Fn(console::Style) -> console::Style) -> String {
-    let shown = |(look, text): &(Look, &str)| of(look.style()).apply_to(printable(text)).to_string();
-    pieces.iter().map(shown).collect::<String>() + "\n"
+fn painted(pieces: &[(Look, &str)], styled: impl Fn(console::Style) -> console::Style) -> String {
+    pieces.iter().map(|(look, text)| styled(look.style()).apply_to(printable(text)).to_string()).collect::<String>()
+        + "\n"
 }
 
 /// Tells an error.
 pub(super) fn tell_error(error: &Error) {
     let text = error.to_string();
-    for (place, line) in text.lines().enumerate() {
+    for (index, line) in text.lines().enumerate() {
         // `  where:    …`
         let label = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' ')).and_then(|rest| rest.find(':'));
-        match (place, label) {
+        match (index, label) {
             (0, _) => tell_line(&[(Look::Bad, "error:"), (Look::Plain, " "), (Look::Plain, line)]),
             (_, Some(end)) => {
                 let (label, rest) = line.split_at(end + 3);
@@ -184,13 +184,13 @@ fn scaled(value: f64, unit: &str) -> String {
 
 /// Formats `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
 pub(super) fn seconds(seconds: f64) -> String {
-    let whole = seconds.round().max(0.0) as u64;
-    match whole {
+    let rounded = seconds.round().max(0.0) as u64;
+    match rounded {
         _ if seconds < 9.95 => format!("{seconds:.1} s"),
-        0..60 => format!("{whole} s"),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        3600..86_400 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
-        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
+        0..60 => format!("{rounded} s"),
+        60..3600 => format!("{} min {} s", rounded / 60, rounded % 60),
+        3600..86_400 => format!("{} h {} min", rounded / 3600, rounded % 3600 / 60),
+        _ => format!("{} d {} h", rounded / 86_400, rounded % 86_400 / 3600),
     }
 }
 
@@ -290,10 +290,13 @@ impl Verbosity {
             _ => PLAIN,
         };
         LEVEL.store(level, Relaxed);
-        let variable = |name: &str| std::env::var_os(name);
         console::set_colors_enabled(coloured(self.color, variable, std::io::stdout().is_terminal()));
         console::set_colors_enabled_stderr(coloured(self.color, variable, std::io::stderr().is_terminal()));
     }
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
 }
 
 /// Decides about colours by <https://no-color.org> and <https://bixense.com/clicolors>: the command line, then NO_COLOR,
@@ -306,7 +309,7 @@ fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, term
         ColorChoice::Auto if set("NO_COLOR").is_some() => false,
         ColorChoice::Auto if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
         ColorChoice::Auto => {
-            let off = set("CLICOLOR").is_some_and(|value| value == "0") || set("TERM").is_some_and(|of| of == "dumb");
+            let off = set("CLICOLOR").is_some_and(|value| value == "0") || set("TERM").is_some_and(|set| set == "dumb");
             terminal && !off
         }
     }
@@ -358,10 +361,12 @@ mod tests {
 
     #[test]
     fn columns_too_wide_lose_the_middle_of_their_names() {
-        let rows = |name: &str, value: &str| {
-            vec![vec!["condition".to_owned(), "A".to_owned()], vec![name.to_owned(), value.to_owned()]]
+        let long = {
+            vec![
+                vec!["condition".to_owned(), "A".to_owned()],
+                vec!["tiny-llama 4/16 llm-streamline linearpatch-rotate c4".to_owned(), "12345.6789".to_owned()],
+            ]
         };
-        let long = rows("tiny-llama 4/16 llm-streamline linearpatch-rotate c4", "12345.6789");
         let shown = shortened_columns(long.clone(), &[1], Some(40));
         assert_eq!(shown[1], ["tiny-llama 4/1…tch-rotate c4".to_owned(), "12345.6789".to_owned()]);
         assert_eq!(shortened_columns(long.clone(), &[1], None), long);
@@ -391,8 +396,11 @@ mod tests {
     #[test]
     fn colour_option_beats_variables_and_variables_terminal() {
         let shown = |when, set: &[(&str, &str)], terminal| {
-            let of = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
-            coloured(when, of, terminal)
+            coloured(
+                when,
+                |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value)),
+                terminal,
+            )
         };
         for (set, on_terminal, elsewhere) in [
             (&[][..], true, false),
@@ -415,10 +423,13 @@ mod tests {
 
     #[test]
     fn colours_of_help_are_known_before_the_arguments_are_read() {
-        let of = |words: &[&str]| of_help(words.iter().map(OsString::from));
-        assert_eq!(of(&["ghostlab", "--color", "never", "--help"]), ColorChoice::Never);
-        assert_eq!(of(&["ghostlab", "plan", "--color=always"]), ColorChoice::Always);
-        assert_eq!(of(&["ghostlab", "plan", "--", "--color=always"]), ColorChoice::Auto);
-        assert_eq!(of(&["ghostlab", "--color"]), ColorChoice::Auto);
+        assert_eq!(is_help(&["ghostlab", "--color", "never", "--help"]), ColorChoice::Never);
+        assert_eq!(is_help(&["ghostlab", "plan", "--color=always"]), ColorChoice::Always);
+        assert_eq!(is_help(&["ghostlab", "plan", "--", "--color=always"]), ColorChoice::Auto);
+        assert_eq!(is_help(&["ghostlab", "--color"]), ColorChoice::Auto);
+    }
+
+    fn is_help(words: &[&str]) -> ColorChoice {
+        of_help(words.iter().map(OsString::from))
     }
 }

@@ -56,7 +56,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         let preflight = exec::preflight(&plan, &settings, Where::Here, &store, &*reporter, &stop)?;
         GridPlan::of(&plan, &preflight, &store, &settings)
     });
-    let answer = PlanAnswer { artifact: artifact.map(|of| of.name), grids: planned.collect::<Result<_>>()? };
+    let answer =
+        PlanAnswer { artifact: artifact.map(|artifact| artifact.name), grids: planned.collect::<Result<_>>()? };
     answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))
 }
 
@@ -88,8 +89,8 @@ fn text(answer: &PlanAnswer, all: bool) {
     if let Some(artifact) = &answer.artifact {
         println!("an artifact: what `reproduce {artifact}` runs, which is no more than it shows");
     }
-    for (place, grid) in answer.grids.iter().enumerate() {
-        let gate = place + 1 < answer.grids.len();
+    for (index, grid) in answer.grids.iter().enumerate() {
+        let gate = index + 1 < answer.grids.len();
         if gate {
             println!("first whether the dense backbones are the paper's (--no-gate goes without):");
         }
@@ -130,7 +131,7 @@ fn show(plan: &GridPlan, all: bool) {
 pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
     let mut rows = vec![["artifacts", "needed", "stored", "to make", "why"].map(str::to_owned).to_vec()];
     for ArtifactCount { kind, needed, stored, to_make, reasons } in artifacts {
-        let mut whys = reasons.iter().map(|of| format!("{} {}", of.count, of.reason));
+        let mut whys = reasons.iter().map(|reason| format!("{} {}", reason.count, reason.reason));
         let [needed, stored, to_make] = [needed, stored, to_make].map(ToString::to_string);
         rows.push(vec![kind.clone(), needed, stored, to_make, whys.next().unwrap_or_default()]);
         rows.extend(whys.map(|why| vec![String::new(), String::new(), String::new(), String::new(), why]));
@@ -141,30 +142,37 @@ pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
 /// Explains the missing parts of one cell if a similar object is stored. Consequences of a missing selection or operator
 /// need no reason.
 fn why(missing: &[Missing]) -> Vec<String> {
-    let told = |what: &str, reason: &Reason| match reason {
-        Reason::First => what.to_owned(),
-        reason => format!("{what}: {reason}"),
-    };
-    let on = |of: &Missing| of.on.clone().unwrap_or_default();
-    let of = |group| missing.iter().filter(move |of| of.what.0.group == group);
-    let repairs = of(WorkKind::Calibrate).take(1);
-    let mut lines: Vec<String> = repairs.map(|of| told(of.what.0.what, &of.reason)).collect();
-    let scored: Vec<&Missing> = of(WorkKind::Score).collect();
-    let damaged = scored.iter().any(|of| matches!(of.reason, Reason::Damaged(_)));
+    let in_group = |group| missing.iter().filter(move |entry| entry.what.0.group == group);
+    let repairs = in_group(WorkKind::Calibrate).take(1);
+    let mut lines: Vec<String> = repairs.map(|repairs| describe(repairs.what.0.what, &repairs.reason)).collect();
+    let scored: Vec<&Missing> = in_group(WorkKind::Score).collect();
+    let damaged = scored.iter().any(|entry| matches!(entry.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
         // Those with a reason get a line each, the others share one.
         let (plain, reasoned): (Vec<&Missing>, Vec<&Missing>) =
-            scored.into_iter().partition(|of| of.reason == Reason::First);
-        lines.extend(reasoned.into_iter().map(|of| told(&on(of), &of.reason)));
+            scored.into_iter().partition(|entry| entry.reason == Reason::First);
+        lines.extend(reasoned.into_iter().map(|entry| describe(&place_of_change(entry), &entry.reason)));
         if !plain.is_empty() {
-            lines.push(format!("scored on {}", plain.into_iter().map(on).collect::<Vec<_>>().join(", ")));
+            lines.push(format!("scored on {}", plain.into_iter().map(place_of_change).collect::<Vec<_>>().join(", ")));
         }
     } else if !scored.is_empty() {
-        lines.push(format!("then scored on {}", scored.into_iter().map(on).collect::<Vec<_>>().join(", ")));
+        lines
+            .push(format!("then scored on {}", scored.into_iter().map(place_of_change).collect::<Vec<_>>().join(", ")));
     }
-    let timed: Vec<String> = of(WorkKind::Time).map(on).collect();
+    let timed: Vec<String> = in_group(WorkKind::Time).map(place_of_change).collect();
     lines.extend((!timed.is_empty()).then(|| format!("timed over {}", timed.join(", "))));
     lines
+}
+
+fn describe(what: &str, reason: &Reason) -> String {
+    match reason {
+        Reason::First => what.to_owned(),
+        reason => format!("{what}: {reason}"),
+    }
+}
+
+fn place_of_change(missing: &Missing) -> String {
+    missing.on.clone().unwrap_or_default()
 }
 
 /// Formats what stays within the store's limit, and what is evicted.

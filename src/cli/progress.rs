@@ -24,7 +24,7 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
         return Box::new(JsonLines);
     }
     let mut bars = Bars::new();
-    bars.whole = bars.bar(None, 0, WHOLE, "");
+    bars.overall = bars.bar(None, 0, WHOLE, "");
     Box::new(RunProgress(Mutex::new(RunMeter { bars, jobs: BTreeMap::new(), left: TimeLeft::default(), began: None })))
 }
 
@@ -76,18 +76,18 @@ struct RunMeter {
 }
 
 /// Returns the completed fraction of a job.
-fn fraction(of: &Piece) -> f64 {
-    match of.total {
-        Some(tokens) if tokens > 0 => of.came as f64 / tokens as f64,
+fn fraction(piece: &Piece) -> f64 {
+    match piece.total {
+        Some(tokens) if tokens > 0 => piece.came as f64 / tokens as f64,
         _ => 1.0,
     }
 }
 
 /// Formats `3,400 tokens/s, 0.50 cells/s, 12 s left`.
-fn speed(of_job: &ShownJob, of: &Piece) -> String {
+fn speed(of_job: &ShownJob, piece: &Piece) -> String {
     let ShownJob { job, ran } = of_job;
-    let seconds = of.seconds();
-    let fraction = fraction(of);
+    let seconds = piece.seconds();
+    let fraction = fraction(piece);
     let left = seconds * (1.0 - fraction) / fraction.max(1e-9);
     let cells = match job.cells {
         0 => String::new(),
@@ -111,10 +111,10 @@ impl RunMeter {
         running.ran += ran;
         let running = &*running;
         let job = &running.job;
-        if let (Some(bar), Some(whole)) = (&piece.bar, &self.bars.whole) {
+        if let (Some(bar), Some(overall)) = (&piece.bar, &self.bars.overall) {
             bar.set_message(format!("{}: {}", job.label, speed(running, &piece)));
-            whole.set_position((self.left.share() * 1000.0).min(1000.0) as u64);
-            whole.set_message(left.unwrap_or_default());
+            overall.set_position((self.left.share() * 1000.0).min(1000.0) as u64);
+            overall.set_message(left.unwrap_or_default());
         } else if due {
             let left = left.map(|left| format!("; {left}")).unwrap_or_default();
             let percent = 100.0 * fraction(&piece);
@@ -130,7 +130,7 @@ impl Reporter for RunProgress {
         meter.left.see(&event, since);
         match event {
             Event::Planned { cells, complete, scores, scored, flops, engine, plan, .. } => {
-                meter.bars.whole.iter().for_each(|whole| whole.set_length(1000));
+                meter.bars.overall.iter().for_each(|overall| overall.set_length(1000));
                 if complete > 0 {
                     meter.bars.line(&format!("{complete} of {cells} cells are stored already"));
                 }
@@ -207,17 +207,17 @@ fn fetch_speed(came: u64, left: Option<u64>, began: Instant) -> String {
 impl FetchMeter {
     fn advance(&mut self, file: &String, more: u64) {
         self.came += more;
-        self.bars.whole.iter().for_each(|whole| whole.inc(more));
+        self.bars.overall.iter().for_each(|overall| overall.inc(more));
         let Some((Piece { total, here, came, began, .. }, true)) = self.bars.advance(file, more) else { return };
         let done = here + came;
-        let of = total.map_or(String::new(), |total| format!(" of {}", bytes(total)));
-        let own = fetch_speed(came, total.map(|total| total.saturating_sub(done)), began);
+        let of_total = total.map_or(String::new(), |total| format!(" of {}", bytes(total)));
+        let file_speed = fetch_speed(came, total.map(|total| total.saturating_sub(done)), began);
         let planned = self.planned;
         let all = self.here + self.came;
-        let whole = self.began.map(|began| fetch_speed(self.came, Some(planned.saturating_sub(all)), began));
-        let whole =
-            whole.map_or(String::new(), |whole| format!("; all: {} of {}, {whole}", bytes(all), bytes(planned)));
-        self.bars.line(&format!("{file}: {}{of}, {own}{whole}", bytes(done)));
+        let overall = self.began.map(|began| fetch_speed(self.came, Some(planned.saturating_sub(all)), began));
+        let overall =
+            overall.map_or(String::new(), |speed| format!("; all: {} of {}, {speed}", bytes(all), bytes(planned)));
+        self.bars.line(&format!("{file}: {}{of_total}, {file_speed}{overall}", bytes(done)));
     }
 }
 
@@ -227,7 +227,7 @@ impl hub::Reporter for FetchProgress {
         match event {
             hub::Event::FetchPlanned { files, bytes: planned, here } => {
                 (meter.planned, meter.here, meter.began) = (planned, here, Some(Instant::now()));
-                meter.bars.whole = meter.bars.bar(Some(planned), here, FETCH_BAR, "all files");
+                meter.bars.overall = meter.bars.bar(Some(planned), here, FETCH_BAR, "all files");
                 let known = if here == 0 { String::new() } else { format!(", {} of them are here", bytes(here)) };
                 meter.bars.line(&format!("to fetch: {files} files, {}{known}", bytes(planned)));
             }
@@ -275,7 +275,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Pieces of work, by what their events call them.
 pub(super) struct Bars<K> {
     bars: Option<MultiProgress>,
-    pub(super) whole: Option<ProgressBar>,
+    pub(super) overall: Option<ProgressBar>,
     pieces: BTreeMap<K, Piece>,
 }
 
@@ -301,7 +301,7 @@ impl Piece {
 impl<K: Ord> Bars<K> {
     pub(super) fn new() -> Self {
         let bars = (std::io::stderr().is_terminal() && out::notes()).then(MultiProgress::new);
-        Self { bars, whole: None, pieces: BTreeMap::new() }
+        Self { bars, overall: None, pieces: BTreeMap::new() }
     }
 
     pub(super) fn line(&self, text: &str) {
@@ -330,8 +330,8 @@ impl<K: Ord> Bars<K> {
     pub(super) fn bar(&self, total: Option<u64>, here: u64, template: &str, message: &str) -> Option<ProgressBar> {
         let bars = self.bars.as_ref()?;
         let new = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-        let new = match &self.whole {
-            Some(whole) => bars.insert_before(whole, new),
+        let new = match &self.overall {
+            Some(overall) => bars.insert_before(overall, new),
             None => bars.add(new),
         };
         new.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));

@@ -124,9 +124,8 @@ fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     if !path.is_file() {
         return Ok(None);
     }
-    let failed = |error: std::io::Error| Error::io("read", path, &error);
     let file = regular::open(path)?;
-    let bytes = file.metadata().map_err(failed)?.len();
+    let bytes = file.metadata().map_err(|error| Error::io("read", path, &error))?.len();
     let folder = scratch("record")?;
     let unpacked = archive::unpack(file, bytes, folder.path()).map_err(|error| error.at(path.display().to_string()))?;
     Ok(Some((folder, FolderCheck::of_archive(path, &unpacked))))
@@ -145,7 +144,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
     let around = home::below(None, "", Some(&arguments.folder));
-    let cache = hub::HubSettings::from_env().ok().map(|of| of.cache);
+    let cache = hub::HubSettings::from_env().ok().map(|from_env| from_env.cache);
     let roots = arguments.inputs.iter().cloned().chain([current, around]).chain(installed::share()).chain(cache);
     let request = VerifyRequest {
         share: arguments.share,
@@ -157,7 +156,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
         stop: &stop,
     };
     let prepared = verify::prepare(&folders, &request)?;
-    let works = prepared.iter().map(|of| of.work(&request)).collect::<Result<Vec<_>>>()?;
+    let works = prepared.iter().map(|part| part.work(&request)).collect::<Result<Vec<_>>>()?;
     let work = works.into_iter().fold(Work::default(), Work::and);
     note!("{}", before(&work));
     let mut checked = verify::finish(prepared, &request)?;
@@ -188,9 +187,9 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-fn said_folder(of: &FolderCheck) {
-    println!("{} ({}), by {}", of.folder, of.name, of.program);
-    for check in of.checks.iter().filter(|check| check.all > 0 || !check.cannot.is_empty()) {
+fn said_folder(folder_check: &FolderCheck) {
+    println!("{} ({}), by {}", folder_check.folder, folder_check.name, folder_check.program);
+    for check in folder_check.checks.iter().filter(|check| check.all > 0 || !check.cannot.is_empty()) {
         println!("  {}", line(check));
         for differs in check.differs.iter().take(SAID) {
             let by = differs.by.map(|by| format!(", apart by {by:.3e}")).unwrap_or_default();
@@ -204,7 +203,7 @@ fn said_folder(of: &FolderCheck) {
             println!("    and {more} more; --json has all");
         }
     }
-    of.notes.iter().for_each(|note| println!("  {note}"));
+    folder_check.notes.iter().for_each(|note| println!("  {note}"));
     println!("");
 }
 

@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let reports = home::below(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
     let (page, _) = write(&results, &reports, arguments.record)?;
-    answer::show(Reported { page: shown(&page) }, Answer::Report, |of| println!("written: {}", of.page))
+    answer::show(Reported { page: shown(&page) }, Answer::Report, |answer| println!("written: {}", answer.page))
 }
 
 /// The paper's main table.
@@ -200,7 +200,7 @@ fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> R
 fn kept_bytes(folder: &Path) -> u64 {
     let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let kept = listing.filter(|item| !may_be_left_out(&item.file_name().to_string_lossy()));
-    kept.filter_map(|item| item.metadata().ok()).filter(std::fs::Metadata::is_file).map(|of| of.len()).sum()
+    kept.filter_map(|item| item.metadata().ok()).filter(std::fs::Metadata::is_file).map(|metadata| metadata.len()).sum()
 }
 
 /// Writes the claims about each artifact next to it.
@@ -239,10 +239,15 @@ fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
 fn reason(folder: &Path) -> String {
     match Provenance::described(folder) {
         None => "its record does not say what it belongs to: an earlier version wrote it".into(),
-        Some(of) if !of.differs.is_empty() => format!("not the artifact as it is described: {}", of.differs.join(", ")),
+        Some(reproduction) if !reproduction.differs.is_empty() => {
+            format!("not the artifact as it is described: {}", reproduction.differs.join(", "))
+        }
         Some(RunDescription { by: By::Run, .. }) => "a run of a grid, which is no artifact of the paper".into(),
-        Some(of) => {
-            format!("the folder of the artifact as it is described holds another one than {}", of.parts().join(", "))
+        Some(reproduction) => {
+            format!(
+                "the folder of the artifact as it is described holds another one than {}",
+                reproduction.parts().join(", ")
+            )
         }
     }
 }
@@ -250,15 +255,18 @@ fn reason(folder: &Path) -> String {
 /// Gives an artifact's notes their own keys, because a cell of the same name elsewhere may be made otherwise.
 fn own_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
     let PagePart { mut artifact, cells } = sheet;
-    let place = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
-    let place = place.collect::<Vec<_>>().join("/");
-    let own = |key: &str| format!("{place}/{key}");
+    let parts = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
+    let prefix = parts.collect::<Vec<_>>().join("/");
     let rows = artifact.tables.iter_mut().flat_map(|table| &mut table.rows);
     for cell in rows.flat_map(|row| &mut row.cells) {
-        cell.key = cell.key.as_deref().map(own);
+        cell.key = cell.key.as_deref().map(|key| prefixed(&prefix, key));
     }
-    let notes = cells.into_iter().map(|(key, note)| (own(&key), note)).collect();
+    let notes = cells.into_iter().map(|(key, note)| (prefixed(&prefix, &key), note)).collect();
     (artifact, notes)
+}
+
+fn prefixed(prefix: &str, key: &str) -> String {
+    format!("{prefix}/{key}")
 }
 
 /// Lists the folders of artifacts and their profiles.
@@ -278,7 +286,6 @@ fn current(results: &Path) -> Vec<PathBuf> {
 
 /// Returns links from the page to an artifact's files.
 fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = absolute(folder);
     let reports = absolute(reports);
     let common = folder.components().zip(reports.components()).take_while(|(a, b)| a == b).count();
@@ -291,19 +298,25 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
 }
 
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// Judges every claim on the paper's numbers and on a profile's existing artifacts. Empty without artifacts.
 pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     claims::judged_in(&current(results), profile)
 }
 
 fn findings() -> Result<Vec<FindingRow>> {
-    let row = |finding: audit::Finding| FindingRow {
-        severity: finding.severity,
-        rule: finding.check.about().to_owned(),
-        place: format!("{}: {}, {}", finding.artifact, finding.row, finding.column),
-        expected: finding.expected,
-        found: finding.found,
-        note: finding.note,
-    };
-    Ok(audit::run(&paper::all()?).into_iter().map(row).collect())
+    Ok(audit::run(&paper::all()?)
+        .into_iter()
+        .map(|finding| FindingRow {
+            severity: finding.severity,
+            rule: finding.check.about().to_owned(),
+            position: format!("{}: {}, {}", finding.artifact, finding.row, finding.column),
+            expected: finding.expected,
+            found: finding.found,
+            note: finding.note,
+        })
+        .collect())
 }

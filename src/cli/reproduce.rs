@@ -109,16 +109,16 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let chosen = artifact::chosen(&all, &arguments.artifacts)?;
     arguments.threads.start()?;
     if chosen.is_empty() {
-        let Arguments { profile, overrides, place, engine, .. } = arguments;
+        let Arguments { profile, overrides, place: store, engine, .. } = arguments;
         let list = ArtifactList {
-            store: &place.look_anyway(None)?,
+            store: &store.look_anyway(None)?,
             results: &call.results,
             profile: profile.as_deref(),
             overrides,
             engine: engine.request(),
         };
         let answer = Reproduced { listed: list.of(&all)?, made: Vec::new(), not_made: Vec::new(), page: None };
-        answer::show(answer, Answer::Reproduce, |of| println!("{}", listing::text(&of.listed)))?;
+        answer::show(answer, Answer::Reproduce, |answer| println!("{}", listing::text(&answer.listed)))?;
         return Ok(0);
     }
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
@@ -150,12 +150,13 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         }
     }
     let mut page = None;
-    let mut apart: Vec<String> = made.iter().map(|of| of.differs.join(", ")).filter(|of| !of.is_empty()).collect();
+    let mut apart: Vec<String> =
+        made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
     if apart.is_empty() {
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
         // Lists have no profile, and where nothing else was made there is nothing to judge.
         let quiet = arguments.events || answer::json();
-        let judged = made.iter().find_map(|of| of.profile.as_deref()).filter(|_| !quiet);
+        let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !quiet);
         let (claims, written) = call.paged(&names, judged, &store)?;
         print!("{claims}");
         note!("page of all artifacts: {}", written.display());
@@ -170,8 +171,8 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     if chosen.len() > 1 {
         note!("{} artifacts in {}", chosen.len() - errors.len(), seconds(clock.elapsed().as_secs_f64()));
     }
-    let failed: usize = made.iter().map(|of| of.failed).sum();
-    let unmade: usize = made.iter().map(|of| of.unmade).sum();
+    let failed: usize = made.iter().map(|outcome| outcome.failed).sum();
+    let unmade: usize = made.iter().map(|outcome| outcome.unmade).sum();
     if !arguments.events {
         let not_made = errors.iter().map(|(name, error)| Refused::new(name.as_str(), error)).collect();
         answer::show(Reproduced { listed: Vec::new(), made, not_made, page }, Answer::Reproduce, |_| {})?;
@@ -200,7 +201,7 @@ impl Call<'_> {
         };
         let pages = report::pages(reports);
         let pages: Vec<&Path> = pages.iter().map(PathBuf::as_path).collect();
-        if let Some(done) = finished().and_then(|of| of.found(&pages)) {
+        if let Some(done) = finished().and_then(|finished| finished.found(&pages)) {
             return Ok(done);
         }
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
@@ -217,7 +218,7 @@ impl Call<'_> {
     /// Formats the claims about these artifacts on the paper's numbers and on ours.
     fn claims_about(&self, names: &[&str], profile: &str) -> Result<String> {
         let mut judged = report::judged(&self.results, profile)?;
-        judged.retain(|of| of.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
+        judged.retain(|entry| entry.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
         if judged.is_empty() {
             return Ok(String::new());
         }
@@ -269,7 +270,7 @@ impl Call<'_> {
             not_over_a_later_one(file, submission, &target, &grid)?;
         }
         let finished = || self.finished(artifact, &grid, &gated, &target, runner);
-        if let Some(done) = finished().and_then(|(of, _)| of.found::<Done>(&target.folders())) {
+        if let Some(done) = finished().and_then(|(check, _)| check.found::<Done>(&target.folders())) {
             return Ok(done.again(artifact, &grid, &target));
         }
         if target.needs_quiet_times() && will_time(&grid, runner) {
@@ -279,10 +280,10 @@ impl Call<'_> {
         if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
             finished.keep(&target.folders(), &Done::of(&made, warnings));
         }
-        let ArtifactOutcome { table, beside, files, recorded, misses, unknown, failures, failed, unmade } = made;
+        let ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade } = made;
         if let Some(view) = table.filter(|_| !quiet) {
             println!("{}", screen(&view, out::width()));
-            print!("{beside}");
+            print!("{comparison}");
         }
         let files = all_shown(&files);
         note!(
@@ -308,14 +309,16 @@ impl Call<'_> {
             let all = out::cells(grid.cells.len());
             eprintln!("{name}: {unmade} of {all} are not complete; without --stored they are computed");
         }
-        let failure = |(cell, reason): &(String, String)| CellFailure { cell: cell.clone(), reason: reason.clone() };
         Ok(MadeArtifact {
             name,
             profile: grid.profile,
             cells: grid.cells.len(),
             failed,
             unmade,
-            failures: failures.iter().map(failure).collect(),
+            failures: failures
+                .iter()
+                .map(|(cell, reason)| CellFailure { cell: cell.clone(), reason: reason.clone() })
+                .collect(),
             misses: misses.iter().map(ToString::to_string).collect(),
             differs: differs(&target),
             recorded,
@@ -341,9 +344,9 @@ impl Call<'_> {
         let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens).ok()?;
         let described = contents(store, [&artifact.file])?;
         let gated = matches!(gated, Gated::Yes(_));
-        let of = json!([described, grid.resolved().ok()?, target.description(), gated, out::width()]);
+        let inputs = json!([described, grid.resolved().ok()?, target.description(), gated, out::width()]);
         let finished =
-            Finished::of_plan(store, &format!("{} in {}", artifact.name, target.path().display()), &plan, &of)?;
+            Finished::of_plan(store, &format!("{} in {}", artifact.name, target.path().display()), &plan, &inputs)?;
         Some((finished, warnings(grid, &plan.inputs.by_path())))
     }
 }
@@ -387,18 +390,18 @@ struct Done {
 
 impl Done {
     fn of(made: &ArtifactOutcome, warnings: Vec<String>) -> Self {
-        let ArtifactOutcome { table, beside, files, recorded, .. } = made;
+        let ArtifactOutcome { table, comparison, files, recorded, .. } = made;
         let screen = table.as_ref().map(|view| screen(view, out::width()));
-        Self { screen, beside: beside.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
+        Self { screen, beside: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
     }
 
     /// Says it again.
     fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
-        let Self { screen, beside, recorded, files, warnings } = self;
+        let Self { screen, beside: comparison, recorded, files, warnings } = self;
         warnings.iter().for_each(|text| note!("{text}"));
         if let Some(screen) = screen.filter(|_| !answer::json()) {
             println!("{screen}");
-            print!("{beside}");
+            print!("{comparison}");
         }
         let name = &artifact.name;
         let cells = grid.cells.len();

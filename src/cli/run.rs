@@ -16,7 +16,7 @@ use crate::artifact::{self, Executor, Runner, TableShape};
 use crate::error::Result;
 use crate::exec::{CellResult, GridOutcome, RunSettings};
 use crate::files::output::apart;
-use crate::grid::{Cell, Grid, Over};
+use crate::grid::{Grid, Over};
 use crate::plan::{Plan, Reasons, StoreState};
 use ghostlab_store::Store;
 
@@ -91,7 +91,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         work::not_over_a_later_one(arguments.asked.file(), submission, &target, &grid)?;
     }
     let reporter = progress::reporter(arguments.events);
-    let hashes = submission.as_ref().map(|of| of.inputs().clone()).unwrap_or_default();
+    let hashes = submission.as_ref().map(|submission| submission.inputs().clone()).unwrap_or_default();
     if let Some(note) = target.replaces(&grid, &hashes)? {
         note!("{note}");
     }
@@ -108,13 +108,13 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, out::width())?;
     let written = all_shown(&files);
     let seconds = clock.elapsed().as_secs_f64();
-    let said = format!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
+    let summary = format!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
     let ran = Ran {
         grid: grid.name.clone(),
         profile: grid.profile.clone(),
         cells: grid.cells.len(),
-        failed: lacking(&grid, &outcome, |of| of.failure.as_ref()),
-        unmade: lacking(&grid, &outcome, |of| of.missing.as_ref().filter(|_| of.failure.is_none())),
+        failed: lacking(&grid, &outcome, |result| result.failure.as_ref()),
+        unmade: lacking(&grid, &outcome, |result| result.missing.as_ref().filter(|_| result.failure.is_none())),
         files: written,
         seconds,
     };
@@ -124,7 +124,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     if !target.as_described() && !target.description().differs.is_empty() {
         note!("{}: a folder of its own, for {}", target.path().display(), target.description().differs.join(", "));
     }
-    note!("{said}");
+    note!("{summary}");
     let failed = outcome.failed();
     let unmade = outcome.unmade();
     let all = cells(grid.cells.len());
@@ -143,10 +143,16 @@ fn ended(arguments: &Arguments) -> Result<u8> {
 
 /// Lists the cells without a result, with reasons.
 fn lacking(grid: &Grid, outcome: &GridOutcome, why: fn(&CellResult) -> Option<&String>) -> Vec<CellFailure> {
-    let of = |(cell, result): (&Cell, &CellResult)| {
-        Some(CellFailure { cell: cell.to_string(), reason: why(result)?.lines().next().unwrap_or_default().to_owned() })
-    };
-    grid.cells.iter().zip(&outcome.cells).filter_map(of).collect()
+    grid.cells
+        .iter()
+        .zip(&outcome.cells)
+        .filter_map(|(cell, result)| {
+            Some(CellFailure {
+                cell: cell.to_string(),
+                reason: why(result)?.lines().next().unwrap_or_default().to_owned(),
+            })
+        })
+        .collect()
 }
 
 /// Describes what of the grid is cached, and why the rest is not, like `plan`.

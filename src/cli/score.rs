@@ -93,7 +93,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     threads: Threads,
     #[command(flatten)]
-    place: StoreArgs,
+    store: StoreArgs,
 }
 
 /// Name of the grid in messages. It has no file; names are resolved as for a grid in the current folder.
@@ -104,7 +104,7 @@ const LENGTH: usize = 2048;
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.threads.start()?;
     let model = Path::new(&arguments.model);
-    let store = arguments.place.store(Some(model).filter(|model| model.is_dir()))?;
+    let store = arguments.store.store(Some(model).filter(|model| model.is_dir()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     if arguments.fetch {
         let needs = Grid::needs_of_text(&text(arguments, LENGTH)?, Path::new(FILE))?;
@@ -114,9 +114,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     artifact::hold(&mut grid, &work::hash(&store)).map_err(|error| {
         if error.advice().is_some() { error.hint("the same command with --fetch fetches it again") } else { error }
     })?;
-    let inputs = || home::inputs(&grid, &store);
     let force = arguments.force;
-    let output = arguments.output.as_ref().map(|path| OutputFile { path, inputs: inputs(), force, is_ours: is_sealed });
+    let output = arguments.output.as_ref().map(|path| OutputFile {
+        path,
+        inputs: home::inputs(&grid, &store),
+        force,
+        is_ours: is_sealed,
+    });
     output.as_ref().map_or(Ok(()), OutputFile::check)?;
     let settings = arguments.limits.settings(arguments.engine.request());
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
@@ -134,42 +138,49 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         file.as_object_mut().map(|file| file.remove(SEAL));
     }
     let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
-    let score = |of: &ModelScore| Score {
-        of: of.of.clone(),
-        metric: of.metric.clone(),
-        value: of.value,
-        standard_error: of.error,
-        bits_per_byte: of.bits_per_byte,
-        items: of.items,
-    };
     let scored = Scored {
         model: arguments.model.clone(),
         engine: engines.join(", "),
-        scores: scores.scores.iter().map(score).collect(),
+        scores: scores
+            .scores
+            .iter()
+            .map(|score| Score {
+                label: score.label.clone(),
+                metric: score.metric.clone(),
+                value: score.value,
+                standard_error: score.error,
+                bits_per_byte: score.bits_per_byte,
+                items: score.items,
+            })
+            .collect(),
         hub: of_the_hub(&grid),
         lm_eval: file,
     };
-    answer::show(scored, Answer::Score, |of| {
-        println!("{} ({})", of.model, of.engine);
-        of.hub.iter().for_each(|of| println!("{}", read(of)));
+    answer::show(scored, Answer::Score, |answer| {
+        println!("{} ({})", answer.model, answer.engine);
+        answer.hub.iter().for_each(|source| println!("{}", read(source)));
         println!("\n{}", table(&scores.scores));
     })
 }
 
 /// Returns the inputs of a grid that are from the hub, or replace it.
 fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
-    let backbones = grid.backbones.iter().map(|(name, of)| (name, &of.hub));
-    let corpora = grid.corpora.iter().map(|(name, of)| (name, &of.hub));
-    let tasks = grid.tasks.iter().map(|(name, of)| (name, &of.hub));
-    let defined = grid.definitions.iter().map(|(name, of)| (name, &of.hub));
-    let input = |(name, hub): (&String, &Option<HubSource>)| {
-        let HubSource { repository, commit, pinned, .. } = hub.as_ref()?;
-        let name = name.clone();
-        let repository = repository.clone();
-        let commit = commit.as_ref().map(ToString::to_string);
-        Some(HubInput { name, repository, commit, pinned: *pinned })
-    };
-    backbones.chain(corpora).chain(tasks).chain(defined).filter_map(input).collect()
+    let backbones = grid.backbones.iter().map(|(name, backbone)| (name, &backbone.hub));
+    let corpora = grid.corpora.iter().map(|(name, corpus)| (name, &corpus.hub));
+    let tasks = grid.tasks.iter().map(|(name, task)| (name, &task.hub));
+    let defined = grid.definitions.iter().map(|(name, definition)| (name, &definition.hub));
+    backbones
+        .chain(corpora)
+        .chain(tasks)
+        .chain(defined)
+        .filter_map(|(name, hub)| {
+            let HubSource { repository, commit, pinned, .. } = hub.as_ref()?;
+            let name = name.clone();
+            let repository = repository.clone();
+            let commit = commit.as_ref().map(ToString::to_string);
+            Some(HubInput { name, repository, commit, pinned: *pinned })
+        })
+        .collect()
 }
 
 fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
@@ -179,21 +190,24 @@ fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
 
 /// Builds the grid, with windows that fit the model's context.
 fn grid(arguments: &Arguments) -> Result<Grid> {
-    let load =
-        |length| Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options);
-    let grid = load(arguments.length.map_or(LENGTH, |length| length as usize))?;
-    let context = grid.backbones.values().next().map(|of| Config::read_with_attachments(&of.path)).transpose()?;
+    let grid = load_grid(arguments, arguments.length.map_or(LENGTH, |length| length as usize))?;
+    let context =
+        grid.backbones.values().next().map(|backbone| Config::read_with_attachments(&backbone.path)).transpose()?;
     match context.and_then(|config| config.max_positions) {
-        Some(most) if arguments.length.is_none() && most < LENGTH => load(most),
+        Some(most) if arguments.length.is_none() && most < LENGTH => load_grid(arguments, most),
         _ => Ok(grid),
     }
+}
+
+fn load_grid(arguments: &Arguments, length: usize) -> Result<Grid> {
+    Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options)
 }
 
 /// Removes the location of the generated grid, which is not the user's file.
 fn in_options(error: Error) -> Error {
     let line = format!("{FILE}:");
-    let Some(place) = error.parts().place.clone().filter(|place| place.contains(&line)) else { return error };
-    let others: Vec<&str> = place.split(", ").filter(|part| !part.starts_with(&line)).collect();
+    let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
+    let others: Vec<&str> = position.split(", ").filter(|part| !part.starts_with(&line)).collect();
     error.placed(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
 }
 
@@ -250,7 +264,6 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
 /// Returns the entry of a task given by a definition, if it is one.
 fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
-    let is_yaml = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
     let has_yaml = |folder: &Path| -> bool {
         let entries = std::fs::read_dir(folder).into_iter().flatten();
         entries.filter_map(|entry| Some(entry.ok()?.path())).any(|path| is_yaml(&path))
@@ -262,19 +275,24 @@ fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     }
     let mut entry = json!({"definition": if file { absolute(given)? } else { given.to_owned() }, "bos": arguments.bos});
     let Arguments { definitions, rows, shots, limit, system, chat, .. } = arguments;
-    let whole = |path: &Option<PathBuf>| path.as_ref().map(|path| absolute(&path.display().to_string())).transpose();
-    let said = [
-        ("folder", json!(whole(definitions)?)),
-        ("data", json!(whole(rows)?)),
+    let absolute_path =
+        |path: &Option<PathBuf>| path.as_ref().map(|path| absolute(&path.display().to_string())).transpose();
+    let options = [
+        ("folder", json!(absolute_path(definitions)?)),
+        ("data", json!(absolute_path(rows)?)),
         ("shots", json!(shots)),
         ("limit", json!(limit.map(DocumentLimit::value))),
         ("system", json!(system)),
         ("chat", json!(chat.then_some(true))),
     ];
-    for (key, value) in said.into_iter().filter(|(_, value)| !value.is_null()) {
+    for (key, value) in options.into_iter().filter(|(_, value)| !value.is_null()) {
         entry[key] = value;
     }
     Ok(Some(entry))
+}
+
+fn is_yaml(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
 }
 
 /// Writes a file per task, named as by lm-evaluation-harness without the time.
@@ -293,18 +311,21 @@ fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> 
 
 /// Formats one line per score.
 fn table(scores: &[ModelScore]) -> String {
-    let number = |score: &ModelScore, value: f64| format!("{value:.0$}", if score.percent { 2 } else { 4 });
     let mut rows = vec![["scored on", "metric", "value", "±", "bits per byte", "items"].map(str::to_owned).to_vec()];
     rows.extend(scores.iter().map(|score| {
         let items = if score.windows { "windows" } else { "documents" };
         vec![
-            score.of.clone(),
+            score.label.clone(),
             score.metric.clone(),
-            number(score, score.value),
-            score.error.map_or(String::new(), |error| number(score, error)),
+            shown_number(score, score.value),
+            score.error.map_or(String::new(), |error| shown_number(score, error)),
             score.bits_per_byte.map_or(String::new(), |bits| format!("{bits:.4}")),
             format!("{} {items}", score.items),
         ]
     }));
     columns(&rows, &[2, 3, 4])
+}
+
+fn shown_number(score: &ModelScore, value: f64) -> String {
+    format!("{value:.0$}", if score.percent { 2 } else { 4 })
 }

@@ -49,7 +49,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     threads: Threads,
     #[command(flatten)]
-    place: StoreArgs,
+    store: StoreArgs,
 }
 
 /// Base name of its files.
@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let clock = Instant::now();
     arguments.threads.start()?;
     let model = Path::new(&arguments.asked.model);
-    let store = arguments.place.store(Some(model).filter(|model| model.exists()))?;
+    let store = arguments.store.store(Some(model).filter(|model| model.exists()))?;
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let settings = arguments.limits.settings(arguments.engine.request());
     let progress = progress::reporter(false);
@@ -74,12 +74,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if arguments.fetch {
             fetch::bring(&[arguments.asked.needs()?], &store, false, &stop)?;
         }
-        let time = |dense: &Grid| -> Result<Option<f64>> {
+        arguments.asked.grid(settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
             let outcome = runner.run(dense, &home::below(arguments.results.as_ref(), "results", None))?;
-            let sample = outcome.cells.first().and_then(|of| of.prompt(&arguments.asked.prompt)?.sample.as_ref());
+            let sample = outcome.cells.first().and_then(|cell| cell.prompt(&arguments.asked.prompt)?.sample.as_ref());
             Ok(sample.and_then(took).map(|(time, _)| time))
-        };
-        arguments.asked.grid(settings.engine, &time)?
+        })?
     };
     artifact::hold(&mut grid, &work::hash(&store))?;
     let spec = grid.search.clone().ok_or_else(|| {
@@ -134,7 +133,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         export: command,
         seconds: clock.elapsed().as_secs_f64(),
     };
-    let missed = answer.searches.iter().any(|of| of.winner.is_none());
+    let missed = answer.searches.iter().any(|search| search.winner.is_none());
     answer::show(answer, Answer::Search, say)?;
     Ok(if missed { ExitCode::from(4) } else { ExitCode::SUCCESS })
 }
@@ -161,8 +160,11 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
     let results = home::below(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
-    let differs =
-        arguments.overrides.iter().map(|of| format!("+{}", of.replace(['/', '\\', ' '], "_"))).collect::<String>();
+    let differs = arguments
+        .overrides
+        .iter()
+        .map(|setting| format!("+{}", setting.replace(['/', '\\', ' '], "_")))
+        .collect::<String>();
     OutputFolder::new(results.join(&grid.name).join(format!("search+{budget}{differs}")), "a search")
 }
 
@@ -186,7 +188,7 @@ fn say(answer: &Searched) {
         if !found.judged.is_empty() {
             println!("Judged on items that the race never saw:\n\n{}", columns(&found.judgement(), &[]));
         }
-        found.left_out.iter().for_each(|of| note!("left out: {}: {}", of.cell, of.reason));
+        found.left_out.iter().for_each(|entry| note!("left out: {}: {}", entry.cell, entry.reason));
         found.lines().iter().for_each(|line| println!("{line}"));
         let spent = &found.spent;
         if spent.layers > 0.0 && answer.searches.len() == 1 {
@@ -197,9 +199,9 @@ fn say(answer: &Searched) {
         println!("\n{sentence}");
     }
     note!("written: {}", answer.files.join(", "));
-    if let Some(ExportedCell { exported: of, .. }) = &answer.exported {
-        let code = if of.needs_code { "; it loads with trust_remote_code=True" } else { "" };
-        println!("exported to {}: {}{code}", of.folder.display(), bytes(of.bytes));
+    if let Some(ExportedCell { exported: exported_cell, .. }) = &answer.exported {
+        let code = if exported_cell.needs_code { "; it loads with trust_remote_code=True" } else { "" };
+        println!("exported to {}: {}{code}", exported_cell.folder.display(), bytes(exported_cell.bytes));
     }
     if let Some(command) = &answer.export {
         println!("The winner as a folder for transformers:\n  {command}");
@@ -231,10 +233,10 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
     let runner = &Runner { reporter: &reporter, ..*runner };
     let run = |grid: &Grid| -> Result<GridOutcome> {
         let outcome = runner.run(grid, target.path())?;
-        match outcome.cells.iter().find(|of| runner.stored && of.missing.is_some() && of.failure.is_none()) {
+        match outcome.cells.iter().find(|cell| runner.stored && cell.missing.is_some() && cell.failure.is_none()) {
             None => Ok(outcome),
-            Some(of) => Err(Error::missing("a search is not complete")
-                .at(of.cell.to_string())
+            Some(missing) => Err(Error::missing("a search is not complete")
+                .at(missing.cell.to_string())
                 .hint("without --stored it is made")),
         }
     };
@@ -242,9 +244,9 @@ pub(super) fn made(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact>
     let lab = Laboratory { store, settings, reporter, stop, run: &run, times: !stored };
     let found = searches.iter().map(|one| search(one, &lab)).collect::<Result<Vec<Found>>>()?;
     let profile = grid.profile.clone().unwrap_or_default();
-    let whole = StoredResults::read(&results.join(&races.beside).join(&profile)).ok();
-    let raced = Raced::new(grid, races, &found, whole.as_ref());
-    let dense = Grid { cells: grid.cells.iter().filter(|of| of.is_dense()).cloned().collect(), ..grid.clone() };
+    let table_results = StoredResults::read(&results.join(&races.table).join(&profile)).ok();
+    let raced = Raced::new(grid, races, &found, table_results.as_ref());
+    let dense = Grid { cells: grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect(), ..grid.clone() };
     let dense = exec::stored(&dense, settings, store, &())?;
     let Published { files, recorded } = raced.publish(artifact, &dense, target, started)?;
     if !quiet {

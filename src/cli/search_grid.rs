@@ -83,13 +83,16 @@ const CALIBRATION: &str = "c4-train";
 fn prompt(text: &str) -> Result<Latency, String> {
     let (read, new) = text.split_once('+').map_or((text, None), |(read, new)| (read, Some(new)));
     let (length, batch) = read.split_once('x').unwrap_or((read, "1"));
-    let count = |text: &str| text.parse::<usize>().ok().filter(|count| (1..=MAX).contains(count));
-    match (count(length), count(batch), new.map(count)) {
+    match (parse_count(length), parse_count(batch), new.map(parse_count)) {
         (_, _, Some(None)) | (None, ..) | (_, None, _) => {
             Err("tokens, tokens x sequences, and new tokens behind them: 512, 512x4, 512x1+64".to_owned())
         }
         (Some(length), Some(batch), decode) => Ok(Latency { length, batch, decode: decode.flatten() }),
     }
+}
+
+fn parse_count(text: &str) -> Option<usize> {
+    text.parse::<usize>().ok().filter(|count| (1..=MAX).contains(count))
 }
 
 fn alpha(text: &str) -> Result<f64, String> {
@@ -121,7 +124,7 @@ impl SearchArgs {
         let probe =
             json!({"name": "search", "backbones": entry, "backbone": [name], "evaluate": {"latency": self.prompt}});
         let dense = Grid::of_text(&probe.to_string(), Path::new(FILE)).map_err(fetchable)?;
-        let folder = dense.backbones.values().next().map(|of| of.path.clone()).unwrap_or_default();
+        let folder = dense.backbones.values().next().map(|backbone| backbone.path.clone()).unwrap_or_default();
         let config = Config::read_with_attachments(&folder)?;
         let budget = self
             .budget_of(&bounds, &entry, &name)
@@ -227,7 +230,7 @@ impl SearchArgs {
             for (name, entry) in entries {
                 corpora.entry(name).or_insert(entry);
             }
-            let corpus = used.first().map(|of| of["corpus"].clone()).unwrap_or_default();
+            let corpus = used.first().map(|entry| entry["corpus"].clone()).unwrap_or_default();
             let [sequences, length, seed] = size;
             calibrations.push(json!({"corpus": corpus, "sequences": sequences, "length": length, "seed": seed}));
         }
@@ -249,7 +252,7 @@ impl SearchArgs {
         }
         let criteria = named(&self.criteria, one_pass);
         let recoveries = named(&self.recoveries, || {
-            recovery::described().into_iter().filter(|of| !of.beyond).map(|of| of.name).collect()
+            recovery::described().into_iter().filter(|method| !method.beyond).map(|method| method.name).collect()
         });
         let mut grid = json!({
             "name": name, "backbone": [name], "criterion": criteria, "depth": depths, "recovery": recoveries,
@@ -267,8 +270,14 @@ fn named(given: &[String], all: impl FnOnce() -> Vec<String>) -> Vec<String> {
 /// Returns the paper's criteria that need no trials and no options.
 fn one_pass() -> Vec<String> {
     let any = PruneSpec { backbone: "", layers: 8, depth: 2 };
-    let fits = |name: &str| criterion::build(name, &Options::new()).is_ok_and(|rule| rule.trials(&any).is_empty());
-    criterion::described().into_iter().filter(|of| !of.beyond && fits(&of.name)).map(|of| of.name).collect()
+    criterion::described()
+        .into_iter()
+        .filter(|method| {
+            !method.beyond
+                && criterion::build(&method.name, &Options::new()).is_ok_and(|rule| rule.trials(&any).is_empty())
+        })
+        .map(|method| method.name)
+        .collect()
 }
 
 /// Parses `TEXT:SEQUENCESxTOKENS@SEED`.
@@ -279,12 +288,15 @@ fn sized(given: &str, length: usize) -> Result<(String, [usize; 3])> {
     };
     let (size, seed) = size.split_once('@').unwrap_or((size, "0"));
     let (sequences, tokens) = size.split_once('x').unwrap_or((size, ""));
-    let number = |text: &str, usual: usize| if text.is_empty() { Some(usual) } else { text.parse().ok() };
-    match (number(sequences, usual[0]), number(tokens, usual[1]), number(seed, 0)) {
+    match (parse_number(sequences, usual[0]), parse_number(tokens, usual[1]), parse_number(seed, 0)) {
         (Some(sequences), Some(tokens), Some(seed)) => Ok((text.to_owned(), [sequences, tokens, seed])),
         _ => Err(Error::bad_input("the size of a calibration cannot be read")
             .at(format!("--calibration {given}"))
             .expected("TEXT:SEQUENCESxTOKENS@SEED, for example c4-train:64x1024@0")
             .found(format!("`{given}`"))),
     }
+}
+
+fn parse_number(text: &str, usual: usize) -> Option<usize> {
+    if text.is_empty() { Some(usual) } else { text.parse().ok() }
 }

@@ -21,14 +21,14 @@ use crate::quantity::counted;
 #[derive(Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    place: StoreArgs,
+    store: StoreArgs,
     /// Show all runs, not only active ones and the newest of each grid; for shared grids every job and worker.
     #[arg(long)]
     all: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let store = arguments.place.look()?;
+    let store = arguments.store.look()?;
     answer::show(StatusAnswer::of(&store), Answer::Status, |answer| text(answer, arguments.all))
 }
 
@@ -51,8 +51,9 @@ fn text(answer: &StatusAnswer, all: bool) {
         }
     }
     // A run reports its own failures.
-    let own = |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|of| of.cell == failure.what);
-    failures.iter().filter(|failure| !own(failure)).for_each(|failure| println!("{}", failed(failure)));
+    let is_listed =
+        |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|other| other.cell == failure.what);
+    failures.iter().filter(|failure| !is_listed(failure)).for_each(|failure| println!("{}", failed(failure)));
     submissions.iter().for_each(|submission| println!("{}", submitted(submission)));
     if let Some(reason) = scheduler_silent {
         println!("the scheduler tells nothing ({reason}); the store tells the rest");
@@ -69,8 +70,8 @@ fn shared(plan: &PlanView, all: bool) -> String {
         format!("{} ({}{profile}){engine}, shared by workers, plan {}", plan.grid, plan.file.display(), plan.id),
         format!("  {complete} of {cells} cells complete, {done} of {} jobs done", jobs.len()),
     ];
-    let told = jobs.iter().filter(|job| all || (job.stored < job.artifacts && job.stored > 0));
-    lines.extend(told.map(|job| format!("  {}: {} of {} artifacts stored", job.label, job.stored, job.artifacts)));
+    let running = jobs.iter().filter(|job| all || (job.stored < job.artifacts && job.stored > 0));
+    lines.extend(running.map(|job| format!("  {}: {} of {} artifacts stored", job.label, job.stored, job.artifacts)));
     let past = [(plan.ended, "ended"), (plan.interrupted, "asked to end before"), (plan.died, "died")];
     let past = past.into_iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} {how}"));
     let past: Vec<String> = past.collect();
@@ -101,14 +102,17 @@ fn one(worker: &WorkerView) -> String {
 }
 
 fn failed(failure: &FailureView) -> String {
-    let times = |count: usize| if count == 1 { "once".to_owned() } else { format!("{count} times") };
     let how = match (failure.failed, failure.died) {
-        (0, died) => format!("its worker died {}", times(died)),
-        (failed, 0) => format!("failed {}", times(failed)),
-        (failed, died) => format!("failed {}, its worker died {}", times(failed), times(died)),
+        (0, died) => format!("its worker died {}", failure_times(died)),
+        (failed, 0) => format!("failed {}", failure_times(failed)),
+        (failed, died) => format!("failed {}, its worker died {}", failure_times(failed), failure_times(died)),
     };
     let FailureView { what, host, time, reason, .. } = failure;
     format!("{what} {how}, last on {host} at {}: {reason}", at(*time))
+}
+
+fn failure_times(count: usize) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
 /// Formats a time in seconds since 1970.
@@ -134,11 +138,11 @@ fn queued(submission: &SubmissionView) -> String {
     if queue.is_empty() {
         return head + ": nothing of it is queued any more";
     }
-    let said = queue.iter().map(|job| {
+    let lines = queue.iter().map(|job| {
         let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
         format!("\n  job {}: {}{reason}", job.id, job.state.to_lowercase())
     });
-    head + &said.collect::<String>()
+    head + &lines.collect::<String>()
 }
 
 fn described(record: &RunView) -> String {
@@ -165,7 +169,7 @@ fn described(record: &RunView) -> String {
     }
     let jobs = record.jobs.iter().filter(|_| record.stage == RunState::Running);
     lines.extend(jobs.map(|job| format!("  {}: {} of {} tokens", job.label, job.tokens_done, job.tokens)));
-    lines.extend(record.failures.iter().map(|of| format!("  {} failed: {}", of.cell, of.reason)));
+    lines.extend(record.failures.iter().map(|failure| format!("  {} failed: {}", failure.cell, failure.reason)));
     let complete = record.stage == RunState::Complete;
     lines.extend(complete.then(|| format!("  results in {}", record.results.display())));
     lines.push(format!("  {}", record.command.join(" ")));
@@ -177,15 +181,18 @@ pub(super) struct CancelArguments {
     /// Submissions by their ids, or by the names of grids or artifacts; all of the store by default.
     which: Vec<String>,
     #[command(flatten)]
-    place: StoreArgs,
+    store: StoreArgs,
 }
 
 pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
-    let store = arguments.place.look()?;
+    let store = arguments.store.look()?;
     let mut chosen = Submission::all(&store);
     for name in &arguments.which {
-        if !chosen.iter().any(|of| of.id == *name || of.plan == *name || of.name == *name) {
-            let known: Vec<&str> = chosen.iter().map(|of| of.id.as_str()).collect();
+        if !chosen
+            .iter()
+            .any(|submission| submission.id == *name || submission.plan == *name || submission.name == *name)
+        {
+            let known: Vec<&str> = chosen.iter().map(|submission| submission.id.as_str()).collect();
             return Err(Error::missing("nothing of that name was submitted with this store")
                 .at(store.root().display().to_string())
                 .expected(if known.is_empty() { "a submission".to_owned() } else { known.join(", ") })
@@ -194,7 +201,9 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
         }
     }
     let all = arguments.which.is_empty();
-    chosen.retain(|of| all || [&of.id, &of.plan, &of.name].iter().any(|name| arguments.which.contains(name)));
+    chosen.retain(|submission| {
+        all || [&submission.id, &submission.plan, &submission.name].iter().any(|name| arguments.which.contains(name))
+    });
     let queue = Queue::ask().map_err(|reason| {
         Error::missing("the scheduler does not tell what is queued, and nothing is ended by guess")
             .found(reason)
@@ -205,17 +214,17 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
         for job in queue.of(&submission.comment()) {
             // The array's id: `45_1` and `45_[2-3]` are 45.
             let number = job.id.split('_').next().unwrap_or_default().to_owned();
-            if !ended.iter().any(|of: &EndedJob| of.job == number) {
+            if !ended.iter().any(|job: &EndedJob| job.job == number) {
                 ended.push(EndedJob { submission: submission.id.clone(), job: number });
             }
         }
     }
     if !ended.is_empty() {
-        cluster::cancel(&ended.iter().map(|of| of.job.clone()).collect::<Vec<_>>())?;
+        cluster::cancel(&ended.iter().map(|entry| entry.job.clone()).collect::<Vec<_>>())?;
     }
-    answer::show(Cancelled { ended }, Answer::Cancel, |of| {
-        of.ended.iter().for_each(|of| println!("{}: job {} ended", of.submission, of.job));
-        if of.ended.is_empty() {
+    answer::show(Cancelled { ended }, Answer::Cancel, |answer| {
+        answer.ended.iter().for_each(|entry| println!("{}: job {} ended", entry.submission, entry.job));
+        if answer.ended.is_empty() {
             println!("nothing is queued");
         }
     })

@@ -60,11 +60,11 @@ impl Signals {
         let failed = |error: std::io::Error| Error::job("cannot watch for signals").found(error.to_string());
         let signals = Self { any: Arc::default(), usr1: Arc::default(), kept: Arc::default() };
         for signal in [SIGUSR1, SIGTERM, SIGINT, SIGHUP] {
-            let own = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
+            let flag = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
             let again = i32::from(AGAIN);
             // In this order: at the first of a kind its flag is not set yet.
-            flag::register_conditional_shutdown(signal, again, Arc::clone(&own)).map_err(failed)?;
-            flag::register(signal, own).map_err(failed)?;
+            flag::register_conditional_shutdown(signal, again, Arc::clone(&flag)).map_err(failed)?;
+            flag::register(signal, flag).map_err(failed)?;
             if signal != SIGUSR1 {
                 flag::register(signal, Arc::clone(&signals.any)).map_err(failed)?;
             }
@@ -76,8 +76,8 @@ impl Signals {
             while !usr1.load(Relaxed) {
                 look();
             }
-            let told = Instant::now();
-            while !kept.load(Relaxed) && told.elapsed() < FIRST_BATCH {
+            let started = Instant::now();
+            while !kept.load(Relaxed) && started.elapsed() < FIRST_BATCH {
                 look();
             }
             any.store(true, Relaxed);

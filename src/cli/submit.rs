@@ -80,11 +80,11 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let settings = arguments.limits.settings(engine);
     let (ref submission, answer, device_memory) = prepared(&work, settings, tried)?;
     if answer.complete == submission.cells {
-        let said = format!(
+        let message = format!(
             "all {} are stored: nothing is submitted; `ghostlab run` writes the results",
             cells(submission.cells)
         );
-        return told(answer, &said);
+        return told(answer, &message);
     }
 
     let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
@@ -95,7 +95,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let folder =
         std::path::absolute(submission.folder(&store)).map_err(|error| Error::io("find", store.root(), &error))?;
     let program = [absolute(&program(&submission.binary, arguments.dry_run, &store)?)?];
-    let own = [arguments.limits.words(memory), words(engine)].concat();
+    let worker_options = [arguments.limits.words(memory), words(engine)].concat();
     let gres = gres(engine, device_memory, settings, &profile)?;
     let script = JobScript {
         submission,
@@ -107,7 +107,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
         logs: folder.join(JobEnd::LOGS),
         setup: profile.setup.clone(),
         export: profile.export.clone(),
-        worker: [&program[..], &worker_words(submission, &store, cpus, &profile, arguments, own)?].concat(),
+        worker: [&program[..], &worker_words(submission, &store, cpus, &profile, arguments, worker_options)?].concat(),
         report: [&program[..], &report_words(submission, &store, &work, engine, arguments)?].concat(),
     };
     if let Some(limit) = time_limit(&script.options).filter(|&limit| limit < SHORTEST) {
@@ -139,33 +139,33 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let hand_over =
         |what: &str, options: Vec<String>| submission.hand_over(&store, what, || cluster::sbatch(&options, &path));
     if !arguments.again
-        && let Some((mut said, without_report)) = queued(submission, &store)?
+        && let Some((mut lines, without_report)) = queued(submission, &store)?
     {
         let mut jobs = Vec::new();
         if let Some(array) = without_report {
             let report = hand_over(SubmittedJobs::REPORT, script.report_options(&array)?)?;
-            said.push(format!("its report was not submitted yet: it is job {report}"));
+            lines.push(format!("its report was not submitted yet: it is job {report}"));
             jobs.push(report);
         }
-        return told(Submitted { jobs, ..answer }, &said.join("\n"));
+        return told(Submitted { jobs, ..answer }, &lines.join("\n"));
     }
     submission.keep(&store)?;
     submission.put_script(&store, &text)?;
     let array = hand_over(SubmittedJobs::ARRAY, script.array_options()?)?;
     let report = hand_over(SubmittedJobs::REPORT, script.report_options(&array)?)?;
-    let said = format!(
+    let message = format!(
         "submitted {}: {workers} workers as job {array}, the report as job {report}\nscript and logs: {}",
         submission.id,
         folder.display()
     );
-    let code = told(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &said)?;
+    let code = told(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &message)?;
     note!("`ghostlab status` tells how far it is, `ghostlab cancel {}` ends it", submission.id);
     Ok(code)
 }
 
 /// Reports the submission; people read the text `said`.
-fn told(answer: Submitted, said: &str) -> Result<ExitCode> {
-    answer::show(answer, Answer::SubmitSlurm, |_| println!("{said}"))
+fn told(answer: Submitted, message: &str) -> Result<ExitCode> {
+    answer::show(answer, Answer::SubmitSlurm, |_| println!("{message}"))
 }
 
 /// Checks and tokenises everything, as a run would before its first job. Returns the submission, the answer if nothing
@@ -223,8 +223,9 @@ fn prepared(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(S
 /// Returns the queued workers of the same plan, one per line. Includes an array whose report is missing because its submit
 /// was interrupted.
 fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
-    let before: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.plan == submission.plan).collect();
-    if !before.iter().any(|of| of.jobs(store).any()) {
+    let before: Vec<Submission> =
+        Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();
+    if !before.iter().any(|submission| submission.jobs(store).any()) {
         return Ok(None);
     }
     let queue = Queue::ask().map_err(|reason| {
@@ -232,27 +233,32 @@ fn queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>,
             .found(reason)
             .hint("try again later; --again submits anyway")
     })?;
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     let mut without_report = None;
-    for of in &before {
+    for earlier in &before {
         let mut array = None;
-        for job in queue.of(&of.comment()) {
+        for job in queue.of(&earlier.comment()) {
             let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
-            said.push(format!("queued already: job {} of {}: {}{reason}", job.id, of.id, job.state.to_lowercase()));
+            lines.push(format!(
+                "queued already: job {} of {}: {}{reason}",
+                job.id,
+                earlier.id,
+                job.state.to_lowercase()
+            ));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
         // In the order of their submission: a report stands after the array that it waits for.
-        let known = of.found(store, &queue)?.jobs;
+        let known = earlier.found(store, &queue)?.jobs;
         let last = known.last().filter(|(what, number)| what == SubmittedJobs::ARRAY && array.as_ref() == Some(number));
-        if let Some((_, number)) = last.filter(|_| of.id == submission.id) {
+        if let Some((_, number)) = last.filter(|_| earlier.id == submission.id) {
             without_report = Some(number.clone());
         }
     }
-    if said.is_empty() {
+    if lines.is_empty() {
         return Ok(None);
     }
-    said.push("nothing is added; --again adds workers".to_owned());
-    Ok(Some((said, without_report)))
+    lines.push("nothing is added; --again adds workers".to_owned());
+    Ok(Some((lines, without_report)))
 }
 
 /// Resolves `auto`, because it must mean the same on the workers.
@@ -335,7 +341,7 @@ fn worker_words(
     cpus: usize,
     profile: &SlurmProfile,
     arguments: &Arguments,
-    own: Vec<String>,
+    limits: Vec<String>,
 ) -> Result<Vec<String>> {
     let file = absolute(&submission.folder(store).join(Submission::FILE))?;
     let mut words = vec!["worker".into(), file];
@@ -346,7 +352,7 @@ fn worker_words(
     if let Some(idle) = profile.idle_exit {
         words.extend(["--idle-exit".into(), idle.to_string()]);
     }
-    words.extend(own);
+    words.extend(limits);
     Ok(words)
 }
 

@@ -34,7 +34,8 @@ impl GivenWork {
         if let Some(submission) = asked.submission()? {
             return Self::frozen(&submission, store);
         }
-        let Some(artifact) = Artifact::read(asked.file())?.filter(|of| of.description.list.is_none()) else {
+        let Some(artifact) = Artifact::read(asked.file())?.filter(|artifact| artifact.description.list.is_none())
+        else {
             let mut grid = asked.grid()?;
             let overrides = asked.overrides.clone();
             artifact::hold(&mut grid, &hash(store))?;
@@ -116,7 +117,7 @@ pub(super) fn run_folder(
     results: Option<&PathBuf>,
 ) -> Result<ResultsFolder> {
     let results = home::below(results, "results", Some(asked.file()));
-    let overrides = submission.map_or(&asked.overrides, |of| &of.overrides);
+    let overrides = submission.map_or(&asked.overrides, |submission| &submission.overrides);
     let is_artifact = submission.is_none() && Artifact::read(asked.file())?.is_some();
     let overrides = effective(overrides, grid, || asked.plain())?;
     let description = RunDescription::of(grid, &grid.name, By::Run, is_artifact, overrides, asked.engine.request())?;
@@ -134,8 +135,7 @@ pub(super) fn artifact_folder(
     engine: EngineRequest,
     results: &Path,
 ) -> Result<ResultsFolder> {
-    let plain = || artifact.grid(grid.profile.as_deref(), &[]);
-    let overrides = effective(overrides, grid, plain)?;
+    let overrides = effective(overrides, grid, || artifact.grid(grid.profile.as_deref(), &[]))?;
     let description = RunDescription::of(grid, &artifact.name, By::Reproduce, true, overrides, engine)?;
     Ok(ResultsFolder::new(results, description))
 }

@@ -12,7 +12,7 @@ use super::grid_args::{GridArgs, LimitArgs};
 use super::out::{cells, seconds};
 use super::work::{GivenWork, noted};
 use super::{progress, stop};
-use crate::artifact::{self, Artifact};
+use crate::artifact::{self};
 use crate::cluster;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, Worked, WorkerLimits};
@@ -82,10 +82,6 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     let signals = stop::Signals::watch()?;
     let worked = worked(arguments, &signals);
     let spent = seconds(clock.elapsed().as_secs_f64());
-    let ended = |end, [cells, complete, failed]: [Option<usize>; 3]| {
-        let ended = WorkerEnd { end, cells, complete, failed, seconds: clock.elapsed().as_secs_f64() };
-        if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::show(ended, Answer::Worker, |_| {}) }
-    };
     match worked {
         Ok(worked) => {
             note!("{} after {spent}", said(worked));
@@ -93,11 +89,11 @@ fn ended(arguments: &Arguments) -> Result<u8> {
                 Worked::Left => (WorkEnd::Left, [None; 3]),
                 Worked::Done { cells, complete, failed } => (WorkEnd::Done, [cells, complete, failed].map(Some)),
             };
-            ended(end, counts).map(|_| 0)
+            describe_end(arguments, &clock, end, counts).map(|_| 0)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
             note!("stopped after {spent}: what is done is stored, and its claims are given back");
-            ended(WorkEnd::Stopped, [None; 3])?;
+            describe_end(arguments, &clock, WorkEnd::Stopped, [None; 3])?;
             if signals.usr1() && !signals.kept() {
                 note!(
                     "it stored nothing: its time was nearly up before its first batch was done; a longer time limit helps"
@@ -113,6 +109,16 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         }
         Err(error) => Err(error),
     }
+}
+
+fn describe_end(
+    arguments: &Arguments,
+    clock: &Instant,
+    end: WorkEnd,
+    [cells, complete, failed]: [Option<usize>; 3],
+) -> Result<ExitCode> {
+    let ended = WorkerEnd { end, cells, complete, failed, seconds: clock.elapsed().as_secs_f64() };
+    if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::show(ended, Answer::Worker, |_| {}) }
 }
 
 /// Works and reports the result. The store is closed afterwards, which releases its claims.
@@ -131,10 +137,11 @@ fn worked(arguments: &Arguments, signals: &stop::Signals) -> Result<Worked> {
         stop: signals,
         left: Cell::new(false),
     };
-    let gated = |artifact: &Artifact| {
-        artifact::gated(&artifact.description, &work.grid, &work.gated, &|dense| part.before(dense))
-    };
-    let open = work.artifact.as_ref().map(gated).transpose();
+    let open = work
+        .artifact
+        .as_ref()
+        .map(|artifact| artifact::gated(&artifact.description, &work.grid, &work.gated, &|dense| part.before(dense)))
+        .transpose();
     if part.left.get() {
         return Ok(Worked::Left);
     }

@@ -35,30 +35,32 @@ const QUIET: Duration = Duration::from_secs(24 * 3600);
 /// quiet for a day, and belong to this user. Copies stay if any of that is unknown: an unresponsive scheduler, another
 /// user's submission, or an unreadable one.
 pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
-    let mut quiet: Vec<FrozenProgram> = FrozenProgram::all(store).into_iter().filter(|of| of.age() >= QUIET).collect();
+    let mut quiet: Vec<FrozenProgram> =
+        FrozenProgram::all(store).into_iter().filter(|program| program.age() >= QUIET).collect();
     if quiet.is_empty() {
         return quiet;
     }
     let Some(submissions) = Submission::every(store) else { return Vec::new() };
-    let named: BTreeSet<&str> = submissions.iter().map(|of| of.binary.sha256.as_str()).collect();
-    let asks = quiet.iter().any(|of| named.contains(of.sha256.as_str()));
+    let named: BTreeSet<&str> = submissions.iter().map(|submission| submission.binary.sha256.as_str()).collect();
+    let asks = quiet.iter().any(|program| named.contains(program.sha256.as_str()));
     let queue = if asks { Queue::ask().ok() } else { None };
-    let over = |of: &Submission| {
-        let folder = of.folder(store);
-        let gone = match (of.jobs(store).any(), &queue) {
-            (false, _) => true,
-            (true, Some(queue)) => queue.of(&of.comment()).next().is_none(),
-            (true, None) => false,
-        };
-        gone && is_mine(&folder) && stirred(&folder) >= QUIET
-    };
-    quiet.retain(|program| submissions.iter().filter(|of| of.binary.sha256 == program.sha256).all(over));
+    quiet.retain(|program| {
+        submissions.iter().filter(|submission| submission.binary.sha256 == program.sha256).all(|submission| {
+            let folder = submission.folder(store);
+            let gone = match (submission.jobs(store).any(), &queue) {
+                (false, _) => true,
+                (true, Some(queue)) => queue.of(&submission.comment()).next().is_none(),
+                (true, None) => false,
+            };
+            gone && is_mine(&folder) && stirred(&folder) >= QUIET
+        })
+    });
     quiet
 }
 
 /// Returns the time since anything of a submission was written: its notes, logs and job ends.
 fn stirred(folder: &Path) -> Duration {
-    let below = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|of| of.path());
+    let below = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let all = below(folder).flat_map(|path| below(&path).collect::<Vec<_>>().into_iter().chain([path]));
     all.map(|path| since(&path)).min().unwrap_or_default()
 }
@@ -68,7 +70,7 @@ fn stirred(folder: &Path) -> Duration {
 fn is_mine(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let owner = |path: &Path| fs::metadata(path).map(|data| data.uid()).ok();
-    owner(path).is_some_and(|of| owner(Path::new("/proc/self")) == Some(of))
+    owner(path).is_some_and(|user| owner(Path::new("/proc/self")) == Some(user))
 }
 
 #[cfg(not(unix))]
@@ -159,25 +161,25 @@ impl Binary {
     /// # Errors
     /// The store cannot be written to, or the program has just changed.
     pub fn frozen(&self, store: &Store) -> Result<PathBuf> {
-        let place = self.frozen_at(store);
-        let folder = place.parent().unwrap_or(&place);
+        let path = self.frozen_at(store);
+        let folder = path.parent().unwrap_or(&path);
         // Renewed so that nobody removes it before its submission is written. Another user's folder cannot be renewed;
         // its submission follows shortly.
         File::open(folder).and_then(|folder| folder.set_modified(SystemTime::now())).ok();
-        if sha256::of_file(&place).is_ok_and(|(found, _)| found == self.sha256) {
-            return Ok(place);
+        if sha256::of_file(&path).is_ok_and(|(found, _)| found == self.sha256) {
+            return Ok(path);
         }
         store.make_folder(folder)?;
-        write_atomically(&place, |file| {
-            io::copy(&mut regular::open(&self.path)?, file).map_err(|error| Error::io("write", &place, &error))?;
-            executable(file).map_err(|error| Error::io("write", &place, &error))
+        write_atomically(&path, |file| {
+            io::copy(&mut regular::open(&self.path)?, file).map_err(|error| Error::io("write", &path, &error))?;
+            executable(file).map_err(|error| Error::io("write", &path, &error))
         })?;
-        Shared::as_its_folder(&place);
-        let (found, _) = sha256::of_file(&place).map_err(|error| Error::io("read", &place, &error))?;
+        Shared::as_its_folder(&path);
+        let (found, _) = sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
         if found == self.sha256 {
-            return Ok(place);
+            return Ok(path);
         }
-        fs::remove_file(&place).ok();
+        fs::remove_file(&path).ok();
         Err(Error::bad_input("the program changed while it was submitted")
             .at(self.path.display().to_string())
             .expected(format!("SHA-256 {}", self.sha256))

@@ -50,20 +50,20 @@ pub fn check_options(words: &[String]) -> Result<()> {
         if word.chars().any(char::is_control) {
             return refused("a line break cannot be handed to a scheduler");
         }
-        let own = match word.strip_prefix("--") {
+        let reserved = match word.strip_prefix("--") {
             Some("") => return refused("what stands after it would be taken for a script"),
             Some(long) => {
                 let name = long.split('=').next().unwrap_or_default();
-                OWN.iter().find(|(own, ..)| own.starts_with(name))
+                OWN.iter().find(|(long, ..)| long.starts_with(name))
             }
             None => {
                 let letters = word.strip_prefix('-').unwrap_or_default();
                 let flags = letters.chars().take_while(|&letter| FLAGS.contains(letter)).count();
-                let mut told = letters.chars().take(flags + 1);
-                told.find_map(|letter| OWN.iter().find(|(_, own, _)| *own == Some(letter)))
+                let mut given = letters.chars().take(flags + 1);
+                given.find_map(|letter| OWN.iter().find(|(_, long, _)| *long == Some(letter)))
             }
         };
-        if let Some((name, _, hint)) = own {
+        if let Some((name, _, hint)) = reserved {
             return refused(&format!("`--{name}`: {hint}"));
         }
     }
@@ -97,8 +97,8 @@ pub fn time_limit(options: &[String]) -> Option<Duration> {
     let mut words = options.iter();
     while let Some(word) = words.next() {
         let next = if word == "-t" || word == "--time" { words.next().map(String::as_str) } else { None };
-        let own = word.strip_prefix("--time=").or_else(|| word.strip_prefix("-t").filter(|text| !text.is_empty()));
-        found = next.or(own).map(str::to_owned).or(found);
+        let inline = word.strip_prefix("--time=").or_else(|| word.strip_prefix("-t").filter(|text| !text.is_empty()));
+        found = next.or(inline).map(str::to_owned).or(found);
     }
     duration(&found?).filter(|limit| !limit.is_zero())
 }
@@ -107,8 +107,7 @@ pub fn time_limit(options: &[String]) -> Option<Duration> {
 /// `days-hours:minutes:seconds`.
 fn duration(text: &str) -> Option<Duration> {
     let (days, rest) = text.split_once('-').map_or((None, text), |(days, rest)| (Some(days), rest));
-    let number = |text: &str| text.parse::<u64>().ok();
-    let parts: Vec<u64> = rest.split(':').map(number).collect::<Option<_>>()?;
+    let parts: Vec<u64> = rest.split(':').map(parse_number).collect::<Option<_>>()?;
     let [hours, minutes, seconds] = match (days, &parts[..]) {
         (None, &[minutes]) => [0, minutes, 0],
         (None, &[minutes, seconds]) => [0, minutes, seconds],
@@ -117,10 +116,17 @@ fn duration(text: &str) -> Option<Duration> {
         (_, &[hours, minutes, seconds]) => [hours, minutes, seconds],
         _ => return None,
     };
-    let of = |count: u64, seconds: u64| count.checked_mul(seconds);
-    let days = days.map_or(Some(0), number)?;
-    let all = [of(days, 86_400)?, of(hours, 3600)?, of(minutes, 60)?, seconds];
+    let days = days.map_or(Some(0), parse_number)?;
+    let all = [checked_seconds(days, 86_400)?, checked_seconds(hours, 3600)?, checked_seconds(minutes, 60)?, seconds];
     all.into_iter().try_fold(0, u64::checked_add).map(Duration::from_secs)
+}
+
+fn parse_number(text: &str) -> Option<u64> {
+    text.parse::<u64>().ok()
+}
+
+fn checked_seconds(count: u64, seconds: u64) -> Option<u64> {
+    count.checked_mul(seconds)
 }
 
 #[cfg(test)]
@@ -159,8 +165,8 @@ mod tests {
             let error = words(entry).expect_err(entry);
             assert_eq!(error.exit_code(), 2, "{entry}");
         }
-        let said = words("--dep=afterok:1").unwrap_err().to_string();
-        assert!(said.contains("`--dep=afterok:1`") && said.contains("--dependency"), "{said}");
+        let message = words("--dep=afterok:1").unwrap_err().to_string();
+        assert!(message.contains("`--dep=afterok:1`") && message.contains("--dependency"), "{message}");
         for entry in
             ["--exclude=node7", "--mem=9G", "--gres=gpu:2", "--mail-type=FAIL", "-t4:00", "-Hp gpu", "--nodelist=a"]
         {
@@ -186,12 +192,18 @@ mod tests {
 
     #[test]
     fn the_last_limit_counts_however_it_is_written() {
-        let of = |words: &[&str]| time_limit(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
-        let minutes = |count: u64| Some(Duration::from_secs(60 * count));
-        assert_eq!(of(&["--time=4:00:00", "-t", "3"]), minutes(3));
-        assert_eq!(of(&["-t7", "--time=2"]), minutes(2));
-        assert_eq!(of(&["--time", "9", "--nice=5"]), minutes(9));
-        assert_eq!(of(&["--nice=5", "--time-min=1"]), None);
-        assert_eq!(of(&["--time=0"]), None, "no limit");
+        assert_eq!(limit(&["--time=4:00:00", "-t", "3"]), minutes(3));
+        assert_eq!(limit(&["-t7", "--time=2"]), minutes(2));
+        assert_eq!(limit(&["--time", "9", "--nice=5"]), minutes(9));
+        assert_eq!(limit(&["--nice=5", "--time-min=1"]), None);
+        assert_eq!(limit(&["--time=0"]), None, "no limit");
+    }
+
+    fn limit(words: &[&str]) -> Option<Duration> {
+        time_limit(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
+    }
+
+    fn minutes(count: u64) -> Option<Duration> {
+        Some(Duration::from_secs(60 * count))
     }
 }

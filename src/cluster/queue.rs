@@ -154,7 +154,6 @@ fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String,
 }
 
 fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, SilentCommand> {
-    let failed = |reason| SilentCommand { reason, absent: false };
     let spawned = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -174,16 +173,20 @@ fn told(program: &str, arguments: &[&str], within: Duration) -> Result<String, S
         }
         sender.send((read(out), read(err))).ok();
     });
-    let Ok((said, told)) = receiver.recv_timeout(within) else {
+    let Ok((stdout, stderr)) = receiver.recv_timeout(within) else {
         child.kill().ok();
         child.wait().ok();
-        return Err(failed(format!("{program} did not answer within {} s", within.as_secs())));
+        return Err(command_failed(format!("{program} did not answer within {} s", within.as_secs())));
     };
     match child.wait() {
-        Ok(status) if status.success() => Ok(said),
-        Ok(status) => Err(failed(format!("{program}: {status}: {}", told.trim()))),
-        Err(error) => Err(failed(format!("{program}: {error}"))),
+        Ok(status) if status.success() => Ok(stdout),
+        Ok(status) => Err(command_failed(format!("{program}: {status}: {}", stderr.trim()))),
+        Err(error) => Err(command_failed(format!("{program}: {error}"))),
     }
+}
+
+fn command_failed(reason: String) -> SilentCommand {
+    SilentCommand { reason, absent: false }
 }
 
 /// A scheduler's job that ended without its work.
@@ -242,9 +245,9 @@ impl JobEnd {
     /// Reads the notes in a submission's folder, oldest first.
     pub fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder.join(Self::FOLDER)).into_iter().flatten().flatten();
-        let whole = files.filter(|file| !is_temporary(&file.file_name().to_string_lossy()));
+        let complete = files.filter(|file| !is_temporary(&file.file_name().to_string_lossy()));
         let read = |path: PathBuf| serde_json::from_slice::<Self>(&regular::read(&path).ok()?).ok();
-        let mut ends: Vec<Self> = whole.filter_map(|file| read(file.path())).collect();
+        let mut ends: Vec<Self> = complete.filter_map(|file| read(file.path())).collect();
         ends.sort_by(|a, b| (a.time, &a.job).cmp(&(b.time, &b.job)));
         ends
     }

@@ -84,9 +84,9 @@ impl JobScript<'_> {
     }
 
     fn exported(&self) -> String {
-        let own = self.export.iter().map(String::as_str);
+        let exported = self.export.iter().map(String::as_str);
         let set = EXPORTED.into_iter().filter(|name| std::env::var_os(name).is_some());
-        set.chain(own).collect::<Vec<_>>().join(",")
+        set.chain(exported).collect::<Vec<_>>().join(",")
     }
 
     /// Returns sbatch's options for the workers. As arguments they need no quoting, and override the environment's.
@@ -103,8 +103,8 @@ impl JobScript<'_> {
     /// # Errors
     /// As [`Self::array_options`].
     pub fn report_options(&self, array: &str) -> Result<Vec<String>> {
-        let own = [format!("--dependency=afterany:{array}"), "--signal=B:TERM@30".into(), self.output("%j.log")?];
-        Ok([own.to_vec(), self.common()].concat())
+        let options = [format!("--dependency=afterany:{array}"), "--signal=B:TERM@30".into(), self.output("%j.log")?];
+        Ok([options.to_vec(), self.common()].concat())
     }
 
     fn common(&self) -> Vec<String> {
@@ -139,12 +139,15 @@ fn unnamed(path: &Path) -> Error {
 
 /// Quotes words for a shell.
 pub fn line(words: impl Iterator<Item = String>) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,%@+".contains(c);
-    let quoted = |word: String| match !word.is_empty() && word.chars().all(plain) {
-        true => word,
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    };
-    words.map(quoted).collect::<Vec<_>>().join(" ")
+    words
+        .map(|word| {
+            match !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./=:,%@+".contains(c)) {
+                true => word,
+                false => format!("'{}'", word.replace('\'', r"'\''")),
+            }
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[cfg(test)]

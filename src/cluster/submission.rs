@@ -113,7 +113,6 @@ impl Submission {
     ) -> Result<Self> {
         let (grid, gate) = grids;
         let lock = fs::read_to_string(&grid.lock_file).ok();
-        let absolute = |path: String| std::path::absolute(&path).map_or(path, |path| path.display().to_string());
         let inputs = inputs.iter().flat_map(|inputs| inputs.by_path());
         let mut submission = Self {
             format: FORMAT,
@@ -141,8 +140,15 @@ impl Submission {
 
     /// Returns the scheduler's name for its jobs.
     pub fn job_name(&self) -> String {
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
-        format!("ghostlab-{}-{}", self.name.chars().take(24).map(plain).collect::<String>(), &self.plan)
+        format!(
+            "ghostlab-{}-{}",
+            self.name
+                .chars()
+                .take(24)
+                .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' })
+                .collect::<String>(),
+            &self.plan
+        )
     }
 
     /// Returns the comment that identifies its jobs.
@@ -187,7 +193,7 @@ impl Submission {
 
     fn each(store: &Store) -> impl Iterator<Item = Result<Self>> + use<> {
         let folders = fs::read_dir(store.submissions()).into_iter().flatten().flatten();
-        folders.map(|of| Self::read(&of.path().join(Self::FILE)))
+        folders.map(|folders| Self::read(&folders.path().join(Self::FILE)))
     }
 
     /// Returns the SHA-256 of every input by path.
@@ -198,14 +204,14 @@ impl Submission {
     /// # Errors
     /// A file that is none, or that another version has written.
     pub fn read(file: &Path) -> Result<Self> {
-        let bad = |found: String| {
-            Error::bad_input("the submission cannot be read").at(file.display().to_string()).found(found)
-        };
-        let value: Value = serde_json::from_slice(&regular::read(file)?).map_err(|error| bad(error.to_string()))?;
+        let value: Value =
+            serde_json::from_slice(&regular::read(file)?).map_err(|error| damaged_record(file, error.to_string()))?;
         if value["format"] != FORMAT {
-            return Err(bad(format!("format {}", value["format"])).expected(format!("format {FORMAT}")));
+            return Err(
+                damaged_record(file, format!("format {}", value["format"])).expected(format!("format {FORMAT}"))
+            );
         }
-        serde_json::from_value(value).map_err(|error| bad(error.to_string()))
+        serde_json::from_value(value).map_err(|error| damaged_record(file, error.to_string()))
     }
 
     /// Returns whether a path is a submission's file.
@@ -218,8 +224,7 @@ impl Submission {
     /// # Errors
     /// A form that this program does not know.
     pub fn grids(&self) -> Result<(Grid, Option<Grid>)> {
-        let thawed = |frozen: &Value| Grid::thawed(frozen);
-        Ok((thawed(&self.grid)?, self.gate.as_ref().map(thawed).transpose()?))
+        Ok((thawed_path(&self.grid)?, self.gate.as_ref().map(thawed_path).transpose()?))
     }
 
     /// Refuses to work on it with another program or other inputs than those at submission: one table would mix results
@@ -304,4 +309,16 @@ impl Submission {
     fn note(&self, store: &Store, jobs: &SubmittedJobs) -> Result<()> {
         store.put_file(&self.folder(store).join(Self::JOBS), pretty(jobs)?.as_bytes())
     }
+}
+
+fn absolute(path: String) -> String {
+    std::path::absolute(&path).map_or(path, |path| path.display().to_string())
+}
+
+fn damaged_record(file: &Path, found: String) -> Error {
+    Error::bad_input("the submission cannot be read").at(file.display().to_string()).found(found)
+}
+
+fn thawed_path(frozen: &Value) -> Result<Grid> {
+    Grid::thawed(frozen)
 }

@@ -29,10 +29,10 @@ pub fn harness_samples(
     let (Some(backbone), Some(result)) = (plan.backbones.first(), outcome.cells.first()) else { return Ok(Vec::new()) };
     let given = Given { grid, inputs: &plan.inputs };
     let mut all = Vec::new();
-    for of in &result.definitions {
-        let Some(scores) = &of.sample else { continue };
-        let task = defined::task(given, &of.asked)?;
-        let requests = defined::requests(given, backbone, &of.asked, &task)?;
+    for definition in &result.definitions {
+        let Some(scores) = &definition.sample else { continue };
+        let task = defined::task(given, &definition.asked)?;
+        let requests = defined::requests(given, backbone, &definition.asked, &task)?;
         let by_document: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
         if by_document.len() != scores.answers.len() {
             return Err(Error::job("the answers are not those of the requests").at(scores.label.clone()));
@@ -44,27 +44,34 @@ pub fn harness_samples(
                 let document = &task.documents[at];
                 let target = task.target(document)?.text();
                 let texts: Vec<[&str; 2]> = requests.iter().map(texts).collect();
-                let argument = |(index, request): (usize, &Request)| {
-                    let [context, continuation] = self::texts(request);
-                    let of = match &request.ask {
-                        Ask::Generate { settings, .. } => json!({"arg_0": context, "arg_1": settings}),
-                        _ if continuation.is_empty() => json!({"arg_0": context}),
-                        _ => json!({"arg_0": context, "arg_1": continuation}),
-                    };
-                    (format!("gen_args_{index}"), of)
-                };
-                let arguments: Map<String, Value> = requests.iter().enumerate().map(argument).collect();
-                let filtered = |answer: &Answer| match answer {
-                    Answer::Texts(texts) => {
-                        let texts = texts.iter().map(|text| ghostlab_definitions::Value::Text(text.clone())).collect();
-                        Ok(json!(pipeline.apply(ghostlab_definitions::Value::List(texts), document)?))
-                    }
-                    other => Ok(said(other)),
-                };
-                let filtered: Vec<Value> = answers.iter().map(filtered).collect::<Result<_>>()?;
-                let own = judged.iter().filter(|of| of.score.filter == pipeline.name);
-                let metrics: Vec<(&str, Value)> =
-                    own.map(|of| (of.score.metric.as_str(), of.items.get(at).map_or(Value::Null, item))).collect();
+                let arguments: Map<String, Value> = requests
+                    .iter()
+                    .enumerate()
+                    .map(|(index, request)| {
+                        let [context, continuation] = self::texts(request);
+                        let arguments = match &request.ask {
+                            Ask::Generate { settings, .. } => json!({"arg_0": context, "arg_1": settings}),
+                            _ if continuation.is_empty() => json!({"arg_0": context}),
+                            _ => json!({"arg_0": context, "arg_1": continuation}),
+                        };
+                        (format!("gen_args_{index}"), arguments)
+                    })
+                    .collect();
+                let filtered: Vec<Value> = answers
+                    .iter()
+                    .map(|answer| match answer {
+                        Answer::Texts(texts) => {
+                            let texts =
+                                texts.iter().map(|text| ghostlab_definitions::Value::Text(text.clone())).collect();
+                            Ok(json!(pipeline.apply(ghostlab_definitions::Value::List(texts), document)?))
+                        }
+                        other => Ok(said(other)),
+                    })
+                    .collect::<Result<_>>()?;
+                let scores = judged.iter().filter(|score| score.score.filter == pipeline.name);
+                let metrics: Vec<(&str, Value)> = scores
+                    .map(|judged| (judged.score.metric.as_str(), judged.items.get(at).map_or(Value::Null, item)))
+                    .collect();
                 let mut line = json!({
                     "doc_id": at,
                     "doc": document,
@@ -75,7 +82,7 @@ pub fn harness_samples(
                     "filter": pipeline.name,
                     "metrics": metrics.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
                     "doc_hash": sha256::of_bytes(document.json(Some(2))),
-                    "prompt_hash": sha256::of_bytes(texts.first().map_or("", |of| of[0])),
+                    "prompt_hash": sha256::of_bytes(texts.first().map_or("", |definition| definition[0])),
                     "target_hash": sha256::of_bytes(&target),
                 });
                 for (name, value) in metrics {

@@ -206,7 +206,7 @@ impl Overview {
         let mut attempts = store.all_attempts();
         // Failures of objects that exist by now.
         attempts.retain(|name, _| !stage::KINDS.iter().any(|&kind| store.has_hash(kind, name)));
-        let (workers, runs): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(|of| of.worker);
+        let (workers, runs): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(|record| record.worker);
         let mut ids: Vec<String> = Vec::new();
         for id in workers.iter().filter_map(|worker| worker.plan.as_ref()) {
             if !ids.contains(id) {
@@ -215,16 +215,22 @@ impl Overview {
         }
         let mut plans = Vec::new();
         for id in ids {
-            let own = workers.iter().filter(|worker| worker.plan.as_ref() == Some(&id)).collect::<Vec<_>>();
-            plans.extend(Outline::find(store, &id).map(|outline| plan(store, id, &outline, &own, &living, &attempts)));
+            let members = workers.iter().filter(|worker| worker.plan.as_ref() == Some(&id)).collect::<Vec<_>>();
+            plans.extend(
+                Outline::find(store, &id).map(|outline| plan(store, id, &outline, &members, &living, &attempts)),
+            );
         }
-        let told: BTreeSet<String> = plans.iter().flat_map(|of| &of.failures).map(|of| of.what.clone()).collect();
-        let rest = attempts.iter().map(|(name, of)| failure(name, of, None));
-        let failures = rest.filter(|failure| !told.contains(&failure.what)).collect();
-        let dead = |record: &RunRecord| record.stage == RunState::Running && !living.contains(&*record.process);
-        let runs = runs.into_iter().map(|record| RunView::of(record.clone(), dead(&record))).collect();
+        let reported: BTreeSet<String> =
+            plans.iter().flat_map(|plan| &plan.failures).map(|failures| failures.what.clone()).collect();
+        let rest = attempts.iter().map(|(name, attempt)| failure(name, attempt, None));
+        let failures = rest.filter(|failure| !reported.contains(&failure.what)).collect();
+        let runs = runs.into_iter().map(|record| RunView::of(record.clone(), is_dead(&living, &record))).collect();
         Self { runs, plans, failures }
     }
+}
+
+fn is_dead(living: &BTreeSet<&str>, record: &RunRecord) -> bool {
+    record.stage == RunState::Running && !living.contains(&*record.process)
 }
 
 fn plan(
@@ -236,14 +242,16 @@ fn plan(
     attempts: &BTreeMap<String, Vec<Attempt>>,
 ) -> PlanView {
     let progress = outline.progress(store);
-    let lives = |worker: &&&RunRecord| worker.stage == RunState::Running && living.contains(&*worker.process);
-    let alive: Vec<&RunRecord> = workers.iter().filter(lives).copied().collect();
-    let at = |stage| workers.iter().filter(|worker| worker.stage == stage).count();
+    let alive: Vec<&RunRecord> = workers
+        .iter()
+        .filter(|worker| worker.stage == RunState::Running && living.contains(&*worker.process))
+        .copied()
+        .collect();
     let views: Vec<WorkerView> = alive.iter().map(|worker| view(worker)).collect();
     let rate: f64 = views.iter().filter_map(|worker| worker.flop_per_second).sum();
     // How far a job is that is under way: each of its workers counts what others did.
     let under_way = |label: &str| {
-        let jobs = alive.iter().flat_map(|worker| worker.jobs.values()).filter(|(of, ..)| of == label);
+        let jobs = alive.iter().flat_map(|worker| worker.jobs.values()).filter(|(job, ..)| job == label);
         jobs.map(|(_, done, tokens)| *done as f64 / (*tokens).max(1) as f64).fold(0.0, f64::max).min(1.0)
     };
     let left = progress.jobs.iter().map(|job| {
@@ -251,8 +259,8 @@ fn plan(
         job.flop * missing * (1.0 - under_way(&job.label))
     });
     let flops_left: f64 = left.sum();
-    let own = attempts.iter().filter(|(name, _)| outline.has(name) || outline.job_of(name).is_some());
-    let failures = own.map(|(name, of)| failure(name, of, Some(outline))).collect();
+    let attempts_here = attempts.iter().filter(|(name, _)| outline.has(name) || outline.job_of(name).is_some());
+    let failures = attempts_here.map(|(name, attempt)| failure(name, attempt, Some(outline))).collect();
     PlanView {
         id,
         grid: outline.grid.clone(),
@@ -260,15 +268,19 @@ fn plan(
         profile: outline.profile.clone(),
         engine: workers.iter().find_map(|worker| worker.engine.clone()),
         progress,
-        ended: at(RunState::Complete) + at(RunState::Failed),
-        interrupted: at(RunState::Interrupted),
-        died: at(RunState::Running) - alive.len(),
+        ended: step_at(workers, RunState::Complete) + step_at(workers, RunState::Failed),
+        interrupted: step_at(workers, RunState::Interrupted),
+        died: step_at(workers, RunState::Running) - alive.len(),
         workers: views,
         left_flop: flops_left,
         flop_per_second: rate,
         seconds_left: (rate > 0.0).then(|| flops_left / rate),
         failures,
     }
+}
+
+fn step_at(workers: &[&RunRecord], stage: RunState) -> usize {
+    workers.iter().filter(|worker| worker.stage == stage).count()
 }
 
 fn view(record: &RunRecord) -> WorkerView {
@@ -280,10 +292,11 @@ fn view(record: &RunRecord) -> WorkerView {
 fn failure(name: &str, attempts: &[Attempt], outline: Option<&Outline>) -> FailureView {
     let died = attempts.iter().filter(|attempt| attempt.died).count();
     let named = attempts.iter().map(|attempt| attempt.what.clone()).find(|what| !what.is_empty());
-    let job = || outline.and_then(|outline| outline.job_of(name)).map(|job| job.label.clone());
     let last = attempts.last();
     FailureView {
-        what: named.or_else(job).unwrap_or_else(|| name.chars().take(12).collect()),
+        what: named
+            .or_else(|| outline.and_then(|outline| outline.job_of(name)).map(|job| job.label.clone()))
+            .unwrap_or_else(|| name.chars().take(12).collect()),
         failed: attempts.len() - died,
         died,
         reason: last.map(|attempt| attempt.reason.clone()).unwrap_or_default(),

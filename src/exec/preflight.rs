@@ -42,18 +42,18 @@ pub struct Preflight {
 pub fn preflight(
     plan: &Plan<'_>,
     settings: &RunSettings,
-    place: Where,
+    position: Where,
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<Preflight> {
-    let free = machine::told_free_memory().filter(|_| place == Where::Here);
+    let free = machine::told_free_memory().filter(|_| position == Where::Here);
     if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
         for_tokens(plan, store, settings.memory, free)?;
-        on_disk(plan, settings, place, store)?;
+        on_disk(plan, settings, position, store)?;
     }
     prepare(plan, store, reporter, stop)?;
-    let found = on_disk(plan, settings, place, store)?;
+    let found = on_disk(plan, settings, position, store)?;
     for backbone in &plan.backbones {
         for_jobs(plan, backbone, &found.state, settings.memory, free)?;
     }
@@ -61,9 +61,9 @@ pub fn preflight(
 }
 
 /// Looks through the store, and sees that its disk has room. Of a text that is not tokenised, nothing is counted.
-fn on_disk(plan: &Plan<'_>, settings: &RunSettings, place: Where, store: &Store) -> Result<Preflight> {
+fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Store) -> Result<Preflight> {
     let state = if settings.retime { StoreState::to_retime(plan, store) } else { StoreState::read(plan, store) };
-    let memory = match place {
+    let memory = match position {
         Where::Here => settings.memory_bytes(),
         Where::Elsewhere => settings.memory.unwrap_or(u64::MAX),
     };
@@ -156,10 +156,10 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
 fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     let wanted = (estimate.coming(), estimate.cost.inodes);
     let free = (disk::free(store.room()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.room()));
-    let lacks = |of: String, found: String| {
+    let lacks = |what: String, found: String| {
         Err(Error::missing("the store's disk has not enough room for this grid")
             .at(store.room().display().to_string())
-            .expected(format!("about {of} free"))
+            .expected(format!("about {what} free"))
             .found(found)
             .hint("`ghostlab cache gc` shows what could go; or name another folder with --store"))
     };
@@ -180,10 +180,9 @@ fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u
     let Some(most) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
         // They are drawn together; each needs its ids twice while written, and the starts of its sequences.
-        let lacking = backbone.calibrations.iter().filter(|of| !store.has(&of.tokens));
-        let bytes = |of: &CalibrationPlan| 8 * of.load().tokens as u64 + 32 * of.calibration.sequences as u64;
-        let wanted = lacking.clone().map(bytes).fold(0, u64::saturating_add);
-        let largest = lacking.max_by_key(|of| bytes(of)).filter(|_| wanted > most);
+        let lacking = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
+        let wanted = lacking.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
+        let largest = lacking.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);
         if let Some(largest) = largest {
             return Err(Error::missing("the texts to draw have more tokens than memory holds")
                 .at(format!("backbone {}, the largest of them {}", backbone.name, largest.calibration))
@@ -198,6 +197,10 @@ fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u
     Ok(())
 }
 
+fn bytes_for_tokens(plan: &CalibrationPlan) -> u64 {
+    8 * plan.load().tokens as u64 + 32 * plan.calibration.sequences as u64
+}
+
 /// Refuses a backbone of which a job can never fit into memory.
 fn for_jobs(
     plan: &Plan<'_>,
@@ -206,13 +209,14 @@ fn for_jobs(
     limit: Option<u64>,
     free: Option<u64>,
 ) -> Result<()> {
-    let jobs = backbone.jobs().map(|job| (job, state.lacking(backbone, job))).filter(|(_, own)| !own.is_empty());
-    let bytes = jobs.map(|(job, own)| (job.group.bytes)(backbone, &own)).filter(|bytes| *bytes > 0);
+    let jobs =
+        backbone.jobs().map(|job| (job, state.lacking(backbone, job))).filter(|(_, missing)| !missing.is_empty());
+    let bytes = jobs.map(|(job, missing)| (job.group.bytes)(backbone, &missing)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
     // At least the largest part of the weights must be in memory, and for generation the keys and values of one prompt.
-    let beside = batch_bytes(plan, backbone, state, 0) + largest;
+    let reserve = batch_bytes(plan, backbone, state, 0) + largest;
     let weights = backbone.engine.held_bytes(&backbone.config, 0);
-    in_memory(&MemoryNeed { backbone: &backbone.name, weights, beside }, limit, free)
+    in_memory(&MemoryNeed { backbone: &backbone.name, weights, reserve }, limit, free)
 }
 
 /// Removes unneeded objects from the store while it would exceed its limit with the expected bytes; reports what was
@@ -260,26 +264,32 @@ struct MemoryNeed<'a> {
     backbone: &'a str,
     weights: u64,
     /// Activations of a batch, operators, and what solving one takes.
-    beside: u64,
+    reserve: u64,
 }
 
 /// Refuses to begin a job that can never fit: into the `limit`, where one is given, or else into all that is `free`, as far
 /// as the system tells.
 fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
-    let wanted = needs.weights + needs.beside;
+    let wanted = needs.weights + needs.reserve;
     if limit.or(free).is_none_or(|most| wanted <= most) {
         return Ok(());
     }
-    let told = |(bytes, what): (Option<u64>, &str)| Some(format!("{} {what}", gigabytes(bytes?)));
     let error = Error::missing("a job needs more memory than it may have")
         .at(format!("backbone {}", needs.backbone))
         .expected(format!(
             "{}: {} for the weights, {} for activations and operators",
             gigabytes(wanted),
             gigabytes(needs.weights),
-            gigabytes(needs.beside)
+            gigabytes(needs.reserve)
         ))
-        .found([(limit, "by --memory"), (free, "free")].map(told).into_iter().flatten().collect::<Vec<_>>().join("; "));
+        .found(
+            [(limit, "by --memory"), (free, "free")]
+                .map(|(bytes, what)| Some(format!("{} {what}", gigabytes(bytes?))))
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("; "),
+        );
     // Rounded up, never below the requirement.
     let asked = (wanted as f64 / 1e7).ceil() / 100.0;
     Err(match free {
@@ -295,11 +305,11 @@ fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> R
 mod tests {
     use super::*;
 
-    const NEEDS: MemoryNeed<'_> = MemoryNeed { backbone: "llama", weights: 34_000_000_000, beside: 4_999_000_001 };
+    const NEEDS: MemoryNeed<'_> = MemoryNeed { backbone: "llama", weights: 34_000_000_000, reserve: 4_999_000_001 };
 
     #[test]
     fn what_fits_begins_and_the_limit_counts_where_there_is_one() {
-        let wanted = NEEDS.weights + NEEDS.beside;
+        let wanted = NEEDS.weights + NEEDS.reserve;
         for (limit, free, fits) in [
             (None, Some(wanted), true),
             (None, Some(wanted - 1), false),

@@ -100,13 +100,13 @@ impl RunRecord {
         let worked = |record: &Self| {
             record.flops_done > 0.0
                 && record.seconds > 1.0
-                && record.engine.as_deref().is_none_or(|of| of == engine)
-                && record.machine.as_deref().is_none_or(|of| of == machine)
+                && record.engine.as_deref().is_none_or(|name| name == engine)
+                && record.machine.as_deref().is_none_or(|name| name == machine)
         };
         // A record that does not say it is of the only engine that there was.
-        let told = |record: &Self| record.engine.is_some() || engine == CPU.to_string();
+        let is_comparable = |record: &Self| record.engine.is_some() || engine == CPU.to_string();
         let mut all = Self::all(store).into_iter();
-        all.find(|of| worked(of) && told(of)).map(|record| record.flops_done / record.seconds)
+        all.find(|record| worked(record) && is_comparable(record)).map(|record| record.flops_done / record.seconds)
     }
 }
 
@@ -149,7 +149,6 @@ impl<'a> Recorder<'a> {
 
     fn begin(grid: &Grid, results: Option<&Path>, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
         let folder = store.runs();
-        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let record = RunRecord {
             process: store.process()?,
             grid: grid.name.clone(),
@@ -203,6 +202,10 @@ impl<'a> Recorder<'a> {
             .map_err(|error| Error::job("a run's record has no JSON form").found(error.to_string()))?;
         self.store.put_record(&self.path, &text)
     }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 impl Reporter for Recorder<'_> {

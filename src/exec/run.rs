@@ -98,23 +98,29 @@ pub(super) fn told_failures(
     state: &StoreState,
     attempts: &BTreeMap<String, Vec<Attempt>>,
 ) -> BTreeMap<usize, String> {
-    let last = |name: &str| attempts.get(name)?.last().map(|attempt| attempt.reason.clone());
-    let of_chunks = |journal: &str| {
-        let chunks = attempts.range(format!("{journal}-")..).take_while(|(name, _)| name.starts_with(journal));
-        chunks.last().and_then(|(_, of)| of.last()).map(|attempt| attempt.reason.clone())
-    };
     let mut failures = BTreeMap::new();
     for (backbone, variant) in plan.variants() {
         let lacking = backbone.jobs().filter_map(|job| {
             let key = job.made(variant).into_iter().find(|key| !state.has(key))?;
             let claim = job.claim(backbone);
-            last(key.hash()).or_else(|| last(&claim)).or_else(|| of_chunks(&claim))
+            last_attempt(attempts, key.hash())
+                .or_else(|| last_attempt(attempts, &claim))
+                .or_else(|| failed_chunks(attempts, &claim))
         });
         if let Some(reason) = { lacking }.next() {
             failures.insert(variant.cell, reason);
         }
     }
     failures
+}
+
+fn last_attempt(attempts: &BTreeMap<String, Vec<Attempt>>, name: &str) -> Option<String> {
+    attempts.get(name)?.last().map(|attempt| attempt.reason.clone())
+}
+
+fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Option<String> {
+    let chunks = attempts.range(format!("{journal}-")..).take_while(|(name, _)| name.starts_with(journal));
+    chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
 /// Does the missing work and ends with the result of `end`, which gets the number of complete and failed cells.
@@ -140,7 +146,7 @@ fn run_all<T>(
     }
     let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
     let complete: Vec<usize> =
-        plan.variants().filter(|(_, of)| state.complete(of)).map(|(_, variant)| variant.cell).collect();
+        plan.variants().filter(|(_, variant)| state.complete(variant)).map(|(_, variant)| variant.cell).collect();
     if complete.len() < grid.cells.len() {
         preflight::check_kernels(&plan)?;
     }
@@ -177,14 +183,15 @@ fn run_all<T>(
 
 /// Returns the remaining work of a plan.
 fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
-    let left = job_costs(plan, state)?.into_iter().filter(|of| of.cost.left > 0.0);
-    let piece = |JobCost { backbone, job, cost }: JobCost| {
-        let backbone = &plan.backbones[backbone];
-        let work = job.claim(backbone);
-        let kind = job.group.kind;
-        Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
-    };
-    Ok(left.map(piece).collect())
+    let left = job_costs(plan, state)?.into_iter().filter(|cost| cost.cost.left > 0.0);
+    Ok(left
+        .map(|JobCost { backbone, job, cost }| {
+            let backbone = &plan.backbones[backbone];
+            let work = job.claim(backbone);
+            let kind = job.group.kind;
+            Work { work, backbone: backbone.name.clone(), kind, flops: cost.left }
+        })
+        .collect())
 }
 
 /// Notes the objects that the run will use before looking them up, and waits for a concurrent clean-up: objects seen by
@@ -207,11 +214,12 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     let budget = |backbone: &BackbonePlan| weights_budget(plan, backbone, state, memory);
     let full = backbones().filter_map(|backbone| Some((&*backbone.full.as_ref()?.name, budget(backbone))));
     let budgets = full.chain(backbones().map(|backbone| (&*backbone.name, budget(backbone)))).collect();
-    let held = |backbone: &BackbonePlan| {
-        let bytes = backbone.engine.held_bytes(&backbone.config, budget(backbone));
-        if backbone.full.is_some() { 2 * bytes } else { bytes }
-    };
-    let sizes: Vec<u64> = backbones().map(held).collect();
+    let sizes: Vec<u64> = backbones()
+        .map(|backbone| {
+            let bytes = backbone.engine.held_bytes(&backbone.config, budget(backbone));
+            if backbone.full.is_some() { 2 * bytes } else { bytes }
+        })
+        .collect();
     let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
     let programs = &Programs::default();
     let tools = Tools { run: context, models, programs };
@@ -239,23 +247,32 @@ fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone:
         let batch = batch_bytes(plan, backbone, state, tools.run.settings.memory_bytes());
         let mut before = Vec::new();
         for job in backbone.jobs().filter(|job| job.is_alone() == alone) {
-            let mut own = state.lacking(backbone, job);
-            if own.is_empty() {
+            let mut missing = state.lacking(backbone, job);
+            if missing.is_empty() {
                 continue;
             }
-            let bytes = if alone { 0 } else { batch + (job.group.bytes)(backbone, &own) };
+            let bytes = if alone { 0 } else { batch + (job.group.bytes)(backbone, &missing) };
             if alone {
-                own = backbone.variants.iter().collect();
+                missing = backbone.variants.iter().collect();
             }
             let after = if job.group.order == Order::First { Vec::new() } else { before.clone() };
             if job.group.order == Order::First {
                 before.push(tasks.len());
             }
             let going = Mutex::new(None);
-            let run = move || attempt(plan, &tools, backbone, job, &own, &mut lock(&going));
             let claim = job.claim(backbone);
-            let whole = job.group.order == Order::First;
-            tasks.push((Scheduled { after, model, bytes, claim, whole, run: Box::new(run) }, job.group.order));
+            let exclusive = job.group.order == Order::First;
+            tasks.push((
+                Scheduled {
+                    after,
+                    model,
+                    bytes,
+                    claim,
+                    exclusive,
+                    run: Box::new(move || attempt(plan, &tools, backbone, job, &missing, &mut lock(&going))),
+                },
+                job.group.order,
+            ));
         }
     }
     tasks
@@ -305,12 +322,12 @@ pub(super) fn attempt(
     tools: &Tools<'_>,
     backbone: &BackbonePlan,
     job: Job,
-    own: &[&Variant],
+    variants: &[&Variant],
     going: &mut Going,
 ) -> Result<Progressed> {
     let context = tools.run;
-    let place = job.place;
-    let step = tried(context, own, || (job.group.make)(tools, backbone, place, own, going))?;
+    let index = job.index;
+    let step = tried(context, variants, || (job.group.make)(tools, backbone, index, variants, going))?;
     if step == Progressed::Busy {
         return Ok(step);
     }
@@ -320,18 +337,22 @@ pub(super) fn attempt(
         preflight::in_store(0, plan, &context.conditions)?;
     }
     if step == Progressed::Done {
-        (job.group.tell)(context, backbone, place, own);
+        (job.group.tell)(context, backbone, index, variants);
     }
-    context.look_complete(own);
+    context.look_complete(variants);
     Ok(Progressed::Done)
 }
 
 /// Runs a job up to the permitted number of attempts. A job that fails for good fails its cells, and the others
 /// continue.
-fn tried(context: &Context<'_>, own: &[&Variant], mut job: impl FnMut() -> Result<Progressed>) -> Result<Progressed> {
+fn tried(
+    context: &Context<'_>,
+    variants: &[&Variant],
+    mut job: impl FnMut() -> Result<Progressed>,
+) -> Result<Progressed> {
     context.check_stop()?;
     let fail = |reason: String| {
-        own.iter().for_each(|of| context.fail(of.cell, reason.clone()));
+        variants.iter().for_each(|variant| context.fail(variant.cell, reason.clone()));
         Ok(Progressed::Done)
     };
     for left in (0..=context.settings.retries).rev() {

@@ -86,7 +86,7 @@ pub enum DefinedItems {
 #[derive(Debug, Clone, Copy)]
 pub struct DocumentLoss {
     /// Its place among all.
-    pub place: usize,
+    pub index: usize,
     pub nats: f64,
     /// Number of scored tokens.
     pub tokens: usize,
@@ -127,14 +127,14 @@ pub fn sample_cost(
     let context = context(&plan, &state, Conditions { store, settings, reporter, stop, terms: None });
     let costs = job_costs(&plan, &state)?;
     let mut all = SampleCost::default();
-    for (place, backbone) in plan.backbones.iter().enumerate() {
-        for JobCost { job, cost, .. } in costs.iter().filter(|cost| cost.backbone == place) {
+    for (index, backbone) in plan.backbones.iter().enumerate() {
+        for JobCost { job, cost, .. } in costs.iter().filter(|cost| cost.backbone == index) {
             if job.group.order == Order::First {
                 all.calibrations += usize::from(cost.left > 0.0);
                 all.flops += cost.left;
             }
             if job.group.kind == WorkKind::Score {
-                let evaluation = &backbone.evaluations[job.place];
+                let evaluation = &backbone.evaluations[job.index];
                 let text = tokens::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
                 text.with_eval_set(backbone, |eval_set| {
                     let drawn = draw(backbone, evaluation, eval_set.chunks());
@@ -168,24 +168,28 @@ pub fn sample(
     let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
     let context = context(&plan, &state, Conditions { store, settings, reporter, stop, terms: None });
     let memory = settings.memory_bytes();
-    let budget = |backbone: &BackbonePlan| (backbone.name.clone(), weights_budget(&plan, backbone, &state, memory));
-    let budgets: Vec<(String, u64)> = plan.backbones.iter().map(budget).collect();
+    let budgets: Vec<(String, u64)> = plan
+        .backbones
+        .iter()
+        .map(|backbone| (backbone.name.clone(), weights_budget(&plan, backbone, &state, memory)))
+        .collect();
     let budgets = budgets.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
     let models = Models::new(&plan.inputs, budgets, settings.device_memory, &FromFiles);
     let programs = Programs::default();
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {
         for job in backbone.jobs().filter(|job| job.group.order == Order::First) {
-            let own = state.lacking(backbone, job);
+            let missing = state.lacking(backbone, job);
             let tools = Tools { run: &context, models: &models, programs: &programs };
-            while !own.is_empty() && attempt(&plan, &tools, backbone, job, &own, &mut None)? == Progressed::Busy {
+            while !missing.is_empty() && attempt(&plan, &tools, backbone, job, &missing, &mut None)? == Progressed::Busy
+            {
                 context.pause()?;
             }
         }
         let mut scores = scores(&context, &models, &programs, backbone, draw, computed)?;
         for variant in &backbone.variants {
-            let own = scores.remove(&variant.cell).unwrap_or_default();
-            sampled.push(cell(&context, variant, own)?);
+            let variant_scores = scores.remove(&variant.cell).unwrap_or_default();
+            sampled.push(cell(&context, variant, variant_scores)?);
         }
         models.forget(backbone);
         programs.forget(backbone);
@@ -223,7 +227,7 @@ fn scores(
     if members.is_empty() {
         return Ok(all);
     }
-    for (place, evaluation) in backbone.evaluations.iter().enumerate() {
+    for (index, evaluation) in backbone.evaluations.iter().enumerate() {
         let text = tokens::text(context, backbone, &evaluation.subject, &evaluation.tokens)?;
         let label = format!("{} on {}", backbone.name, evaluation.subject);
         let scored = text.scored_tokens();
@@ -232,22 +236,26 @@ fn scores(
             if drawn.is_empty() {
                 return Ok(());
             }
-            let key = |variant: &Variant, chunk: usize| (variant.scores[place].hash().to_owned(), chunk);
+            let key = |variant: &Variant, chunk: usize| (variant.scores[index].hash().to_owned(), chunk);
             // Chunks by whose scores of them are not known yet: one trie for all of the same.
             let mut lacking: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
             for &chunk in &drawn {
-                let unknown = |&at: &usize| !computed.0.contains_key(&key(members[at].0, chunk));
-                lacking.entry((0..members.len()).filter(unknown).collect()).or_default().push(chunk);
+                lacking
+                    .entry(
+                        (0..members.len()).filter(|&at| !computed.0.contains_key(&key(members[at].0, chunk))).collect(),
+                    )
+                    .or_default()
+                    .push(chunk);
             }
-            for (own, chunks) in lacking.iter().filter(|(own, _)| !own.is_empty()) {
+            for (batch, chunks) in lacking.iter().filter(|(batch, _)| !batch.is_empty()) {
                 let engine = models.get(backbone)?;
-                let trie = Trie::scoring(&own.iter().map(|&at| members[at].1.clone()).collect::<Vec<_>>());
+                let trie = Trie::scoring(&batch.iter().map(|&at| members[at].1.clone()).collect::<Vec<_>>());
                 let flops = trie.flops(&backbone.config, &eval_set.load(chunks)).shared;
                 let tokens = chunks.iter().map(|&chunk| eval_set.tokens(chunk)).sum();
-                let job = context.start(&evaluation.journal, &label, tokens, own.len(), flops);
+                let job = context.start(&evaluation.journal, &label, tokens, batch.len(), flops);
                 for &chunk in chunks {
                     let made = eval_set.run(&*engine, &trie, &[chunk], &mut vec![0.0; trie.len()])?;
-                    for (&at, made) in own.iter().zip(made.into_iter().flatten()) {
+                    for (&at, made) in batch.iter().zip(made.into_iter().flatten()) {
                         computed.0.insert(key(members[at].0, chunk), made);
                     }
                     context.advance(job, eval_set.tokens(chunk))?;
@@ -265,13 +273,13 @@ fn scores(
             let values: Vec<Vec<Vec<f64>>> = values.collect();
             let solutions = sheet(evaluation, context.store)?;
             for ((variant, _), values) in members.iter().zip(values) {
-                let (items, of) = items(context, evaluation, eval_set, &values, &scored, solutions.as_ref())?;
+                let (items, all_items) = items(context, evaluation, eval_set, &values, &scored, solutions.as_ref())?;
                 all.entry(variant.cell).or_default().push(SampledScores {
                     measure: Arc::clone(&evaluation.measure),
                     label: evaluation.subject.to_string(),
                     items,
                     chunks: [drawn.len(), eval_set.chunks()],
-                    all: of,
+                    all: all_items,
                 });
             }
             Ok(())
@@ -292,36 +300,39 @@ fn items(
 ) -> Result<(SampledItems, usize)> {
     // Assembling twice tells which places the drawn chunks have: zeros stand for the others. A text has two, however many
     // values its tokens are.
-    let filled = |of: &dyn Fn(usize, &[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
-        let fill = |(at, values): (usize, &Vec<f64>)| match values.is_empty() {
-            true => vec![0.0; eval_set.count(at)],
-            false => of(at, values),
-        };
-        chunks.iter().enumerate().map(fill).collect()
+    let filled = |fill_row: &dyn Fn(usize, &[f64]) -> Vec<f64>| -> Vec<Vec<f64>> {
+        chunks
+            .iter()
+            .enumerate()
+            .map(|(at, values)| match values.is_empty() {
+                true => vec![0.0; eval_set.count(at)],
+                false => fill_row(at, values),
+            })
+            .collect()
     };
-    let values = eval_set.assemble(&filled(&|_, of| of.to_vec()));
+    let values = eval_set.assemble(&filled(&|_, values| values.to_vec()));
     let drawn: Vec<bool> =
         eval_set.assemble(&filled(&|at, _| vec![1.0; eval_set.count(at)])).into_iter().map(|mark| mark > 0.5).collect();
     match (&evaluation.subject, key) {
         (Subject::Windows(_), _) => {
             let count = values.len();
-            let own = values.into_iter().enumerate().filter(|(at, _)| drawn[*at]);
-            Ok((SampledItems::Windows(own.collect()), count))
+            let drawn_values = values.into_iter().enumerate().filter(|(at, _)| drawn[*at]);
+            Ok((SampledItems::Windows(drawn_values.collect()), count))
         }
         (Subject::Task(_), Some(key)) => {
             let each = values.len() / key.requests().max(1);
             let (answers, _) = answered(&values, key)?;
             let mut at = 0;
-            let mut own = Vec::new();
+            let mut documents_drawn = Vec::new();
             let mut count = 0;
             for document in answers.documents() {
                 let end = at + each * document.choices.len();
                 if drawn[at..end].iter().all(|&drawn| drawn) && end > at {
-                    own.push((count, document));
+                    documents_drawn.push((count, document));
                 }
                 (at, count) = (end, count + 1);
             }
-            Ok((SampledItems::Documents(own, key.task()?.column), count))
+            Ok((SampledItems::Documents(documents_drawn, key.task()?.column), count))
         }
         (Subject::Defined(used), _) => {
             let Lookup::Whole(object) = context.store.look(&evaluation.tokens) else {
@@ -333,23 +344,28 @@ fn items(
             let generations = eval_set.generations(&values)?;
             let answers = match &generations {
                 Some(all) => {
-                    documents.generated(definition, &all.iter().map(|of| of.text.as_str()).collect::<Vec<_>>())?
+                    documents.generated(definition, &all.iter().map(|text| text.text.as_str()).collect::<Vec<_>>())?
                 }
                 None => documents.answers(definition.output, &values)?,
             };
-            let whole: Vec<bool> =
-                documents.spans().map(|span| drawn[2 * span.start..2 * span.end].iter().all(|of| *of)).collect();
+            let complete: Vec<bool> = documents
+                .spans()
+                .map(|span| drawn[2 * span.start..2 * span.end].iter().all(|is_drawn| *is_drawn))
+                .collect();
             let task = documents.task(definition)?;
             // The length of text of a perplexity comes from all documents; filters apply only to generated ones.
-            let noted_of = |at: &usize| generations.is_none() || whole[*at];
+            let noted_of = |at: &usize| generations.is_none() || complete[*at];
             let places: Vec<usize> = (0..documents.len()).filter(noted_of).collect();
-            let own = places.iter().map(|&at| (at, answers[at].as_slice()));
+            let answered = places.iter().map(|&at| (at, answers[at].as_slice()));
             let mut all = BTreeMap::new();
             let spans: Vec<Range<usize>> = documents.spans().collect();
-            let tokens = |at: usize| scored.get(spans[at].clone()).map_or(0, |of| of.iter().sum());
-            for Noted { metric, filter, items } in noted(&task, &own)? {
-                let drawn = |at: usize| Some(places[at]).filter(|&place| whole[place]);
-                let items = defined_items(metric.aggregation, &items, &drawn, &tokens);
+            for Noted { metric, filter, items } in noted(&task, &answered)? {
+                let items = defined_items(
+                    metric.aggregation,
+                    &items,
+                    &|at: usize| Some(places[at]).filter(|&index| complete[index]),
+                    &|at: usize| scored.get(spans[at].clone()).map_or(0, |scored| scored.iter().sum()),
+                );
                 all.extend(items.map(|items| (format!("{},{filter}", metric.kind.name()), items)));
             }
             Ok((SampledItems::Defined(all), documents.len()))
@@ -363,21 +379,26 @@ fn items(
 /// Computes one metric of some documents. `None` for metrics that are not per document. `drawn` gives each one's index
 /// among all, if sampled, and `tokens` the number scored there.
 fn defined_items(
-    of: Aggregation,
+    aggregation: Aggregation,
     items: &[Item],
     drawn: &dyn Fn(usize) -> Option<usize>,
     tokens: &dyn Fn(usize) -> usize,
 ) -> Option<DefinedItems> {
-    if let Some((losses, units)) = of.losses(items) {
-        let loss = |(at, nats)| drawn(at).map(|place| DocumentLoss { place, nats, tokens: tokens(place) });
-        let items = losses.into_iter().enumerate().filter_map(loss).collect();
-        return Some(DefinedItems::Losses { items, aggregation: of, units });
+    if let Some((losses, units)) = aggregation.losses(items) {
+        let items = losses
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, nats)| drawn(at).map(|index| DocumentLoss { index, nats, tokens: tokens(index) }))
+            .collect();
+        return Some(DefinedItems::Losses { items, aggregation, units });
     }
-    let bit = |item: &Item| match item {
-        Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
-        _ => None,
-    };
-    let bits: Vec<bool> = items.iter().map(bit).collect::<Option<_>>()?;
-    let own = bits.into_iter().enumerate().filter_map(|(at, right)| Some((drawn(at)?, right)));
-    Some(DefinedItems::Right(own.collect()))
+    let bits: Vec<bool> = items
+        .iter()
+        .map(|item| match item {
+            Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
+            _ => None,
+        })
+        .collect::<Option<_>>()?;
+    let flags = bits.into_iter().enumerate().filter_map(|(at, right)| Some((drawn(at)?, right)));
+    Some(DefinedItems::Right(flags.collect()))
 }

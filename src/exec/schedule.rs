@@ -17,7 +17,7 @@ pub(super) struct Scheduled<'a> {
     /// Prefix of its claims.
     pub(super) claim: String,
     /// Whether that is its one claim: who has it, does all of it.
-    pub(super) whole: bool,
+    pub(super) exclusive: bool,
     pub(super) run: Box<dyn Fn() -> Result<Progressed> + Send + Sync + 'a>,
 }
 
@@ -133,7 +133,6 @@ fn next(
     now: &mut TaskQueue,
     head: &dyn TaskHooks,
 ) -> Option<usize> {
-    let pending = |other: &usize| now.waiting.contains(other) || now.running.contains(other);
     let bytes = |index: usize, resting: &BTreeSet<usize>| {
         let of_tasks = || now.running.iter().copied().chain([index]).map(|index| &tasks[index]);
         let loaded: BTreeSet<usize> = of_tasks().map(|task| task.model).chain(resting.iter().copied()).collect();
@@ -142,13 +141,18 @@ fn next(
     let none = BTreeSet::new();
     let fits = |index: usize| now.running.is_empty() || bytes(index, &none) <= limits.memory;
     let ready: Vec<usize> = now.waiting.difference(&now.busy).copied().collect();
-    let ready: Vec<usize> =
-        ready.into_iter().filter(|&index| fits(index) && !tasks[index].after.iter().any(pending)).collect();
+    let ready: Vec<usize> = ready
+        .into_iter()
+        .filter(|&index| {
+            fits(index)
+                && !tasks[index].after.iter().any(|other| now.waiting.contains(other) || now.running.contains(other))
+        })
+        .collect();
     let (others_at, ready): (Vec<usize>, Vec<usize>) =
         ready.into_iter().partition(|&index| head.others_at(&tasks[index]));
     now.busy.extend(others_at);
-    let of = |model: usize| ready.iter().copied().find(|&index| tasks[index].model == model);
-    let index = match now.chosen.and_then(of) {
+    let next_of = |model: usize| ready.iter().copied().find(|&index| tasks[index].model == model);
+    let index = match now.chosen.and_then(next_of) {
         Some(index) => index,
         None => {
             let mut ready_models: Vec<usize> = ready.iter().map(|&index| tasks[index].model).collect();
@@ -157,11 +161,15 @@ fn next(
                 return None;
             }
             let model = head.choose(&ready_models);
-            of(model).or(ready.first().copied())?
+            next_of(model).or(ready.first().copied())?
         }
     };
-    let resting = |model: &&usize| !now.running.iter().any(|&of| tasks[of].model == **model);
-    let resting: BTreeSet<usize> = now.loaded.iter().filter(resting).copied().collect();
+    let resting: BTreeSet<usize> = now
+        .loaded
+        .iter()
+        .filter(|model| !now.running.iter().any(|&task| tasks[task].model == **model))
+        .copied()
+        .collect();
     if bytes(index, &resting) > limits.memory {
         for &model in resting.iter().filter(|&&model| model != tasks[index].model) {
             head.forget(model);
@@ -188,7 +196,14 @@ mod tests {
         model: usize,
         run: impl Fn() -> Result<Progressed> + Send + Sync + 'a,
     ) -> Scheduled<'a> {
-        Scheduled { after: after.to_vec(), model, bytes: 10, claim: String::new(), whole: false, run: Box::new(run) }
+        Scheduled {
+            after: after.to_vec(),
+            model,
+            bytes: 10,
+            claim: String::new(),
+            exclusive: false,
+            run: Box::new(run),
+        }
     }
 
     /// Chooses the last model, and notes what is forgotten.
@@ -225,13 +240,12 @@ mod tests {
                 Ok(())
             }
         };
-        let busy = || {
-            let looks = looks.fetch_add(1, SeqCst);
-            order.lock().unwrap().push("asked");
-            Ok(if looks < 2 { Progressed::Busy } else { Progressed::Done })
-        };
         let tasks = [
-            waiting(&[], 1, busy),
+            waiting(&[], 1, || {
+                let looks = looks.fetch_add(1, SeqCst);
+                order.lock().unwrap().push("asked");
+                Ok(if looks < 2 { Progressed::Busy } else { Progressed::Done })
+            }),
             task(&[], 1, note("same model")),
             task(&[], 0, note("other model")),
             task(&[0], 1, note("after it")),
@@ -246,8 +260,10 @@ mod tests {
     fn a_model_that_waits_for_others_makes_room_for_the_next() {
         let head = Noting::default();
         let looks = AtomicUsize::new(0);
-        let busy = || Ok(if looks.fetch_add(1, SeqCst) == 0 { Progressed::Busy } else { Progressed::Done });
-        let tasks = [task(&[], 0, || Ok(())), waiting(&[], 1, busy)];
+        let tasks = [
+            task(&[], 0, || Ok(())),
+            waiting(&[], 1, || Ok(if looks.fetch_add(1, SeqCst) == 0 { Progressed::Busy } else { Progressed::Done })),
+        ];
         run(&tasks, &[60, 60], Limits { tasks: 1, memory: 100 }, &head).unwrap();
         assert_eq!(*head.forgotten.lock().unwrap(), [1, 0, 1]);
     }
@@ -302,8 +318,11 @@ mod tests {
 
     #[test]
     fn a_task_that_panics_fails_and_nobody_waits_for_it_for_ever() {
-        let panics = || -> Result<()> { panic!("no such layer") };
-        let tasks = [task(&[], 0, panics), task(&[0], 0, || Ok(())), task(&[0], 0, || Ok(()))];
+        let tasks = [
+            task(&[], 0, || -> Result<()> { panic!("no such layer") }),
+            task(&[0], 0, || Ok(())),
+            task(&[0], 0, || Ok(())),
+        ];
         let error = run(&tasks, &[0], Limits { tasks: 3, memory: 1000 }, &Noting::default()).unwrap_err();
         assert!(error.exit_code() == 4 && error.to_string().contains("no such layer"), "{error}");
     }

@@ -74,10 +74,11 @@ impl Sightings {
 
     /// Returns whether a job's remaining work is leased by others.
     pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {
-        let of = |claims: &BTreeSet<String>| -> Vec<String> {
-            claims.range(task.claim.clone()..).take_while(|name| name.starts_with(&task.claim)).cloned().collect()
-        };
-        let claims = store.with_claims(of).unwrap_or_default();
+        let claims = store
+            .with_claims(|claims: &BTreeSet<String>| -> Vec<String> {
+                claims.range(task.claim.clone()..).take_while(|name| name.starts_with(&task.claim)).cloned().collect()
+            })
+            .unwrap_or_default();
         let now = store.now();
         let Sighted { jobs, probes } = &mut *lock(&self.0);
         if claims.is_empty() {
@@ -92,7 +93,7 @@ impl Sightings {
                 }
                 return !asks;
             }
-            known => known.is_none() && task.whole,
+            known => known.is_none() && task.exclusive,
         };
         jobs.insert(task.claim.clone(), (claims, now));
         same
@@ -114,14 +115,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), crate::stage::WORDS).unwrap();
         let sightings = Sightings::default();
-        let job = |claim: &str, whole: bool| Scheduled {
-            after: Vec::new(),
-            model: 0,
-            bytes: 0,
-            claim: claim.to_owned(),
-            whole,
-            run: Box::new(|| Ok(Progressed::Done)),
-        };
         let calibration = job("calibrate", true);
         let text = job("text", false);
         let others_at = |task: &Scheduled<'_>| {
@@ -129,12 +122,11 @@ mod tests {
             std::thread::sleep(Duration::from_millis(250));
             sightings.others_at(task, &store)
         };
-        let claim = |name: &str| match store.claim(name).unwrap() {
+        assert!(!others_at(&calibration) && !others_at(&text), "nobody is there");
+        let leases = ["calibrate", "text-1", "text-2"].map(|name| match store.claim(name).unwrap() {
             ClaimResult::Mine(lease) => lease,
             ClaimResult::Theirs(_) => panic!("{name} is taken"),
-        };
-        assert!(!others_at(&calibration) && !others_at(&text), "nobody is there");
-        let leases = ["calibrate", "text-1", "text-2"].map(claim);
+        });
         assert!(others_at(&calibration), "who has the one claim does all of it");
         assert!(!others_at(&text), "a chunk may be free");
         assert!(others_at(&text), "none was, and nothing has changed");
@@ -143,5 +135,16 @@ mod tests {
         assert!(!others_at(&text) && others_at(&text), "a chunk was given back");
         drop(calibrating);
         assert!(!others_at(&calibration));
+    }
+
+    fn job(claim: &str, exclusive: bool) -> Scheduled<'_> {
+        Scheduled {
+            after: Vec::new(),
+            model: 0,
+            bytes: 0,
+            claim: claim.to_owned(),
+            exclusive,
+            run: Box::new(|| Ok(Progressed::Done)),
+        }
     }
 }

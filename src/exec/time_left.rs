@@ -53,14 +53,7 @@ impl TimeLeft {
         let mut at = self.last.take().and_then(|(_, group)| group);
         match event {
             Event::Planned { work, .. } => {
-                let piece = |work: &Work| PlanPiece {
-                    group: (work.backbone.clone(), work.kind),
-                    planned: work.flops,
-                    begun: 0.0,
-                    done: 0.0,
-                    over: false,
-                };
-                self.pieces = work.iter().map(|work| (work.work.clone(), piece(work))).collect();
+                self.pieces = work.iter().map(|work| (work.work.clone(), piece_of(work))).collect();
             }
             Event::Started(job) => {
                 let flops_per_token = job.flops / job.tokens.max(1) as f64;
@@ -128,21 +121,30 @@ impl TimeLeft {
             return (!self.pieces.is_empty()).then_some(0.0);
         }
         let all = self.rate(|_| true)?;
-        let of = |piece: &PlanPiece| {
-            let same = || self.rate(|group| *group == piece.group);
-            let kind = || self.rate(|group| group.1 == piece.group.1);
-            piece.left() / same().or_else(kind).unwrap_or(all)
-        };
-        Some(left.map(of).sum::<f64>().max(1.0))
+        Some(
+            left.map(|piece| {
+                piece.left()
+                    / self
+                        .rate(|group| *group == piece.group)
+                        .or_else(|| self.rate(|group| group.1 == piece.group.1))
+                        .unwrap_or(all)
+            })
+            .sum::<f64>()
+            .max(1.0),
+        )
     }
 
     /// Returns the operations per second of some groups, if any was active.
-    fn rate(&self, of: impl Fn(&RateGroup) -> bool) -> Option<f64> {
-        let own = || self.rates.iter().filter(|(group, _)| of(group)).map(|(_, rate)| rate);
-        let flops = own().map(|of| of.flops).sum::<f64>();
-        let seconds = own().map(|of| of.seconds).sum::<f64>();
+    fn rate(&self, matches: impl Fn(&RateGroup) -> bool) -> Option<f64> {
+        let rates = || self.rates.iter().filter(|(group, _)| matches(group)).map(|(_, rate)| rate);
+        let flops = rates().map(|rate| rate.flops).sum::<f64>();
+        let seconds = rates().map(|rate| rate.seconds).sum::<f64>();
         (flops > 0.0 && seconds > 0.0).then(|| flops / seconds)
     }
+}
+
+fn piece_of(work: &Work) -> PlanPiece {
+    PlanPiece { group: (work.backbone.clone(), work.kind), planned: work.flops, begun: 0.0, done: 0.0, over: false }
 }
 
 impl PlanPiece {
@@ -184,7 +186,7 @@ mod tests {
 
     fn planned(pieces: &[Played]) -> Event {
         let work: Vec<Work> = pieces.iter().map(Played::piece).collect();
-        let flops = work.iter().map(|of| of.flops).sum();
+        let flops = work.iter().map(|part| part.flops).sum();
         let engine = String::new();
         let machine = String::new();
         let plan = String::new();
@@ -193,28 +195,34 @@ mod tests {
 
     /// Returns for each event the time, the elapsed share, and the predicted remaining seconds.
     fn told(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
-        let whole: f64 = pieces.iter().map(|of| of.seconds + of.silent).sum();
+        let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
         let mut left = TimeLeft::default();
         let mut now = 0.0;
-        let mut told = Vec::new();
+        let mut estimates = Vec::new();
         let mut see = |left: &mut TimeLeft, event: &Event, now: f64| {
             left.see(event, now);
-            told.push((now, now / whole, left.seconds()));
+            estimates.push((now, now / duration, left.seconds()));
         };
         see(&mut left, &planned(pieces), now);
-        for (id, of) in pieces.iter().enumerate() {
-            let job =
-                JobStarted { id, label: String::new(), work: of.work.into(), tokens: 50, cells: 0, flops: of.flops };
+        for (id, piece) in pieces.iter().enumerate() {
+            let job = JobStarted {
+                id,
+                label: String::new(),
+                work: piece.work.into(),
+                tokens: 50,
+                cells: 0,
+                flops: piece.flops,
+            };
             see(&mut left, &Event::Started(job), now);
             for _ in 0..50 {
-                now += of.seconds / 50.0;
+                now += piece.seconds / 50.0;
                 see(&mut left, &Event::Advanced { job: id, tokens: 1, ran: None, elsewhere: false }, now);
             }
             see(&mut left, &Event::Finished { job: id }, now);
-            now += of.silent;
-            see(&mut left, &Event::WorkDone { work: of.work.into() }, now);
+            now += piece.silent;
+            see(&mut left, &Event::WorkDone { work: piece.work.into() }, now);
         }
-        told
+        estimates
     }
 
     /// Simulates two backbones of different sizes, with different rates for scoring and calibrating, silent stretches, and
@@ -245,10 +253,10 @@ mod tests {
     #[test]
     fn time_left_is_within_half_after_a_tenth_of_the_run() {
         let pieces = grid();
-        let whole: f64 = pieces.iter().map(|of| of.seconds + of.silent).sum();
+        let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
         for (now, share, left) in told(&pieces).into_iter().filter(|(_, share, _)| (0.1..0.97).contains(share)) {
             let left = left.unwrap();
-            let really = whole - now;
+            let really = duration - now;
             assert!(left < 1.5 * really && really < 1.5 * left, "at {share:.2}: {left:.1} s for {really:.1} s");
         }
     }
@@ -256,13 +264,16 @@ mod tests {
     /// Reads a run recorded by `just record-events`: the time of each event in seconds of its day, and the event.
     fn recorded() -> Vec<(f64, Event)> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/events/run.jsonl");
-        let line = |line: &str| {
-            let event: Value = serde_json::from_str(line).unwrap();
-            let (_, clock) = event["time"].as_str().unwrap().trim_end_matches('Z').split_once('T').unwrap();
-            let time = clock.split(':').fold(0.0, |sum, part| 60.0 * sum + part.parse::<f64>().unwrap());
-            (time, serde_json::from_value(event).unwrap())
-        };
-        fs::read_to_string(file).unwrap().lines().map(line).collect()
+        fs::read_to_string(file)
+            .unwrap()
+            .lines()
+            .map(|line| {
+                let event: Value = serde_json::from_str(line).unwrap();
+                let (_, clock) = event["time"].as_str().unwrap().trim_end_matches('Z').split_once('T').unwrap();
+                let time = clock.split(':').fold(0.0, |sum, part| 60.0 * sum + part.parse::<f64>().unwrap());
+                (time, serde_json::from_value(event).unwrap())
+            })
+            .collect()
     }
 
     #[test]
@@ -272,21 +283,24 @@ mod tests {
         let (end, last) = events.last().unwrap();
         assert!(matches!(last, Event::Ended { failed: 0, interrupted: false, .. }), "{last:?}");
         let mut left = TimeLeft::default();
-        let mut told = 0;
+        let mut count = 0;
         for (at, event) in &events {
             left.see(event, at - planned);
             let share = (at - planned) / (end - planned);
             let really = end - at;
             // Estimates below a second are not checked.
             if (0.1..0.97).contains(&share) {
-                let said = left.seconds().unwrap();
-                assert!(said < 1.5 * really && really < 1.5 * said, "at {share:.2}: {said:.1} s for {really:.1} s");
-                told += 1;
+                let estimate = left.seconds().unwrap();
+                assert!(
+                    estimate < 1.5 * really && really < 1.5 * estimate,
+                    "at {share:.2}: {estimate:.1} s for {really:.1} s"
+                );
+                count += 1;
             }
             let is_over = left.pieces.values().all(|piece| piece.over);
             assert!(is_over || left.seconds() != Some(0.0), "at {share:.2}: nothing left while work is");
         }
-        assert!(told > 50, "{told} events");
+        assert!(count > 50, "{count} events");
     }
 
     #[test]

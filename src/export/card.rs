@@ -1,14 +1,12 @@
 //! The model card: the method applied to the backbone, its data, the scores, and how to load the model.
 
-use std::sync::Arc;
-
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 use super::{Exporter, MadeCell};
-use crate::checkpoint::{Attached, Layout};
+use crate::checkpoint::Layout;
 use crate::criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
@@ -16,7 +14,7 @@ use crate::files::sha256;
 use crate::grid::Grid;
 use crate::identity::Canonical;
 use crate::machine;
-use crate::model::{BranchPlace, Deployed, FloatType, Operator, Sublayer, rounding_told};
+use crate::model::{BranchPlace, Deployed, FloatType, Sublayer, rounding_told};
 use crate::recovery;
 use ghostlab_store::About;
 
@@ -73,8 +71,13 @@ struct CalibrationText {
 ///
 /// # Errors
 /// None that a caller could mend.
-pub(super) fn card(of: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<String>) -> Result<String> {
-    let values = values(of, grid, made, numbers);
+pub(super) fn card(
+    exporter: &Exporter<'_>,
+    grid: &Grid,
+    made: &MadeCell<'_>,
+    numbers: Option<String>,
+) -> Result<String> {
+    let values = values(exporter, grid, made, numbers);
     let failed = |error: minijinja::Error| Error::job("the model card cannot be made").found(format!("{error:#}"));
     let mut templates = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(failed)?;
@@ -88,44 +91,48 @@ pub(super) fn card(of: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers:
         .map_err(failed)
 }
 
-fn values(of: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<String>) -> CardValues {
-    let (MadeCell { layout, backbone, result, deployed, .. }, Exporter { form, evidence, .. }) = (made, of);
+fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<String>) -> CardValues {
+    let (MadeCell { layout, backbone, result, deployed, .. }, Exporter { form, evidence, .. }) = (made, exporter);
     let cell = &result.cell;
-    let hub = grid.backbones.get(&cell.backbone).and_then(|of| of.hub.as_ref());
+    let hub = grid.backbones.get(&cell.backbone).and_then(|entry| entry.hub.as_ref());
     let method = cell.recovery.as_ref();
-    let source =
-        |name: &str| recovery::described().into_iter().find(|of| of.name == name).map(|of| of.source.to_owned());
-    let repairs = method.is_some_and(|of| of.rule.repairs());
+    let source = |name: &str| {
+        recovery::described().into_iter().find(|method| method.name == name).map(|method| method.source.to_owned())
+    };
+    let repairs = method.is_some_and(|method| method.rule.repairs());
     let calibration = cell.calibration.as_ref().filter(|_| repairs);
-    let shortage = calibration.and_then(|of| of.shortage(&cell.backbone, backbone.config.hidden));
+    let shortage = calibration.and_then(|calibration| calibration.shortage(&cell.backbone, backbone.config.hidden));
     CardValues {
         cell: cell.to_string(),
         backbone: cell.backbone.clone(),
-        base_model: hub.map(|of| of.repository.split('@').next().unwrap_or_default().to_owned()),
-        base_revision: hub.and_then(|of| of.commit.clone().map(String::from)),
+        base_model: hub.map(|hub| hub.repository.split('@').next().unwrap_or_default().to_owned()),
+        base_revision: hub.and_then(|hub| hub.commit.clone().map(String::from)),
         content: backbone.content.clone(),
-        identity: result.identity.as_ref().map(|of| sha256::of_bytes(Canonical::of(&of.json()).as_str())),
+        identity: result.identity.as_ref().map(|identity| sha256::of_bytes(Canonical::of(&identity.json()).as_str())),
         class: backbone.config.architecture.class,
         layers: result.layers,
         kept: layout.kept.len(),
         removed: result.removed.clone(),
-        criterion: cell.criterion.as_ref().map(|of| format!("{} (`{of}`)", criterion::label(&of.name))),
-        recovery: method.map(|of| recovery::label(&of.name).to_owned()),
+        criterion: cell
+            .criterion
+            .as_ref()
+            .map(|criterion| format!("{} (`{criterion}`)", criterion::label(&criterion.name))),
+        recovery: method.map(|method| recovery::label(&method.name).to_owned()),
         recovery_method: method.map(ToString::to_string),
-        recovery_source: method.and_then(|of| source(&of.name)).filter(|source| source.starts_with("http")),
-        calibration: cell.calibration.as_ref().map(|of| {
-            let corpus = grid.corpora.get(&of.corpus);
+        recovery_source: method.and_then(|method| source(&method.name)).filter(|source| source.starts_with("http")),
+        calibration: cell.calibration.as_ref().map(|calibration| {
+            let corpus = grid.corpora.get(&calibration.corpus);
             CalibrationText {
-                corpus: of.corpus.clone(),
-                rule: corpus.map(|of| of.rule.clone()).unwrap_or_default(),
-                generated: corpus.is_some_and(|of| of.generated),
-                sequences: of.sequences,
-                operator_sequences: of.operator_sequences,
-                length: of.length,
-                seed: of.seed,
+                corpus: calibration.corpus.clone(),
+                rule: corpus.map(|corpus| corpus.rule.clone()).unwrap_or_default(),
+                generated: corpus.is_some_and(|corpus| corpus.generated),
+                sequences: calibration.sequences,
+                operator_sequences: calibration.operator_sequences,
+                length: calibration.length,
+                seed: calibration.seed,
             }
         }),
-        finetune: method.and_then(|of| of.training),
+        finetune: method.and_then(|method| method.training),
         dtype: form.dtype.map(FloatType::name),
         window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
         folded: folded(layout, deployed),
@@ -139,32 +146,39 @@ fn values(of: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Option<S
 }
 
 fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
-    let told = |((layer, half), operator): (&(usize, Sublayer), &Arc<Operator>)| {
-        let index = layout.kept.iter().position(|kept| kept == layer)?;
-        let weight = match half {
-            Sublayer::Attention => "self_attn.o_proj",
-            Sublayer::Mlp => "mlp.down_proj",
-        };
-        let what = match (operator.factor().ok().flatten(), operator.is_diagonal()) {
-            (Some(factor), _) => format!("a factor of {factor} on all that it gives"),
-            (None, true) => "a factor for each output channel".to_owned(),
-            (None, false) => "a linear map of its output".to_owned(),
-        };
-        Some(format!("`model.layers.{index}.{weight}` (layer {layer} of the backbone) holds {what}."))
-    };
-    deployed.folds.iter().filter_map(told).collect()
+    deployed
+        .folds
+        .iter()
+        .filter_map(|((layer, half), operator)| {
+            let index = layout.kept.iter().position(|kept| kept == layer)?;
+            let weight = match half {
+                Sublayer::Attention => "self_attn.o_proj",
+                Sublayer::Mlp => "mlp.down_proj",
+            };
+            let what = match (operator.factor().ok().flatten(), operator.is_diagonal()) {
+                (Some(factor), _) => format!("a factor of {factor} on all that it gives"),
+                (None, true) => "a factor for each output channel".to_owned(),
+                (None, false) => "a linear map of its output".to_owned(),
+            };
+            Some(format!("`model.layers.{index}.{weight}` (layer {layer} of the backbone) holds {what}."))
+        })
+        .collect()
 }
 
 fn attached(layout: &Layout) -> Vec<String> {
-    let told = |of: &Attached| {
-        let layer = of.layer;
-        let form = if of.operator.is_diagonal() { "diagonal" } else { "full" };
-        let form = if of.operator.has_bias() { format!("{form} map with a bias") } else { format!("{form} map") };
-        match of.place {
-            BranchPlace::Before => format!("a {form} on the stream that enters layer {layer}"),
-            BranchPlace::After => format!("a {form} on the stream that leaves layer {layer}, the last one"),
-            BranchPlace::Norm(norm) => format!("a {form} behind `{norm}` of layer {layer}"),
-        }
-    };
-    layout.attached.iter().map(told).collect()
+    layout
+        .attached
+        .iter()
+        .map(|attached| {
+            let layer = attached.layer;
+            let form = if attached.operator.is_diagonal() { "diagonal" } else { "full" };
+            let form =
+                if attached.operator.has_bias() { format!("{form} map with a bias") } else { format!("{form} map") };
+            match attached.place {
+                BranchPlace::Before => format!("a {form} on the stream that enters layer {layer}"),
+                BranchPlace::After => format!("a {form} on the stream that leaves layer {layer}, the last one"),
+                BranchPlace::Norm(norm) => format!("a {form} behind `{norm}` of layer {layer}"),
+            }
+        })
+        .collect()
 }

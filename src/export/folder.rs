@@ -91,8 +91,8 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
         });
     }
     let output = OutputFolder::new(folder, KIND);
-    let own = ["config.json", "generation_config.json", "tokenizer_config.json", "model.safetensors", "README.md"];
-    let names = own.iter().chain(&BESIDES).chain(&[INDEX, MODELING, MARK]);
+    let written = ["config.json", "generation_config.json", "tokenizer_config.json", "model.safetensors", "README.md"];
+    let names = written.iter().chain(&BESIDES).chain(&[INDEX, MODELING, MARK]);
     output.check(&names.map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
     Ok(output)
 }
@@ -141,9 +141,9 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     if !is_gguf(source) {
         source::find(source, "config.json")?;
     }
-    let own = config_of(source)?;
-    let generation = generation(source, &own)?;
-    let trimmed = trimmed(own, config, layout, form.dtype);
+    let source_config = config_of(source)?;
+    let generation = generation(source, &source_config)?;
+    let trimmed = trimmed(source_config, config, layout, form.dtype);
     put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
     put(draft, "generation_config.json", pretty(&Value::Object(generation))?.as_bytes())?;
     for name in BESIDES {
@@ -160,7 +160,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     }
     put(draft, "README.md", card.as_bytes())?;
     // Machine and command line are private and left out.
-    let keys = result.made_from.iter().map(|of| json!({"kind": of.kind, "key": of.key}));
+    let keys = result.made_from.iter().map(|object| json!({"kind": object.kind, "key": object.key}));
     let program = machine::program();
     let keys = keys.collect::<Vec<_>>();
     let record = json!({
@@ -178,8 +178,13 @@ fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, 
         return object(&file);
     }
     let ids = ["bos_token_id", "eos_token_id", "pad_token_id"];
-    let known = |key: &&str| Some(((*key).to_owned(), config.get(*key).filter(|id| !id.is_null())?.clone()));
-    Ok([("_from_model_config".to_owned(), true.into())].into_iter().chain(ids.iter().filter_map(known)).collect())
+    Ok([("_from_model_config".to_owned(), true.into())]
+        .into_iter()
+        .chain(
+            ids.iter()
+                .filter_map(|key| Some(((*key).to_owned(), config.get(*key).filter(|id| !id.is_null())?.clone()))),
+        )
+        .collect())
 }
 
 /// Writes the tokenizer's settings. A custom model type tells transformers nothing of the tokenizer class, and code named
@@ -209,8 +214,8 @@ pub(super) fn config_of(source: &Path) -> Result<Map<String, Value>> {
 }
 
 pub(super) fn object(file: &Path) -> Result<Map<String, Value>> {
-    let malformed = |found: String| Error::bad_input("malformed JSON").at(file.display().to_string()).found(found);
-    serde_json::from_slice(&regular::read(file)?).map_err(|error| malformed(error.to_string()))
+    serde_json::from_slice(&regular::read(file)?)
+        .map_err(|error| Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string()))
 }
 
 fn pretty(value: &Value) -> Result<String> {

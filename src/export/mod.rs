@@ -60,20 +60,20 @@ impl Exporter<'_> {
         let numbers = self.numbers(grid, &grid.cells[cell])?;
         self.made(grid, cell, &mut |made| {
             let card = card::card(self, grid, &made, numbers.clone())?;
-            let write = || folder::write(&output, &made, &card, &self.form, self.stop);
-            made.inputs.guarded(&[&made.backbone.folder], write)
+            made.inputs
+                .guarded(&[&made.backbone.folder], || folder::write(&output, &made, &card, &self.form, self.stop))
         })
     }
 
     /// Makes what a cell consists of, as far as that is not stored, and hands it on.
     fn made<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(MadeCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
-        let own = made_of(grid, cell);
+        let export_grid = made_of(grid, cell);
         let Self { store, settings, reporter, stop, .. } = self;
-        let outcome = exec::run(&own, *settings, store, *reporter, stop)?;
+        let outcome = exec::run(&export_grid, *settings, store, *reporter, stop)?;
         let result = outcome.cells.first().ok_or_else(|| Error::job("a cell has no outcome").at(cell.to_string()))?;
         result.ok()?;
-        let plan = Plan::new(&own, store, settings.engine, settings.batch_tokens)?;
+        let plan = Plan::new(&export_grid, store, settings.engine, settings.batch_tokens)?;
         let Some((backbone, variant)) = plan.variants().next() else {
             return Err(Error::job("a cell is not planned").at(cell.to_string()));
         };
@@ -86,7 +86,9 @@ impl Exporter<'_> {
     /// Formats the cell's stored numbers next to its dense backbone's. `None` if it was not scored.
     fn numbers(&self, grid: &Grid, cell: &Cell) -> Result<Option<String>> {
         let mut scored = grid.clone();
-        scored.cells.retain(|of| of == cell || (of.is_dense() && of.backbone == cell.backbone));
+        scored.cells.retain(|scored_cell| {
+            scored_cell == cell || (scored_cell.is_dense() && scored_cell.backbone == cell.backbone)
+        });
         scored.evaluate.latency.clear();
         if !scored.evaluate.scores() {
             return Ok(None);
@@ -111,13 +113,15 @@ struct MadeCell<'a> {
 
 /// Builds a grid of one cell without scores, which needs only what its checkpoint is made of.
 fn made_of(grid: &Grid, cell: &Cell) -> Grid {
-    let mut own = grid.clone();
-    own.cells = vec![cell.clone()];
-    own.evaluate = Evaluate::default();
-    own.tasks.clear();
-    narrow(&mut own, cell);
-    own.corpora.retain(|name, _| cell.calibration.as_ref().is_some_and(|of| of.corpus == *name));
-    own
+    let mut export_grid = grid.clone();
+    export_grid.cells = vec![cell.clone()];
+    export_grid.evaluate = Evaluate::default();
+    export_grid.tasks.clear();
+    narrow(&mut export_grid, cell);
+    export_grid
+        .corpora
+        .retain(|name, _| cell.calibration.as_ref().is_some_and(|calibration| calibration.corpus == *name));
+    export_grid
 }
 
 /// Leaves other backbones out, whose files need not be read.
@@ -165,15 +169,14 @@ impl Exporter<'_> {
             let bytes = layout.gguf_bytes(numbers);
             let parameters = layout.parameters();
             enough_room(path.parent().unwrap_or(Path::new(".")), bytes)?;
-            let write = || {
+            inputs.guarded(&[&backbone.folder], || {
                 write_atomically(path, |file| {
                     let mut out = BufWriter::new(file);
                     let mut wrote = |_| goes_on(self.stop, "file");
                     layout.write_gguf(config, numbers, &text, path, &mut out, &mut wrote)?;
                     out.flush().map_err(|error| Error::io("write", path, &error))
                 })
-            };
-            inputs.guarded(&[&backbone.folder], write)?;
+            })?;
             Ok((Exported { folder: path.to_owned(), bytes, parameters, needs_code: false }, notes.clone()))
         })
     }
@@ -197,28 +200,19 @@ type Texts = (Vec<(String, Entry)>, Vec<String>);
 /// As [`to_gguf`]; files that cannot be read.
 pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
     let file = parts::tokenizer(backbone);
-    let malformed = |error: serde_json::Error| {
-        Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string())
-    };
-    let tokenizer: Value = serde_json::from_slice(&corpus::description(&file, config.vocab)?).map_err(malformed)?;
-    let own = Value::Object(config_of(backbone)?);
+    let tokenizer: Value = serde_json::from_slice(&corpus::description(&file, config.vocab)?)
+        .map_err(|error| Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string()))?;
+    let source_config = Value::Object(config_of(backbone)?);
     let folder = parts::beside(backbone, ".");
     let settings = match source::find(&folder, "tokenizer_config.json")? {
         Some(file) => Value::Object(object(&file)?),
         None => Value::Null,
     };
-    let special = |name: &str| {
-        let token = &settings[format!("{name}_token")];
-        let text = token.as_str().or_else(|| token["content"].as_str());
-        let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
-        let mut added = added.filter(|of| text.is_some() && of["content"].as_str() == text);
-        let named = added.find_map(|of| of["id"].as_u64()).or_else(|| tokenizer["model"]["vocab"][text?].as_u64());
-        named.or_else(|| {
-            let id = &own[format!("{name}_token_id")];
-            id.as_u64().or_else(|| id[0].as_u64())
-        })
-    };
-    let ids = [("bos", special("bos")), ("eos", special("eos")), ("padding", special("pad"))];
+    let ids = [
+        ("bos", special_token(&tokenizer, &source_config, &settings, "bos")),
+        ("eos", special_token(&tokenizer, &source_config, &settings, "eos")),
+        ("padding", special_token(&tokenizer, &source_config, &settings, "pad")),
+    ];
     let GgufTokenizer { mut entries, notes } = to_gguf(&tokenizer, config.vocab, &ids)?;
     let template = match source::find(&folder, "chat_template.jinja")? {
         Some(file) => Some(String::from_utf8_lossy(&regular::read(&file)?).into_owned()),
@@ -227,4 +221,16 @@ pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
     };
     entries.extend(template.map(|text| ("tokenizer.chat_template".to_owned(), Entry::String(text))));
     Ok((entries, notes))
+}
+
+fn special_token(tokenizer: &Value, source_config: &Value, settings: &Value, name: &str) -> Option<u64> {
+    let token = &settings[format!("{name}_token")];
+    let text = token.as_str().or_else(|| token["content"].as_str());
+    let added = tokenizer["added_tokens"].as_array().into_iter().flatten();
+    let mut added = added.filter(|token| text.is_some() && token["content"].as_str() == text);
+    let named = added.find_map(|token| token["id"].as_u64()).or_else(|| tokenizer["model"]["vocab"][text?].as_u64());
+    named.or_else(|| {
+        let id = &source_config[format!("{name}_token_id")];
+        id.as_u64().or_else(|| id[0].as_u64())
+    })
 }

@@ -33,13 +33,13 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let target = fs::canonicalize(&path).map_err(|error| Error::io("open", &path, &error))?;
-    let own = fs::canonicalize(folder).map_err(|error| Error::io("open", folder, &error))?;
-    if target.starts_with(repository(&own).unwrap_or(&own)) {
+    let folder = fs::canonicalize(folder).map_err(|error| Error::io("open", folder, &error))?;
+    if target.starts_with(repository(&folder).unwrap_or(&folder)) {
         return Ok(Some(path));
     }
     Err(Error::bad_input("a file of the model is a link that leads out of its folder")
         .at(path.display())
-        .expected(format!("a file in {}", own.display()))
+        .expected(format!("a file in {}", folder.display()))
         .found(target.display())
         .hint("copy the file into the folder if it belongs to the model"))
 }

@@ -43,7 +43,8 @@ pub struct Description {
 #[serde(deny_unknown_fields)]
 pub struct RacesEntry {
     /// The artifact that scores the same cells on all items.
-    pub beside: String,
+    #[serde(rename = "beside")]
+    pub table: String,
     /// Metrics of the search, by that artifact's names.
     pub metrics: Vec<String>,
 }
@@ -222,11 +223,11 @@ impl Description {
         let mut root = yaml::read(path, &shape)?;
         let Value::Map(keys) = &mut root.value else { return Ok(None) };
         let Some(at) = keys.iter().position(|entry| entry.key == KEY) else { return Ok(None) };
-        let own = keys.remove(at);
+        let entry = keys.remove(at);
         let has_grid = !keys.is_empty();
-        root.value = Value::Map(vec![own]);
+        root.value = Value::Map(vec![entry]);
         let Alone { artifact } = Alone::deserialize(typed::FromNode::root(&root)).map_err(typed::Fault::into_error)?;
-        artifact.check(has_grid).map_err(|error| error.at(root.place.to_string()))?;
+        artifact.check(has_grid).map_err(|error| error.at(root.position.to_string()))?;
         Ok(Some((artifact, has_grid)))
     }
 

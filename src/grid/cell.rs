@@ -177,7 +177,7 @@ impl<M: MethodAxis + ?Sized> Method<M> {
 
     /// Returns the default options of a method. Empty if it requires options.
     pub fn defaults(name: &str) -> Options {
-        Self::new(name, &Options::new()).map(|of| of.resolved).unwrap_or_default()
+        Self::new(name, &Options::new()).map(|options| options.resolved).unwrap_or_default()
     }
 
     /// Creates a method without options.
@@ -311,15 +311,15 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
     let written = methods::<M>(at, entries)?;
     limits::each_once(&at.key(M::KEY), &written)?;
     let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
-    for Positioned { value: method, place } in &written {
+    for Positioned { value: method, position } in &written {
         let value = Method::new(&method.name, &method.options).map_err(|error| {
             // With several methods in one place, the message must say which one it means.
-            let shared = written.iter().filter(|other| other.place == *place).count() > 1;
+            let shared = written.iter().filter(|other| other.position == *position).count() > 1;
             let error = if shared { error.at(method.to_string()) } else { error };
-            error.at(place.to_string())
+            error.at(position.to_string())
         })?;
         if methods.iter().all(|known| known.value != value) {
-            methods.push(Positioned { value, place: place.clone() });
+            methods.push(Positioned { value, position: position.clone() });
         }
     }
     Ok(methods)
@@ -346,7 +346,10 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
     for (key, value) in &entry.options {
         let values = match value {
             Value::Array(values) if described.is_some_and(|described| is_axis(described, key, values)) => {
-                limits::values(&at.key(key), values)?.into_iter().map(|of| (of.value, Some(of.place))).collect()
+                limits::values(&at.key(key), values)?
+                    .into_iter()
+                    .map(|value| (value.value, Some(value.position)))
+                    .collect()
             }
             single => vec![(single.clone(), None)],
         };
@@ -354,15 +357,17 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
     }
     let lengths: Vec<usize> = options.iter().map(|(_, values)| values.len()).collect();
     limits::few_enough(&lengths, &at.place())?;
-    let lists = options.iter().filter(|(_, values)| values.iter().any(|(_, place)| place.is_some())).count();
-    let method = |combination: Vec<usize>| {
-        let chosen = options.iter().zip(combination).map(|((key, values), i)| (key, &values[i]));
-        let own_place = chosen.clone().find_map(|(_, (_, place))| place.clone()).filter(|_| lists == 1);
-        let options = chosen.map(|(key, (value, _))| ((*key).clone(), value.clone())).collect();
-        let value = WrittenMethod { name: entry.name.clone(), options };
-        Positioned { value, place: own_place.unwrap_or_else(|| at.place()) }
-    };
-    Ok(combinations(&lengths).into_iter().map(method).collect())
+    let lists = options.iter().filter(|(_, values)| values.iter().any(|(_, position)| position.is_some())).count();
+    Ok(combinations(&lengths)
+        .into_iter()
+        .map(|combination| {
+            let chosen = options.iter().zip(combination).map(|((key, values), i)| (key, &values[i]));
+            let own_place = chosen.clone().find_map(|(_, (_, position))| position.clone()).filter(|_| lists == 1);
+            let options = chosen.map(|(key, (value, _))| ((*key).clone(), value.clone())).collect();
+            let value = WrittenMethod { name: entry.name.clone(), options };
+            Positioned { value, position: own_place.unwrap_or_else(|| at.place()) }
+        })
+        .collect())
 }
 
 /// Returns whether an option's values form an axis. Unknown options are reported by their method.

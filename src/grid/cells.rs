@@ -21,7 +21,7 @@ use crate::recovery::Recovery;
 #[derive(Debug, Clone)]
 pub(super) struct Axes {
     /// Where the map stands that holds them.
-    pub(super) place: YamlPosition,
+    pub(super) position: YamlPosition,
     pub(super) backbone: Option<Vec<Positioned<String>>>,
     pub(super) criterion: Option<Vec<Positioned<Method<dyn Criterion>>>>,
     pub(super) depth: Option<Vec<Positioned<Depth>>>,
@@ -35,10 +35,11 @@ impl Axes {
     /// Reads the axes of the map at `at`.
     pub(super) fn read(at: &At<'_>, entries: &IncludeEntry) -> Result<Self> {
         let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entries;
-        let calibrations = calibration.written().map(|of| calibrations(&at.key("calibration"), of)).transpose()?;
+        let calibrations =
+            calibration.written().map(|written| calibrations(&at.key("calibration"), written)).transpose()?;
         let (calibration, corpora) = calibrations.unzip();
         Ok(Self {
-            place: at.place(),
+            position: at.place(),
             backbone: backbone.written().map(|names| limits::values(&at.key("backbone"), names)).transpose()?,
             criterion: criterion.written().map(|entries| built(at, entries)).transpose()?,
             depth: depth.written().map(|entries| depths(&at.key("depth"), entries)).transpose()?,
@@ -50,9 +51,9 @@ impl Axes {
 
     /// Fills in missing axes from `grid`.
     pub(super) fn within(&self, grid: &Self) -> Self {
-        let Self { place, backbone, criterion, depth, recovery, calibration, corpora } = self.clone();
+        let Self { position: place, backbone, criterion, depth, recovery, calibration, corpora } = self.clone();
         Self {
-            place,
+            position: place,
             backbone: backbone.or_else(|| grid.backbone.clone()),
             criterion: criterion.or_else(|| grid.criterion.clone()),
             depth: depth.or_else(|| grid.depth.clone()),
@@ -69,8 +70,8 @@ impl Axes {
         backbones: &mut BTreeMap<String, Backbone>,
     ) -> Result<()> {
         let Some(names) = self.backbone.take_if(|_| !weights.is_empty()) else { return Ok(()) };
-        let all = names.iter().flat_map(|name| weights.iter().map(move |of| (name, of)));
-        let all = all.map(|(name, of)| rounded(name, of.value, backbones)).collect::<Result<_>>()?;
+        let all = names.iter().flat_map(|name| weights.iter().map(move |weight| (name, weight)));
+        let all = all.map(|(name, weights)| rounded(name, weights.value, backbones)).collect::<Result<_>>()?;
         self.backbone = Some(all);
         Ok(())
     }
@@ -79,11 +80,11 @@ impl Axes {
     pub(super) fn of_cuts(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let Self { criterion, depth, recovery, calibration, .. } = self;
         let written = [criterion.is_some(), depth.is_some(), recovery.is_some(), calibration.is_some()];
-        let of = |wanted: bool| {
+        let select = |wanted: bool| {
             let keys = CUT_AXES.into_iter().zip(written).filter(|(_, written)| *written == wanted);
             keys.map(|(key, _)| key).collect()
         };
-        (of(true), of(false))
+        (select(true), select(false))
     }
 }
 
@@ -94,16 +95,16 @@ fn rounded(
     backbones: &mut BTreeMap<String, Backbone>,
 ) -> Result<Positioned<String>> {
     let Some((to, calibrated)) = weights.rounded() else { return Ok(name.clone()) };
-    let own = format!("{}@{weights}", name.value);
-    let of = Rounded { of: name.value.clone(), to, calibrated };
-    let made = Backbone { weights: Some(of), ..backbones[&name.value].clone() };
-    if backbones.insert(own.clone(), made.clone()).is_some_and(|known| known != made) {
+    let full_name = format!("{}@{weights}", name.value);
+    let rounding = Rounded { backbone: name.value.clone(), to, calibrated };
+    let made = Backbone { weights: Some(rounding), ..backbones[&name.value].clone() };
+    if backbones.insert(full_name.clone(), made.clone()).is_some_and(|known| known != made) {
         return Err(Error::bad_input("two backbones of one name")
-            .at(name.place.to_string())
-            .found(format!("`{own}`, as the axis `weights` calls one"))
+            .at(name.position.to_string())
+            .found(format!("`{full_name}`, as the axis `weights` calls one"))
             .hint("give the other one another name"));
     }
-    Ok(Positioned { value: own, place: name.place.clone() })
+    Ok(Positioned { value: full_name, position: name.position.clone() })
 }
 
 /// The calibrations of an axis, and the texts that they name.
@@ -129,8 +130,11 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     let lengths = limits::counts(&at.key("length"), &entry.length, 2, "the length of a calibration sequence")?;
     let seeds = entry.seed.written().map(|seeds| limits::values(&at.key("seed"), seeds)).transpose()?;
     let what = "the number of sequences for the operator";
-    let operators = |values| limits::counts(&at.key("operator_sequences"), values, 1, what);
-    let operators = entry.operator_sequences.written().map(operators).transpose()?;
+    let operators = entry
+        .operator_sequences
+        .written()
+        .map(|values| limits::counts(&at.key("operator_sequences"), values, 1, what))
+        .transpose()?;
     let seeds = optional(at, seeds);
     let operators = optional(at, operators);
 
@@ -152,17 +156,17 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
         };
         if value.sequences.saturating_mul(value.length) > MAX_TOKENS {
             return Err(Error::bad_input("a calibration has too many tokens")
-                .at(count.place.to_string())
+                .at(count.position.to_string())
                 .expected(format!("sequences × length of {MAX_TOKENS} or less"))
                 .found(format!("{} × {}", value.sequences, value.length)));
         }
         if value.operator_sequences > value.sequences {
-            return Err(too_many_for_the_operator(&value, &operator.place, lists > 0));
+            return Err(too_many_for_the_operator(&value, &operator.position, lists > 0));
         }
-        let places = [&corpus.place, &count.place, &length.place, &seed.place, &operator.place];
-        let own = places.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
-        let place = own.map_or_else(|| at.place(), |(place, _)| place.clone());
-        calibrations.push(Positioned { value, place });
+        let places = [&corpus.position, &count.position, &length.position, &seed.position, &operator.position];
+        let listed = places.into_iter().zip(sizes).find(|(_, size)| lists == 1 && *size > 1);
+        let position = listed.map_or_else(|| at.place(), |(position, _)| position.clone());
+        calibrations.push(Positioned { value, position });
     }
     Ok((calibrations, corpora))
 }
@@ -170,15 +174,17 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
 /// Returns the values of a key, or one `None` if it is missing.
 pub(super) fn optional<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Vec<Positioned<Option<T>>> {
     match values {
-        Some(values) => values.into_iter().map(|of| Positioned { value: Some(of.value), place: of.place }).collect(),
+        Some(values) => {
+            values.into_iter().map(|value| Positioned { value: Some(value.value), position: value.position }).collect()
+        }
         None => vec![at.placed(None)],
     }
 }
 
-fn too_many_for_the_operator(calibration: &Calibration, place: &YamlPosition, of_lists: bool) -> Error {
+fn too_many_for_the_operator(calibration: &Calibration, position: &YamlPosition, of_lists: bool) -> Error {
     let Calibration { sequences, operator_sequences, .. } = calibration;
     let error = Error::bad_input("the operator wants more sequences than there are")
-        .at(place.to_string())
+        .at(position.to_string())
         .expected(format!("at most {sequences}, the entry's `sequences`"));
     if !of_lists {
         return error.found(operator_sequences.to_string()).hint("leave `operator_sequences` out to use all");
@@ -192,7 +198,7 @@ fn too_many_for_the_operator(calibration: &Calibration, place: &YamlPosition, of
 struct PrunedCell {
     cell: Cell,
     depth: Depth,
-    place: YamlPosition,
+    position: YamlPosition,
 }
 
 /// Returns all unique cells: for each backbone the dense one, the product without exclusions, and inclusions.
@@ -210,28 +216,34 @@ pub(super) fn cells(
         axes.few_enough()?;
     }
     let product = axes.product(backbones);
-    let dense = |of: &Positioned<String>| Positioned { value: Cell::dense(&of.value), place: of.place.clone() };
-    let dense: Vec<Positioned<Cell>> = axes.backbone.iter().flatten().map(dense).collect();
-    let layers = |cell: &Cell| backbones[&cell.backbone].layers;
-    let all = dense.iter().map(|of| &of.value).chain(product.iter().map(|candidate| &candidate.cell));
-    let all: Vec<(&Cell, usize)> = all.map(|cell| (cell, layers(cell))).collect();
+    let dense: Vec<Positioned<Cell>> = axes
+        .backbone
+        .iter()
+        .flatten()
+        .map(|backbone| Positioned { value: Cell::dense(&backbone.value), position: backbone.position.clone() })
+        .collect();
+    let all = dense.iter().map(|backbone| &backbone.value).chain(product.iter().map(|candidate| &candidate.cell));
+    let all: Vec<(&Cell, usize)> = all.map(|cell| (cell, layer_count(backbones, cell))).collect();
     excludes.iter().try_for_each(|pattern| pattern.check(&all))?;
 
-    let stays = |cell: &Cell| !excludes.iter().any(|pattern| pattern.matches(cell, layers(cell)));
+    let stays = |cell: &Cell| !excludes.iter().any(|pattern| pattern.matches(cell, layer_count(backbones, cell)));
     let added: Vec<PrunedCell> = includes.iter().flat_map(|axes| axes.product(backbones)).collect();
     let kept = product.iter().filter(|candidate| stays(&candidate.cell)).chain(&added).collect::<Vec<_>>();
-    let named = dense.iter().filter(|of| stays(&of.value)).map(|of| (&of.value.backbone, &of.place));
-    let named = named.chain(kept.iter().map(|candidate| (&candidate.cell.backbone, &candidate.place)));
+    let named = dense
+        .iter()
+        .filter(|backbone| stays(&backbone.value))
+        .map(|backbone| (&backbone.value.backbone, &backbone.position));
+    let named = named.chain(kept.iter().map(|candidate| (&candidate.cell.backbone, &candidate.position)));
 
     let mut cells = Vec::new();
     let mut backbones_seen = HashSet::new();
     let mut seen = HashSet::new();
-    for (backbone, place) in named.filter(|(backbone, _)| backbones_seen.insert(*backbone)) {
-        cells.push(Positioned { value: Cell::dense(backbone), place: place.clone() });
+    for (backbone, position) in named.filter(|(backbone, _)| backbones_seen.insert(*backbone)) {
+        cells.push(Positioned { value: Cell::dense(backbone), position: position.clone() });
         for candidate in kept.iter().filter(|candidate| candidate.cell.backbone == *backbone) {
             if seen.insert(&candidate.cell) {
-                candidate.leaves_something(layers(&candidate.cell))?;
-                cells.push(Positioned { value: candidate.cell.clone(), place: candidate.place.clone() });
+                candidate.leaves_something(layer_count(backbones, &candidate.cell))?;
+                cells.push(Positioned { value: candidate.cell.clone(), position: candidate.position.clone() });
             }
         }
     }
@@ -241,17 +253,21 @@ pub(super) fn cells(
     }
 }
 
+fn layer_count(backbones: &BTreeMap<String, Backbone>, cell: &Cell) -> usize {
+    backbones[&cell.backbone].layers
+}
+
 /// A depth that a criterion cannot choose on a backbone, though it is below its layers; and why.
 pub(super) struct Impossible {
     cell: Cell,
-    place: YamlPosition,
+    position: YamlPosition,
     error: Error,
 }
 
 impl Impossible {
     /// Converts to an error with its location.
     pub(super) fn into_error(self) -> Error {
-        self.error.at(self.place.to_string())
+        self.error.at(self.position.to_string())
     }
 }
 
@@ -259,12 +275,12 @@ impl Impossible {
 pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
     let mut asked = HashSet::new();
     let mut impossible = Vec::new();
-    for Positioned { value: cell, place } in cells {
+    for Positioned { value: cell, position } in cells {
         let Cell { backbone, criterion: Some(criterion), depth, .. } = cell else { continue };
         if asked.insert((backbone, criterion, depth)) {
             let cut = PruneSpec { backbone, layers: backbones[backbone].layers, depth: *depth };
             if let Err(error) = criterion.rule.check(&cut) {
-                impossible.push(Impossible { cell: cell.clone(), place: place.clone(), error });
+                impossible.push(Impossible { cell: cell.clone(), position: position.clone(), error });
             }
         }
     }
@@ -281,15 +297,17 @@ pub(super) fn without_impossible(
     search: &mut Search,
 ) -> Result<Vec<Positioned<Cell>>> {
     let impossible = impossible(&cells, backbones);
-    let same = |a: &Cell, b: &Cell| (&a.backbone, &a.criterion, a.depth) == (&b.backbone, &b.criterion, b.depth);
-    cells.retain(|of| !impossible.iter().any(|one| same(&one.cell, &of.value)));
+    cells.retain(|cell| {
+        !impossible.iter().any(|one| {
+            (&one.cell.backbone, &one.cell.criterion, one.cell.depth)
+                == (&cell.value.backbone, &cell.value.criterion, cell.value.depth)
+        })
+    });
     let layers = search.budget.layers.clone();
     for one in impossible {
         let Cell { backbone, criterion, depth, .. } = &one.cell;
-        let beside =
-            |of: &Cell| of.backbone == *backbone && !of.is_dense() && (layers.is_empty() || of.depth == *depth);
         let wanted = layers.is_empty() || layers.contains(depth);
-        if wanted && !cells.iter().any(|of| beside(&of.value)) {
+        if wanted && !cells.iter().any(|cell| is_neighbour(&layers, backbone, depth, &cell.value)) {
             return Err(one.into_error());
         }
         search.unselectable.push(Unselectable {
@@ -300,6 +318,10 @@ pub(super) fn without_impossible(
         });
     }
     Ok(cells)
+}
+
+fn is_neighbour(layers: &[usize], backbone: &String, depth: &usize, cell: &Cell) -> bool {
+    cell.backbone == *backbone && !cell.is_dense() && (layers.is_empty() || cell.depth == *depth)
 }
 
 impl PrunedCell {
@@ -314,7 +336,7 @@ impl PrunedCell {
             Depth::Share { .. } => format!("`{}`, which is {depth} layers of `{backbone}`", self.depth),
         };
         Err(Error::bad_input(format!("a depth would leave nothing of the backbone `{backbone}`"))
-            .at(self.place.to_string())
+            .at(self.position.to_string())
             .expected(format!("a number below {layers}, the layers of `{backbone}`"))
             .found(found)
             .hint(format!("remove at most {} layers", layers.saturating_sub(1))))
@@ -323,11 +345,11 @@ impl PrunedCell {
 
 impl Axes {
     fn few_enough(&self) -> Result<()> {
-        fn size<T>(of: &Option<Vec<T>>) -> usize {
-            of.as_ref().map_or(0, Vec::len)
+        fn size<T>(values: &Option<Vec<T>>) -> usize {
+            values.as_ref().map_or(0, Vec::len)
         }
-        let Self { place, backbone, criterion, depth, recovery, calibration, .. } = self;
-        limits::few_enough(&[size(backbone), size(criterion), size(depth), size(recovery), size(calibration)], place)
+        let Self { position, backbone, criterion, depth, recovery, calibration, .. } = self;
+        limits::few_enough(&[size(backbone), size(criterion), size(depth), size(recovery), size(calibration)], position)
     }
 
     /// Multiplies the axes for each backbone: criterion, depth, recovery, calibration.
@@ -347,7 +369,7 @@ impl Axes {
                                 calibration: Some(calibration.value.clone()),
                                 name: String::new(),
                             };
-                            candidates.push(PrunedCell { cell, depth: depth.value, place: depth.place.clone() });
+                            candidates.push(PrunedCell { cell, depth: depth.value, position: depth.position.clone() });
                         }
                     }
                 }

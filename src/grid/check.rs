@@ -8,7 +8,7 @@ use super::cells::{Axes, optional};
 use super::defined::{self, Asking, Meant};
 use super::definitions::{Definers, Definitions};
 use super::depth::{self, DepthEntry};
-use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUse, TaskUseEntry};
+use super::evaluate::{Evaluate, EvaluateEntry, Latency, LatencyEntry, Perplexity, TaskUseEntry};
 use super::many::Many;
 use super::named::Library;
 use super::need::Need;
@@ -40,14 +40,21 @@ pub(super) struct CheckedGrid {
 impl CheckedGrid {
     /// Returns the grid's inputs: backbones, and the corpora and tasks that are shown.
     pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<Need> {
-        let every = || [&self.axes].into_iter().chain(&self.includes);
-        let calibrated: BTreeSet<&str> = every().flat_map(|axes| &axes.corpora).map(|of| of.value.as_str()).collect();
-        let read = |text: &str| self.evaluate.perplexity.iter().any(|of| of.corpus == text) && (shown.text)(text);
+        let calibrated: BTreeSet<&str> = [&self.axes]
+            .into_iter()
+            .chain(&self.includes)
+            .flat_map(|axes| &axes.corpora)
+            .map(|corpus| corpus.value.as_str())
+            .collect();
         let Definitions { backbones, corpora, tasks } = &self.definitions;
-        let corpora = corpora.iter().filter(|(name, _)| calibrated.contains(name.as_str()) || read(name));
+        let corpora = corpora.iter().filter(|(name, _)| {
+            calibrated.contains(name.as_str())
+                || (self.evaluate.perplexity.iter().any(|entry| entry.corpus == **name) && (shown.text)(name))
+        });
         let tasks = tasks.iter().filter(|(name, _)| (shown.task)(name));
-        let needs = backbones.values().map(|of| &of.need);
-        let needs = needs.chain(corpora.map(|(_, of)| &of.need)).chain(tasks.map(|(_, of)| &of.need)).cloned();
+        let needs = backbones.values().map(|backbone| &backbone.need);
+        let needs =
+            needs.chain(corpora.map(|(_, corpus)| &corpus.need)).chain(tasks.map(|(_, task)| &task.need)).cloned();
         needs.chain(self.meant.needs(shown.task)).collect()
     }
 }
@@ -59,10 +66,18 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     let mut axes = Axes::read(&root, &schema.axes())?;
     let search = schema.search.as_ref().map(|search| searched(&root, schema, search, &mut axes)).transpose()?;
     all_or_none(&axes)?;
-    let include = |(i, entry)| include(&root.key("include").item(i), entry, &axes);
-    let includes = schema.include.iter().enumerate().map(include).collect::<Result<Vec<_>>>()?;
-    let exclude = |(i, entry)| CellPattern::read(&root.key("exclude").item(i), entry);
-    let excludes = schema.exclude.iter().enumerate().map(exclude).collect::<Result<_>>()?;
+    let includes = schema
+        .include
+        .iter()
+        .enumerate()
+        .map(|(i, entry)| include(&root.key("include").item(i), entry, &axes))
+        .collect::<Result<Vec<_>>>()?;
+    let excludes = schema
+        .exclude
+        .iter()
+        .enumerate()
+        .map(|(i, entry)| CellPattern::read(&root.key("exclude").item(i), entry))
+        .collect::<Result<_>>()?;
     let (evaluate, used) = match (&schema.evaluate, &schema.search) {
         (None, None) => {
             return Err(root
@@ -92,12 +107,12 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
 
 /// Times and memory are of the weights that a pass reads: rounded ones are computed with as floats.
 fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()> {
-    match weights.iter().find(|of| of.value.rounded().is_some() && !evaluate.latency.is_empty()) {
+    match weights.iter().find(|weight| weight.value.rounded().is_some() && !evaluate.latency.is_empty()) {
         None => Ok(()),
-        Some(of) => Err(Error::bad_input("rounded weights are not timed")
-            .at(of.place.to_string())
+        Some(weight) => Err(Error::bad_input("rounded weights are not timed")
+            .at(weight.position.to_string())
             .expected("`weights: as-stored` together with `latency`")
-            .found(format!("`{}`", of.value))
+            .found(format!("`{}`", weight.value))
             .hint("they are computed with as floats: time the backbones as they are stored")),
     }
 }
@@ -105,12 +120,13 @@ fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()>
 /// Returns the shard seeds by corpus: of calibrations, of training, and of every evaluation.
 fn seeds<'a>(axes: impl Iterator<Item = &'a Axes> + Clone, evaluate: &'a Evaluate) -> BTreeMap<&'a str, BTreeSet<u64>> {
     let recoveries = axes.clone().filter_map(|axes| axes.recovery.as_ref()).flatten();
-    let trained: BTreeSet<u64> = recoveries.filter_map(|of| of.value.training).map(|training| training.seed).collect();
+    let trained: BTreeSet<u64> =
+        recoveries.filter_map(|recovery| recovery.value.training).map(|training| training.seed).collect();
     let mut seeds: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
     for calibration in axes.filter_map(|axes| axes.calibration.as_ref()).flatten() {
-        let own = seeds.entry(&calibration.value.corpus).or_default();
-        own.insert(calibration.value.seed);
-        own.extend(&trained);
+        let corpus_seeds = seeds.entry(&calibration.value.corpus).or_default();
+        corpus_seeds.insert(calibration.value.seed);
+        corpus_seeds.extend(&trained);
     }
     for text in &evaluate.perplexity {
         seeds.entry(&text.corpus).or_default().insert(corpus::EVALUATION_SEED);
@@ -184,7 +200,7 @@ fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
 fn lacks(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
     let keys: Vec<String> = absent.iter().map(|key| format!("`{key}`")).collect();
     let word = if keys.len() == 1 { "key" } else { "keys" };
-    Error::bad_input(format!("{subject} has no {word} {}", keys.join(", "))).at(axes.place.to_string())
+    Error::bad_input(format!("{subject} has no {word} {}", keys.join(", "))).at(axes.position.to_string())
 }
 
 /// The names that evaluations use.
@@ -216,14 +232,14 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
         limits::few_enough(&[texts.len(), lengths.len()], &at.place())?;
         for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
             // The duplicate is the item of the only list, or the entry.
-            let place = match (texts.len(), lengths.len()) {
-                (1, 2..) => length.place.clone(),
-                (2.., 1) => text.place.clone(),
+            let position = match (texts.len(), lengths.len()) {
+                (1, 2..) => length.position.clone(),
+                (2.., 1) => text.position.clone(),
                 _ => at.place(),
             };
             perplexity.push(Positioned {
                 value: Perplexity { corpus: text.value.clone(), length: length.value, draw: None },
-                place,
+                position,
             });
         }
         corpora.extend(texts);
@@ -253,8 +269,11 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
         limits::none_twice(&at.key("tasks").name(), &placed)?;
     }
     tasks.iter().try_for_each(|(at, task)| defined::check(at, task.max_length, task.limit))?;
-    let name = |(at, task): &(At<'_>, TaskUse)| at.key("name").placed(task.name.clone());
-    let used = Used { corpora, tasks: tasks.iter().map(name).collect(), meant: Meant::read(&defined)? };
+    let used = Used {
+        corpora,
+        tasks: tasks.iter().map(|(at, task)| at.key("name").placed(task.name.clone())).collect(),
+        meant: Meant::read(&defined)?,
+    };
     let tasks = tasks.into_iter().map(|(_, task)| task).collect();
     let Meant { uses, groups, .. } = &used.meant;
     let definitions = uses.clone();
@@ -292,9 +311,9 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
         let new = counts("decode", &entry.decode, "the number of tokens decoded behind a timed prompt")?;
         limits::few_enough(&[lengths.len(), batches.len(), new.len()], &at.place())?;
         for (length, batch) in lengths.iter().flat_map(|length| batches.iter().map(move |batch| (length, batch))) {
-            let (length, batch, place) = (length.value, batch.value.unwrap_or(1), &length.place);
-            let prompt = |decode| Positioned { value: Latency { length, batch, decode }, place: place.clone() };
-            prompts.extend(new.iter().map(|of| prompt(of.value)));
+            let (length, batch, position) = (length.value, batch.value.unwrap_or(1), &length.position);
+            let prompt = |decode| Positioned { value: Latency { length, batch, decode }, position: position.clone() };
+            prompts.extend(new.iter().map(|decode| prompt(decode.value)));
         }
     }
     if entries.written().is_some() {

@@ -121,7 +121,7 @@ impl TaskDefinition {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DefinedColumn {
     /// The task or the group as the grid writes it.
-    pub of: String,
+    pub label: String,
     pub metric: &'static str,
     pub filter: String,
 }
@@ -129,16 +129,22 @@ pub struct DefinedColumn {
 impl DefinedColumn {
     /// Returns the metric, independent of the task.
     pub fn metric(&self) -> Metric {
-        Metric::defined(&self.of, self.metric, &self.filter)
+        Metric::defined(&self.label, self.metric, &self.filter)
     }
 }
 
 /// Returns the columns of a task, or of a group's tasks.
-pub fn columns(of: &str, definition: &Definition) -> Vec<DefinedColumn> {
-    let each =
-        |filter: &str, kind: Kind| DefinedColumn { of: of.to_owned(), metric: kind.name(), filter: filter.to_owned() };
+pub fn columns(label: &str, definition: &Definition) -> Vec<DefinedColumn> {
     let pipelines = definition.filters.iter();
-    pipelines.flat_map(|filter| definition.metrics.iter().map(move |metric| each(&filter.name, metric.kind))).collect()
+    pipelines
+        .flat_map(|filter| {
+            definition.metrics.iter().map(move |metric| defined_column(label, &filter.name, metric.kind))
+        })
+        .collect()
+}
+
+fn defined_column(label: &str, filter: &str, kind: Kind) -> DefinedColumn {
+    DefinedColumn { label: label.to_owned(), metric: kind.name(), filter: filter.to_owned() }
 }
 
 /// Where the rows of a definition are.
@@ -210,10 +216,10 @@ impl Meant {
             let how = &entry.how;
             for definition in tasks {
                 offered(&definition)?;
-                let of = DefinitionUse { name: definition.name.clone(), how: how.clone() };
-                limits::shown("task", &of.name, &at.place())?;
-                shown.push(at.placed(of.to_string()));
-                meant.uses.push(of);
+                let task_use = DefinitionUse { name: definition.name.clone(), how: how.clone() };
+                limits::shown("task", &task_use.name, &at.place())?;
+                shown.push(at.placed(task_use.to_string()));
+                meant.uses.push(task_use);
                 let defined =
                     DefinedTask { origin: origin(at, entry, &definition)?, generated: entry.generated, definition };
                 let other = meant.tasks.get(&defined.definition.name);
@@ -223,9 +229,9 @@ impl Meant {
                 meant.tasks.entry(defined.definition.name.clone()).or_insert(defined);
             }
             for group in groups.into_iter().filter(|group| !group.metrics.is_empty()) {
-                let of = GroupUse { group, how: how.clone() };
-                shown.push(at.placed(of.to_string()));
-                meant.groups.push(of);
+                let group_use = GroupUse { group, how: how.clone() };
+                shown.push(at.placed(group_use.to_string()));
+                meant.groups.push(group_use);
             }
         }
         limits::none_twice("evaluate.tasks", &shown)?;
@@ -235,22 +241,23 @@ impl Meant {
     /// Returns the repositories and folders that some tasks need.
     pub(super) fn needs(&self, shown: &dyn Fn(&str) -> bool) -> Vec<Need> {
         let tasks = self.tasks.iter().filter(|(name, _)| shown(name));
-        let need = |(name, defined): (&String, &DefinedTask)| match &defined.origin {
-            RowsOrigin::Folder(need) => {
-                let mut need = (**need).clone();
-                need.want = need.want.take().map(|want| wanted(want, &defined.definition, &self.splits(name)));
-                Some(need)
-            }
-            RowsOrigin::OneOrMore(..) => None,
-        };
-        tasks.filter_map(need).collect()
+        tasks
+            .filter_map(|(name, defined)| match &defined.origin {
+                RowsOrigin::Folder(need) => {
+                    let mut need = (**need).clone();
+                    need.want = need.want.take().map(|want| wanted(want, &defined.definition, &self.splits(name)));
+                    Some(need)
+                }
+                RowsOrigin::OneOrMore(..) => None,
+            })
+            .collect()
     }
 
     /// Returns the splits that are read of a task: the evaluated one, and that of its examples.
     fn splits(&self, name: &str) -> Vec<&str> {
         let definition = &self.tasks[name].definition;
-        let uses = self.uses.iter().filter(|of| of.name == name);
-        let shown = uses.filter(|of| definition.shots(of.how.shots) > 0).filter_map(|_| definition.exampled());
+        let uses = self.uses.iter().filter(|task| task.name == name);
+        let shown = uses.filter(|task| definition.shots(task.how.shots) > 0).filter_map(|_| definition.exampled());
         let all: BTreeSet<&str> = shown.chain([definition.evaluated()]).collect();
         all.into_iter().collect()
     }
@@ -263,13 +270,16 @@ impl Meant {
         let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
             let splits = self.splits(name);
             let (rows, hub) = match origin {
-                RowsOrigin::OneOrMore(files, place) => (given(files, &splits, place)?, None),
+                RowsOrigin::OneOrMore(files, position) => (given(files, &splits, position)?, None),
                 RowsOrigin::Folder(need) => {
                     let mut need = (**need).clone();
                     need.want = need.want.take().map(|want| wanted(want, definition, &splits));
                     let Found { path, hub, .. } = need.find(around)?;
-                    let below = || FileRows::below(&path, &definition.data, &splits);
-                    let rows = if path.is_file() { single(path, &splits, &need.place())? } else { below()? };
+                    let rows = if path.is_file() {
+                        single(path, &splits, &need.place())?
+                    } else {
+                        FileRows::below(&path, &definition.data, &splits)?
+                    };
                     (rows, hub)
                 }
             };
@@ -277,8 +287,7 @@ impl Meant {
             let generated = *generated;
             Ok((name.clone(), TaskDefinition { definition, rows, hub, generated }))
         });
-        let place = |error: Error| error.at("evaluate.tasks");
-        found.collect::<Result<_>>().map_err(place)
+        found.collect::<Result<_>>().map_err(|error| error.at("evaluate.tasks"))
     }
 }
 
@@ -297,9 +306,10 @@ fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let named = at.key("definition");
     let path = from_here(Path::new(&entry.definition), &named).value;
     let folder = entry.folder.as_ref().map(|folder| from_here(folder, &at.key("folder")).value);
-    let place = |error: Error| if error.parts().place.is_none() { error.at(named.place().to_string()) } else { error };
+    let add_position =
+        |error: Error| if error.parts().place.is_none() { error.at(named.place().to_string()) } else { error };
     let probe = Probe::Definitions { path: path.clone(), name: entry.definition.clone(), folder: folder.clone() };
-    sandbox::check(probe).map_err(place)?;
+    sandbox::check(probe).map_err(add_position)?;
     let Some(selection) = Library::at(&path, &entry.definition, folder.as_deref()) else {
         return Err(named
             .bad("there is no definition of that name")
@@ -307,7 +317,7 @@ fn selected(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
             .found(format!("`{}`", entry.definition))
             .hint(format!("nothing is at {}", path.display())));
     };
-    selection.map_err(place)
+    selection.map_err(add_position)
 }
 
 /// Returns where an entry's rows are: its own location, else the definition's.
@@ -317,31 +327,32 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     let Data { path, options, .. } = &definition.data;
     match &entry.data {
         Some(DataEntry::Splits(splits)) => {
-            let files = |of: &OneOrMore| -> Vec<PathBuf> {
-                let files = match of {
+            let files = |entry: &OneOrMore| -> Vec<PathBuf> {
+                let files = match entry {
                     OneOrMore::One(file) => std::slice::from_ref(file),
                     OneOrMore::More(files) => files.as_slice(),
                 };
                 files.iter().map(|file| from_here(file, &at).value).collect()
             };
-            let splits = splits.iter().map(|(split, of)| (split.clone(), files(of))).collect();
+            let splits = splits.iter().map(|(split, entry)| (split.clone(), files(entry))).collect();
             return Ok(RowsOrigin::OneOrMore(splits, at.place().to_string()));
         }
-        Some(DataEntry::Place(place)) => {
-            let Positioned { value, place } = from_here(place, &at);
-            return Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, Some(value), None, place))));
+        Some(DataEntry::Place(folder)) => {
+            let Positioned { value, position } = from_here(folder, &at);
+            return Ok(RowsOrigin::Folder(Box::new(Need::of_rows(name, Some(value), None, position))));
         }
         None => {}
     }
-    let beside = Path::new(&*definition.place.file).parent().unwrap_or(Path::new("")).to_owned();
+    let folder = Path::new(&*definition.place.file).parent().unwrap_or(Path::new("")).to_owned();
     // Like the loader, relative to the current folder; otherwise relative to the definition, so that both can be moved
     // together.
     let local =
-        |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| beside.join(path));
+        |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| folder.join(path));
     if let Some(files) = options.get("data_files").filter(|_| BUILDERS.contains(&path.as_str())) {
-        let list = |of: &Value| -> Option<Vec<PathBuf>> {
-            let texts =
-                of.as_list().map_or_else(|| vec![of.as_text()], |items| items.iter().map(Value::as_text).collect());
+        let list = |value: &Value| -> Option<Vec<PathBuf>> {
+            let texts = value
+                .as_list()
+                .map_or_else(|| vec![value.as_text()], |items| items.iter().map(Value::as_text).collect());
             texts.into_iter().map(|text| text.filter(|text| !text.contains("://")).map(local)).collect()
         };
         let splits: Option<BTreeMap<String, Vec<PathBuf>>> = match files {
@@ -391,16 +402,16 @@ const OTHER_BUILDERS: [&str; 11] = [
 
 /// Refuses a builder of `datasets` in the place of a data set: the hub has no such set, or a stranger's.
 fn check_builder(definition: &Definition, path: &str) -> Result<()> {
-    let place = format!("{}, dataset_path", definition.place);
+    let position = format!("{}, dataset_path", definition.place);
     if OTHER_BUILDERS.contains(&path) {
         return Err(Error::bad_input(format!("`{path}` is a builder of `datasets` that is not offered"))
-            .at(place)
+            .at(position)
             .expected(format!("a data set, a folder, or one of the builders {}", BUILDERS.join(", ")))
             .hint("give the rows as .jsonl or .parquet"));
     }
     if BUILDERS.contains(&path) {
         return Err(Error::bad_input(format!("`{path}` is a builder of `datasets`, and no files are named"))
-            .at(place)
+            .at(position)
             .expected("`dataset_kwargs: {data_files: {SPLIT: FILE}}`")
             .hint("`data: {SPLIT: FILE}` in the grid, and `score --rows`, say where the rows are, too"));
     }
@@ -409,7 +420,7 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
 
 /// Returns the files of splits in the layouts of hub data sets.
 fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {
-    let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|of| format!("{of}/"));
+    let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|folder| format!("{folder}/"));
     let folder = folder.unwrap_or_default();
     let bases = match &definition.data.name {
         Some(name) => [format!("{name}/"), format!("data/{name}/"), "data/".to_owned(), String::new()],
@@ -425,33 +436,33 @@ fn wanted(want: Want, definition: &Definition, splits: &[&str]) -> Want {
 }
 
 /// Returns the named files of the splits that are read.
-fn given(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], place: &str) -> Result<FileRows> {
-    let of_split = |split: &&str| {
-        let known = || format!("`{}`", files.keys().map(String::as_str).collect::<Vec<_>>().join("`, `"));
-        let own = files.get(*split).filter(|own| !own.is_empty()).ok_or_else(|| {
-            Error::bad_input(format!("no file is given for the split `{split}`"))
-                .at(place.to_owned())
-                .expected(format!("`data: {{{split}: FILE}}`"))
-                .found(known())
-        })?;
-        match own.iter().find(|file| !file.is_file()) {
-            Some(file) => Err(Error::missing("a task's rows are not there")
-                .at(place.to_owned())
-                .expected(format!("a file at {}", file.display()))
-                .found("nothing")
-                .hint("`data` in a grid, and `score --rows`, say where else they are")),
-            None => Ok(((*split).to_owned(), own.clone())),
-        }
-    };
-    Ok(FileRows { splits: splits.iter().map(of_split).collect::<Result<_>>()? })
+fn given(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str) -> Result<FileRows> {
+    Ok(FileRows { splits: splits.iter().map(|split| split_rows(files, position, split)).collect::<Result<_>>()? })
+}
+
+fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&str) -> Result<(String, Vec<PathBuf>)> {
+    let split_files = files.get(*split).filter(|file| !file.is_empty()).ok_or_else(|| {
+        Error::bad_input(format!("no file is given for the split `{split}`"))
+            .at(position.to_owned())
+            .expected(format!("`data: {{{split}: FILE}}`"))
+            .found(format!("`{}`", files.keys().map(String::as_str).collect::<Vec<_>>().join("`, `")))
+    })?;
+    match split_files.iter().find(|file| !file.is_file()) {
+        Some(file) => Err(Error::missing("a task's rows are not there")
+            .at(position.to_owned())
+            .expected(format!("a file at {}", file.display()))
+            .found("nothing")
+            .hint("`data` in a grid, and `score --rows`, say where else they are")),
+        None => Ok(((*split).to_owned(), split_files.clone())),
+    }
 }
 
 /// Returns one file as the only split that is read.
-fn single(file: PathBuf, splits: &[&str], place: &str) -> Result<FileRows> {
+fn single(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
     match splits {
         [split] => Ok(FileRows { splits: BTreeMap::from([((*split).to_owned(), vec![file])]) }),
         several => Err(Error::bad_input("one file cannot be several splits")
-            .at(place.to_owned())
+            .at(position.to_owned())
             .expected("`data: {SPLIT: FILE, …}`, or a folder")
             .found(format!("the splits {}", several.join(", ")))),
     }

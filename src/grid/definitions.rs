@@ -96,14 +96,14 @@ impl Definers<'_> {
         read: impl for<'e> Fn((&str, &At<'_>), &'e T) -> Result<WrittenSource<'e>>,
     ) -> Result<BTreeMap<String, NamedEntry<T>>> {
         let mut all = BTreeMap::new();
-        for Positioned { value: name, place } in used {
+        for Positioned { value: name, position } in used {
             if all.contains_key(name) {
                 continue;
             }
-            limits::shown(kind.word(), name, place)?;
+            limits::shown(kind.word(), name, position)?;
             let Some(definition) = defined.get(name) else {
                 let inline = defined.keys().map(String::as_str);
-                return Err(named::unknown(self.library, kind, name, inline, place.to_string()));
+                return Err(named::unknown(self.library, kind, name, inline, position.to_string()));
             };
             let at = self.root.key(kind.key()).key(name);
             let need = Need::read(kind, name, &at, read((name, &at), definition)?)?;
@@ -154,7 +154,8 @@ pub struct Backbone {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rounded {
     /// The backbone whose weights they are, by its name in the grid.
-    pub of: String,
+    #[serde(rename = "of")]
+    pub backbone: String,
     pub to: WeightType,
     /// The weights that repairs are computed from.
     pub calibrated: CalibratedOn,
@@ -197,7 +198,7 @@ impl Corpus {
     /// One that was not among those that the grid's seeds open.
     pub fn files_of(&self, seed: u64) -> Result<Vec<PathBuf>> {
         let Some(stream) = &self.stream else { return Ok(self.files()) };
-        let first = stream.shards.first(stream.of, seed, stream.read);
+        let first = stream.shards.first(stream.count, seed, stream.read);
         first.into_iter().map(|shard| self.shard(shard)).collect()
     }
 
@@ -209,9 +210,9 @@ impl Corpus {
         let stream = self.stream.as_ref();
         let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
         file.ok_or_else(|| {
-            let (of, read) = stream.map_or((1, 1), |stream| (stream.of, stream.read));
+            let (count, read) = stream.map_or((1, 1), |stream| (stream.count, stream.read));
             Error::missing("the stream continues in a shard that is not read")
-                .expected(format!("shard {number} of {of}"))
+                .expected(format!("shard {number} of {count}"))
                 .found(format!("`shards_read: {read}`, and those have ended"))
                 .hint(format!("`shards_read: {}` reads more of them; `ghostlab fetch` brings those then", read + 1))
         })
@@ -246,16 +247,18 @@ pub(super) fn found_backbones(
     defined: BTreeMap<String, NamedEntry<BackboneEntry>>,
     around: &Around<'_>,
 ) -> Result<BTreeMap<String, Backbone>> {
-    let found = |(name, NamedEntry { entry, need }): (String, NamedEntry<BackboneEntry>)| {
-        let Found { path, hub, .. } = need.find(around).map_err(|error| match (&entry.source, &need.want) {
-            (Some(source), None) => error.hint(format!("it can be had at {source}")),
-            _ => error,
-        })?;
-        let layers = layers(&path).map_err(|error| error.at(need.place()))?;
-        parts::check_tokenizer(&path).map_err(|error| error.at(need.place()))?;
-        Ok((name, Backbone { path, layers, hub, unidentified: None, weights: None }))
-    };
-    defined.into_iter().map(found).collect()
+    defined
+        .into_iter()
+        .map(|(name, NamedEntry { entry, need })| {
+            let Found { path, hub, .. } = need.find(around).map_err(|error| match (&entry.source, &need.want) {
+                (Some(source), None) => error.hint(format!("it can be had at {source}")),
+                _ => error,
+            })?;
+            let layers = layers(&path).map_err(|error| error.at(need.place()))?;
+            parts::check_tokenizer(&path).map_err(|error| error.at(need.place()))?;
+            Ok((name, Backbone { path, layers, hub, unidentified: None, weights: None }))
+        })
+        .collect()
 }
 
 /// Extends an error about a missing input by all other missing inputs, so that they can be fetched or moved at once.
@@ -265,19 +268,20 @@ pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> 
     }
     let mut errors: Vec<Error> = needs.iter().filter_map(|need| need.find(around).err()).collect();
     errors.retain(|error| error.kind() == ErrorKind::Missing);
-    let place = |error: &Error| (error.parts().what.clone(), error.parts().place.clone());
-    errors.retain(|error| place(error) != place(&first));
+    errors.retain(|error| key_of(error) != key_of(&first));
     if errors.is_empty() {
         return first;
     }
     errors.insert(0, first);
-    let line = |error: &Error| {
-        let ErrorParts { what, place, expected, .. } = error.parts();
-        let place = place.clone().unwrap_or_default();
-        let expected = expected.clone().unwrap_or_default();
-        format!("{what} ({place}): {}", expected.replace('\n', " "))
-    };
-    let lines: Vec<String> = errors.iter().map(line).collect();
+    let lines: Vec<String> = errors
+        .iter()
+        .map(|error| {
+            let ErrorParts { what, place: position, expected, .. } = error.parts();
+            let position = position.clone().unwrap_or_default();
+            let expected = expected.clone().unwrap_or_default();
+            format!("{what} ({position}): {}", expected.replace('\n', " "))
+        })
+        .collect();
     let mut hints: Vec<&str> = errors.iter().filter_map(Error::advice).collect();
     hints.dedup();
     Error::missing(format!("{} things that the grid names are not there", errors.len()))
@@ -286,17 +290,23 @@ pub(super) fn with_others(first: Error, needs: &[Need], around: &Around<'_>) -> 
         .hint(hints.join("\n"))
 }
 
+fn key_of(error: &Error) -> (String, Option<String>) {
+    (error.parts().what.clone(), error.parts().place.clone())
+}
+
 /// Locates the corpora.
 pub(super) fn found_corpora(
     defined: BTreeMap<String, NamedEntry<CorpusEntry>>,
     around: &Around<'_>,
 ) -> Result<BTreeMap<String, Corpus>> {
-    let found = |(name, NamedEntry { entry, need }): (String, NamedEntry<CorpusEntry>)| {
-        let Found { path, hub, stream } = need.find(around)?;
-        let CorpusEntry { rule, limit, column, generated, .. } = entry;
-        Ok((name, Corpus { path, hub, rule, stream, limit, column, generated }))
-    };
-    defined.into_iter().map(found).collect()
+    defined
+        .into_iter()
+        .map(|(name, NamedEntry { entry, need })| {
+            let Found { path, hub, stream } = need.find(around)?;
+            let CorpusEntry { rule, limit, column, generated, .. } = entry;
+            Ok((name, Corpus { path, hub, rule, stream, limit, column, generated }))
+        })
+        .collect()
 }
 
 /// Locates the data of tasks.
@@ -304,9 +314,11 @@ pub(super) fn found_tasks(
     defined: BTreeMap<String, NamedEntry<TaskEntry>>,
     around: &Around<'_>,
 ) -> Result<BTreeMap<String, TaskData>> {
-    let found = |(name, NamedEntry { entry, need }): (String, NamedEntry<TaskEntry>)| {
-        let Found { path, hub, .. } = need.find(around)?;
-        Ok((name, TaskData { path, hub, task: entry.task, generated: entry.generated }))
-    };
-    defined.into_iter().map(found).collect()
+    defined
+        .into_iter()
+        .map(|(name, NamedEntry { entry, need })| {
+            let Found { path, hub, .. } = need.find(around)?;
+            Ok((name, TaskData { path, hub, task: entry.task, generated: entry.generated }))
+        })
+        .collect()
 }

@@ -42,27 +42,22 @@ impl Depth {
     }
 
     fn share(text: &str) -> Result<Self> {
-        let bad = |what: &str| {
-            Error::bad_input(what)
-                .expected("a count such as `7`, or a share of the layers such as `25%`")
-                .found(format!("the text `{text}`"))
-        };
         let Some(number) = text.strip_suffix('%') else {
-            let error = bad("a depth is neither a count nor a share of the layers");
+            let error = bad_share(text, "a depth is neither a count nor a share of the layers");
             return Err(match text.trim().parse::<f64>() {
                 Ok(number) => error.hint(format!("`{number}` without quotes is a count, `{number}%` a share")),
                 Err(_) => error,
             });
         };
         let Some(millionths) = millionths(number) else {
-            let error = bad("a share of the layers cannot be read");
+            let error = bad_share(text, "a share of the layers cannot be read");
             return Err(match millionths(number.trim()) {
                 Some(_) => error.hint(format!("write `{}%`, without a space", number.trim())),
                 None => error.hint(format!("digits, with at most {DECIMALS} after a point, then `%`")),
             });
         };
         if millionths == 0 || millionths >= 100_000_000 {
-            return Err(bad("a share of the layers is out of range")
+            return Err(bad_share(text, "a share of the layers is out of range")
                 .expected("more than 0% and less than 100%")
                 .hint("the dense backbone is in every grid, and a cut has to leave a layer"));
         }
@@ -81,18 +76,24 @@ impl Depth {
     }
 }
 
+fn bad_share(text: &str, what: &str) -> Error {
+    Error::bad_input(what)
+        .expected("a count such as `7`, or a share of the layers such as `25%`")
+        .found(format!("the text `{text}`"))
+}
+
 /// `7`, or `12.5%`.
 impl fmt::Display for Depth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Count(count) => write!(f, "{count}"),
             Self::Share { millionths } => {
-                let whole = millionths / 1_000_000;
+                let integer = millionths / 1_000_000;
                 let rest = millionths % 1_000_000;
                 let digits = format!("{rest:06}");
                 match digits.trim_end_matches('0') {
-                    "" => write!(f, "{whole}%"),
-                    digits => write!(f, "{whole}.{digits}%"),
+                    "" => write!(f, "{integer}%"),
+                    digits => write!(f, "{integer}.{digits}%"),
                 }
             }
         }
@@ -101,19 +102,27 @@ impl fmt::Display for Depth {
 
 /// Depths, not yet counted out on a backbone.
 pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
-    let read =
-        |(i, entry): (usize, &DepthEntry)| Depth::read(entry).map_err(|error| error.at(at.item(i).place().to_string()));
-    limits::values(at, &entries.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?)
+    limits::values(
+        at,
+        &entries
+            .iter()
+            .enumerate()
+            .map(|(i, entry)| Depth::read(entry).map_err(|error| error.at(at.item(i).place().to_string())))
+            .collect::<Result<Vec<_>>>()?,
+    )
 }
 
 /// Parses `12.5` into millionths: only digits and one decimal point.
 fn millionths(text: &str) -> Option<u64> {
-    let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
-    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_digits(whole) || !is_digits(rest) || rest.len() > DECIMALS {
+    let (integer, rest) = text.split_once('.').unwrap_or((text, "0"));
+    if !is_digits(integer) || !is_digits(rest) || rest.len() > DECIMALS {
         return None;
     }
-    format!("{whole}{rest:0<6}").parse().ok()
+    format!("{integer}{rest:0<6}").parse().ok()
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl<'de> Deserialize<'de> for DepthEntry {

@@ -202,21 +202,21 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TaskUseEntry, A::Error> {
-        let of = TaskUseMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
-        let TaskUseMap { limit, bos, max_length, .. } = of;
+        let task_use = TaskUseMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        let TaskUseMap { limit, bos, max_length, .. } = task_use;
         let only = |key: &str| de::Error::custom(format!("`{key}` belongs to `definition`, which is not there"));
-        match (of.name, of.definition) {
+        match (task_use.name, task_use.definition) {
             (Some(name), None) => {
                 let written = [
-                    ("folder", of.folder.is_some()),
-                    ("data", of.data.is_some()),
-                    ("revision", of.revision.is_some()),
-                    ("generated", of.generated),
-                    ("shots", of.shots.is_some()),
-                    ("seed", of.seed.is_some()),
-                    ("chat", of.chat),
-                    ("multiturn", of.multiturn.is_some()),
-                    ("system", of.system.is_some()),
+                    ("folder", task_use.folder.is_some()),
+                    ("data", task_use.data.is_some()),
+                    ("revision", task_use.revision.is_some()),
+                    ("generated", task_use.generated),
+                    ("shots", task_use.shots.is_some()),
+                    ("seed", task_use.seed.is_some()),
+                    ("chat", task_use.chat),
+                    ("multiturn", task_use.multiturn.is_some()),
+                    ("system", task_use.system.is_some()),
                 ];
                 match written.into_iter().find(|(_, written)| *written) {
                     Some((key, _)) => Err(only(key)),
@@ -224,16 +224,16 @@ impl<'de> Visitor<'de> for TaskUseVisitor {
                 }
             }
             (None, Some(definition)) => {
-                if of.multiturn.is_some() && !of.chat {
+                if task_use.multiturn.is_some() && !task_use.chat {
                     return Err(de::Error::custom("`multiturn` belongs to `chat: true`, which is not there"));
                 }
-                let chat = of.chat.then(|| of.multiturn.unwrap_or(true));
-                let seed = of.seed.unwrap_or(SEED);
-                let how = Asking { shots: of.shots, seed, chat, system: of.system, limit, bos, max_length };
-                let folder = of.folder;
-                let data = of.data;
-                let revision = of.revision;
-                let generated = of.generated;
+                let chat = task_use.chat.then(|| task_use.multiturn.unwrap_or(true));
+                let seed = task_use.seed.unwrap_or(SEED);
+                let how = Asking { shots: task_use.shots, seed, chat, system: task_use.system, limit, bos, max_length };
+                let folder = task_use.folder;
+                let data = task_use.data;
+                let revision = task_use.revision;
+                let generated = task_use.generated;
                 let entry = DefinitionEntry { definition, folder, data, revision, generated, how };
                 Ok(TaskUseEntry::Defined(Box::new(entry)))
             }

@@ -14,55 +14,55 @@ const MAX_CELLS: usize = 100_000;
 const MAX_NAME: usize = 200;
 
 /// Refuses a count of `what` that is below `least`, or larger than anyone can mean.
-pub(super) fn count(least: usize, found: usize, what: &str, place: &YamlPosition) -> Result<()> {
+pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosition) -> Result<()> {
     if found > MAX {
         return Err(Error::bad_input(format!("{what} is too large"))
-            .at(place.to_string())
+            .at(position.to_string())
             .expected(format!("{MAX} or less"))
             .found(found.to_string()));
     }
     if found >= least {
         return Ok(());
     }
-    let error = Error::bad_input(format!("{what} is too small")).at(place.to_string());
+    let error = Error::bad_input(format!("{what} is too small")).at(position.to_string());
     let error = error.expected(format!("{least} or more")).found(found.to_string());
     // A lone token has nothing before it that could predict it.
     Err(if least == 2 { error.hint("one token alone predicts nothing") } else { error })
 }
 
 /// Refuses lists of these lengths where they multiply out to more than can be planned.
-pub(super) fn few_enough(lengths: &[usize], place: &YamlPosition) -> Result<()> {
+pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<()> {
     if lengths.iter().copied().fold(1, usize::saturating_mul) <= MAX_CELLS {
         return Ok(());
     }
     let product: Vec<String> = lengths.iter().map(ToString::to_string).collect();
     Err(Error::bad_input("the grid's lists multiply out to too many cells")
-        .at(place.to_string())
+        .at(position.to_string())
         .expected(format!("at most {MAX_CELLS}"))
         .found(product.join(" × "))
         .hint("make several grids of it"))
 }
 
 /// Checks a name that tables and the terminal show, where `/` separates names.
-pub(super) fn shown(what: &str, name: &str, place: &YamlPosition) -> Result<()> {
+pub(super) fn shown(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
     if is_shown(name) && !name.contains('/') {
         return Ok(());
     }
     let start: String = name.chars().take(40).collect();
     Err(Error::bad_input(format!("the name of a {what} cannot be shown"))
-        .at(place.to_string())
+        .at(position.to_string())
         .expected(format!("1 to {MAX_NAME} bytes without `/` and control characters"))
         .found(format!("{} bytes: `{}`", name.len(), start.escape_debug()))
         .hint("a name is only what the grid calls it: the model's own belongs after `path` or `hub`"))
 }
 
 /// Checks the grid's name, which becomes a folder below the results and must not escape it.
-pub(super) fn plain(name: &str, place: &YamlPosition) -> Result<()> {
+pub(super) fn plain(name: &str, position: &YamlPosition) -> Result<()> {
     if is_plain(name) {
         return Ok(());
     }
     Err(Error::bad_input("the grid's name cannot name a folder")
-        .at(place.to_string())
+        .at(position.to_string())
         .expected(format!("a plain name of at most {MAX_NAME} bytes without `/`, `\\` or `:`, not starting with a dot"))
         .found(format!("`{name}`"))
         .hint("the results are written to a folder of this name"))
@@ -89,7 +89,7 @@ pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Ve
 /// Returns counts of `what` with locations; none below `least`.
 pub(super) fn counts(at: &At<'_>, counts: &[usize], least: usize, what: &str) -> Result<Vec<Positioned<usize>>> {
     let counts = values(at, counts)?;
-    counts.iter().try_for_each(|of| count(least, of.value, what, &of.place))?;
+    counts.iter().try_for_each(|entry| count(least, entry.value, what, &entry.position))?;
     Ok(counts)
 }
 
@@ -115,16 +115,16 @@ pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()>
 /// Refuses a duplicate value on an axis. Values that are shown equally are equal.
 pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Result<()> {
     let mut seen: HashMap<String, &YamlPosition> = HashMap::new();
-    for Positioned { value, place } in values {
+    for Positioned { value, position } in values {
         let shown = value.to_string();
         if let Some(first) = seen.get(&shown) {
             return Err(Error::bad_input(format!("the axis `{axis}` has the same value twice"))
-                .at(place.to_string())
+                .at(position.to_string())
                 .expected("each value once")
                 .found(format!("`{shown}`, which stands already at {first}"))
                 .hint("remove one of the two"));
         }
-        seen.insert(shown, place);
+        seen.insert(shown, position);
     }
     Ok(())
 }

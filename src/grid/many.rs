@@ -67,15 +67,16 @@ pub(super) fn all_or_none() -> Map<String, Value> {
     let layers = json!({"required": ["search"], "properties": {
         "search": {"required": ["budget"], "properties": {"budget": {"required": ["layers"]}}},
     }});
-    let others = |key: &str| -> Value {
-        let mut others: Vec<&str> = CUT_AXES.into_iter().filter(|other| *other != key).collect();
-        if !others.contains(&DEPTH) {
-            return others.into();
-        }
-        others.retain(|other| *other != DEPTH);
-        json!({"required": others, "anyOf": [{"required": [DEPTH]}, layers]})
-    };
-    CUT_AXES.into_iter().map(|key| (key.to_owned(), others(key))).collect()
+    CUT_AXES.into_iter().map(|key| (key.to_owned(), other_keys(&layers, key))).collect()
+}
+
+fn other_keys(layers: &Value, key: &str) -> Value {
+    let mut others: Vec<&str> = CUT_AXES.into_iter().filter(|other| *other != key).collect();
+    if !others.contains(&DEPTH) {
+        return others.into();
+    }
+    others.retain(|other| *other != DEPTH);
+    json!({"required": others, "anyOf": [{"required": [DEPTH]}, layers]})
 }
 
 /// Refers to a definition that `schema_json` adds.

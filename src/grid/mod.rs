@@ -180,15 +180,15 @@ impl Grid {
         let mut evaluate = checked.evaluate;
         let mut meant = checked.meant;
         meant.tasks.retain(|name, _| (shown.task)(name));
-        evaluate.definitions.retain(|of| (shown.task)(&of.name));
-        evaluate.groups.retain(|of| of.group.tasks.iter().all(|task| meant.tasks.contains_key(task)));
+        evaluate.definitions.retain(|definition| (shown.task)(&definition.name));
+        evaluate.groups.retain(|group| group.group.tasks.iter().all(|task| meant.tasks.contains_key(task)));
         evaluate.perplexity.retain(|text| (shown.text)(&text.corpus));
         evaluate.tasks.retain(|task| (shown.task)(&task.name));
         evaluate.latency.retain(|_| shown.latency);
         let backbone = limits::distinct(cells.iter().map(|cell| &cell.backbone));
         let calibration = limits::distinct(cells.iter().filter_map(|cell| cell.calibration.as_ref()));
         let texts = evaluate.perplexity.iter().map(|text| &text.corpus);
-        let texts: BTreeSet<&String> = calibration.iter().map(|of| &of.corpus).chain(texts).collect();
+        let texts: BTreeSet<&String> = calibration.iter().map(|entry| &entry.corpus).chain(texts).collect();
         backbones.retain(|name, _| backbone.contains(name));
         corpora.retain(|name, _| texts.contains(name));
         tasks.retain(|name, _| evaluate.tasks.iter().any(|task| task.name == *name));
@@ -247,9 +247,9 @@ impl Grid {
     fn needed(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<InputList> {
         let Layers { root, library, profile, .. } = layers;
         let checked = check::check(&schema(&root)?, &root, path, &library)?;
-        let scored = checked.evaluate.perplexity.iter().any(|of| (shown.text)(&of.corpus))
-            || checked.evaluate.tasks.iter().any(|of| (shown.task)(&of.name))
-            || checked.evaluate.definitions.iter().any(|of| (shown.task)(&of.name));
+        let scored = checked.evaluate.perplexity.iter().any(|entry| (shown.text)(&entry.corpus))
+            || checked.evaluate.tasks.iter().any(|task| (shown.task)(&task.name))
+            || checked.evaluate.definitions.iter().any(|definition| (shown.task)(&definition.name));
         let needs = checked.needs(shown);
         Ok(InputList { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, scored })
     }
@@ -277,16 +277,12 @@ impl Grid {
     /// A current folder that is gone.
     pub fn frozen(&self) -> Result<Value> {
         let mut grid = self.clone();
-        let absolute = |path: &mut PathBuf| -> Result<()> {
-            *path = std::path::absolute(&*path).map_err(|error| Error::io("find", path, &error))?;
-            Ok(())
-        };
         absolute(&mut grid.file)?;
         grid.entries.iter_mut().try_for_each(absolute)?;
-        grid.backbones.values_mut().try_for_each(|of| absolute(&mut of.path))?;
-        grid.corpora.values_mut().try_for_each(|of| absolute(&mut of.path))?;
-        grid.tasks.values_mut().try_for_each(|of| absolute(&mut of.path))?;
-        let rows = grid.definitions.values_mut().flat_map(|of| of.rows.splits.values_mut()).flatten();
+        grid.backbones.values_mut().try_for_each(|backbone| absolute(&mut backbone.path))?;
+        grid.corpora.values_mut().try_for_each(|corpus| absolute(&mut corpus.path))?;
+        grid.tasks.values_mut().try_for_each(|task| absolute(&mut task.path))?;
+        let rows = grid.definitions.values_mut().flat_map(|definition| definition.rows.splits.values_mut()).flatten();
         rows.into_iter().try_for_each(absolute)?;
         grid.resolved()
     }
@@ -299,6 +295,11 @@ impl Grid {
         Self::deserialize(frozen)
             .map_err(|error| Error::bad_input("the frozen grid cannot be read").found(error.to_string()))
     }
+}
+
+fn absolute(path: &mut PathBuf) -> Result<()> {
+    *path = std::path::absolute(&*path).map_err(|error| Error::io("find", path, &error))?;
+    Ok(())
 }
 
 /// External inputs of a grid.

@@ -35,16 +35,16 @@ type NameSettings = BTreeMap<SettingPlace, Value>;
 /// Assigns names to all cells of a grid.
 pub fn give(cells: &mut [Cell]) {
     let known = KnownMethods::of(cells);
-    let own: Vec<(String, NameSettings)> =
+    let names: Vec<(String, NameSettings)> =
         cells.iter().map(|cell| (known.begins(cell), known.settings(cell))).collect();
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (at, (begins, _)) in own.iter().enumerate() {
+    for (at, (begins, _)) in names.iter().enumerate() {
         groups.entry(begins.to_ascii_lowercase()).or_default().push(at);
     }
     for group in groups.into_values() {
-        let telling = telling(&group.iter().map(|&at| &own[at].1).collect::<Vec<_>>());
-        let plain = group.iter().map(|&at| plain(&own[at].0, &own[at].1, &telling)).collect::<Vec<_>>();
-        let hashes = group.iter().map(|&at| hash(&cells[at], &own[at].1)).collect::<Vec<_>>();
+        let telling = telling(&group.iter().map(|&at| &names[at].1).collect::<Vec<_>>());
+        let plain = group.iter().map(|&at| plain(&names[at].0, &names[at].1, &telling)).collect::<Vec<_>>();
+        let hashes = group.iter().map(|&at| hash(&cells[at], &names[at].1)).collect::<Vec<_>>();
         for (at, name) in group.into_iter().zip(apart(&plain, &hashes)) {
             cells[at].name = name;
         }
@@ -63,14 +63,18 @@ impl KnownMethods {
     fn of(cells: &[Cell]) -> Self {
         let mut defaults = BTreeMap::new();
         for cell in cells {
-            if let Some(of) = &cell.criterion {
-                defaults.entry((0, of.name.clone())).or_insert_with(|| Method::<dyn Criterion>::defaults(&of.name));
+            if let Some(criterion) = &cell.criterion {
+                defaults
+                    .entry((0, criterion.name.clone()))
+                    .or_insert_with(|| Method::<dyn Criterion>::defaults(&criterion.name));
             }
-            if let Some(of) = &cell.recovery {
-                defaults.entry((1, of.name.clone())).or_insert_with(|| Method::<dyn Recovery>::defaults(&of.name));
+            if let Some(recovery) = &cell.recovery {
+                defaults
+                    .entry((1, recovery.name.clone()))
+                    .or_insert_with(|| Method::<dyn Recovery>::defaults(&recovery.name));
             }
         }
-        Self { short: criterion::described().into_iter().map(|of| (of.name, of.short)).collect(), defaults }
+        Self { short: criterion::described().into_iter().map(|method| (method.name, method.short)).collect(), defaults }
     }
 
     /// Returns the common first part of a name.
@@ -94,19 +98,25 @@ impl KnownMethods {
         let mut all = NameSettings::new();
         for (axis, name, resolved) in methods(cell) {
             let default = self.defaults.get(&(axis, name.clone()));
-            let own = resolved.iter().filter(|(key, value)| default.and_then(|of| of.get(*key)) != Some(value));
-            own.for_each(|(key, value)| put((axis, vec![key.clone()]), value, &mut all));
+            let changed = resolved
+                .iter()
+                .filter(|(key, value)| default.and_then(|method_defaults| method_defaults.get(*key)) != Some(value));
+            changed.for_each(|(key, value)| put((axis, vec![key.clone()]), value, &mut all));
         }
-        if let Some(of) = &cell.calibration {
-            let said = [
-                ("corpus", Some(of.corpus.clone().into())),
-                ("sequences", Some(of.sequences.into())),
-                ("length", Some(of.length.into())),
-                ("seed", (of.seed != 0).then(|| of.seed.into())),
-                ("operator_sequences", (of.operator_sequences != of.sequences).then(|| of.operator_sequences.into())),
+        if let Some(calibration) = &cell.calibration {
+            let settings = [
+                ("corpus", Some(calibration.corpus.clone().into())),
+                ("sequences", Some(calibration.sequences.into())),
+                ("length", Some(calibration.length.into())),
+                ("seed", (calibration.seed != 0).then(|| calibration.seed.into())),
+                (
+                    "operator_sequences",
+                    (calibration.operator_sequences != calibration.sequences)
+                        .then(|| calibration.operator_sequences.into()),
+                ),
             ];
-            let said = said.into_iter().enumerate();
-            all.extend(said.filter_map(|(place, (key, value))| Some(((2 + place, vec![key.to_owned()]), value?))));
+            let numbered = settings.into_iter().enumerate();
+            all.extend(numbered.filter_map(|(index, (key, value))| Some(((2 + index, vec![key.to_owned()]), value?))));
         }
         all
     }
@@ -114,8 +124,8 @@ impl KnownMethods {
 
 /// Iterates over the methods of a cell with their axis: name and options.
 fn methods(cell: &Cell) -> impl Iterator<Item = (usize, &String, &Options)> {
-    let criterion = cell.criterion.iter().map(|of| (0, &of.name, &of.resolved));
-    criterion.chain(cell.recovery.iter().map(|of| (1, &of.name, &of.resolved)))
+    let criterion = cell.criterion.iter().map(|criterion| (0, &criterion.name, &criterion.resolved));
+    criterion.chain(cell.recovery.iter().map(|recovery| (1, &recovery.name, &recovery.resolved)))
 }
 
 fn put(at: SettingPlace, value: &Value, into: &mut NameSettings) {
@@ -132,40 +142,54 @@ fn put(at: SettingPlace, value: &Value, into: &mut NameSettings) {
 /// Returns the settings in which neighbours differ; for settings in a map, among those that have the map.
 fn differ(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     let mut all: BTreeMap<&SettingPlace, (&Value, usize, bool)> = BTreeMap::new();
-    for (at, value) in neighbours.iter().flat_map(|of| of.iter()) {
+    for (at, value) in neighbours.iter().flat_map(|neighbour| neighbour.iter()) {
         let (first, count, differ) = all.entry(at).or_insert((value, 0, false));
         *differ |= *first != value;
         *count += 1;
     }
-    let above = |(axis, path): &SettingPlace| match path.len() {
+    all.iter()
+        .filter(|(at, (_, count, differ))| *differ || *count < parent_path(neighbours, &all, at))
+        .map(|(at, _)| (*at).clone())
+        .collect()
+}
+
+fn parent_path(
+    neighbours: &[&BTreeMap<(usize, Vec<String>), Value>],
+    all: &BTreeMap<&(usize, Vec<String>), (&Value, usize, bool)>,
+    (axis, path): &SettingPlace,
+) -> usize {
+    match path.len() {
         1 => neighbours.len(),
         more => all.get(&(*axis, path[..more - 1].to_vec())).map_or(0, |(_, count, _)| *count),
-    };
-    all.iter().filter(|(at, (_, count, differ))| *differ || *count < above(at)).map(|(at, _)| (*at).clone()).collect()
+    }
 }
 
 /// Returns the settings needed to distinguish neighbours: those that differ, minus redundant ones. Earlier settings stay.
 fn telling(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     let mut kept = differ(neighbours);
-    let kinds = |of: &BTreeSet<SettingPlace>| {
-        let kind = |own: &&NameSettings| of.iter().map(|at| own.get(at).cloned()).collect::<Vec<Option<Value>>>();
-        neighbours.iter().map(kind).collect::<HashSet<_>>().len()
-    };
-    let all = kinds(&kept);
+    let all = kinds(neighbours, &kept);
     for at in kept.clone().iter().rev() {
         kept.remove(at);
-        if kinds(&kept) < all {
+        if kinds(neighbours, &kept) < all {
             kept.insert(at.clone());
         }
     }
     kept
 }
 
+fn kinds(neighbours: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &BTreeSet<SettingPlace>) -> usize {
+    neighbours
+        .iter()
+        .map(|settings| paths.iter().map(|at| settings.get(at).cloned()).collect::<Vec<Option<Value>>>())
+        .collect::<HashSet<_>>()
+        .len()
+}
+
 /// Builds a cell's name without collision handling. A part is `solver-svd`, `layers-3-4-5`, or for a map `finetune`,
 /// `finetune-seed-1`.
-fn plain(begins: &str, own: &NameSettings, telling: &BTreeSet<SettingPlace>) -> String {
+fn plain(begins: &str, settings: &NameSettings, telling: &BTreeSet<SettingPlace>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();
-    for (at, value) in own.iter().filter(|(at, _)| telling.contains(*at)) {
+    for (at, value) in settings.iter().filter(|(at, _)| telling.contains(*at)) {
         let (axis, path) = at;
         let part = parts.entry((*axis, &path[0])).or_insert_with(|| safe(&path[0], "_-"));
         if !value.is_object() {
@@ -212,18 +236,26 @@ fn apart(plain: &[String], hashes: &[String]) -> Vec<String> {
     let folded: Vec<String> = plain.iter().map(|name| name.to_ascii_lowercase()).collect();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     folded.iter().for_each(|name| *seen.entry(name).or_default() += 1);
-    let longer = |digits: usize| -> Vec<String> {
-        let all = plain.iter().zip(&folded).zip(hashes);
-        all.map(|((name, folded), hash)| match seen[folded.as_str()] {
-            1 => name.clone(),
-            _ => format!("{name}.{}", &hash[..digits]),
-        })
-        .collect()
-    };
-    let unlike = |names: &Vec<String>| {
-        names.iter().map(|name| name.to_ascii_lowercase()).collect::<BTreeSet<_>>().len() == names.len()
-    };
-    [DIGITS, 16, 32].into_iter().map(longer).find(unlike).unwrap_or_else(|| longer(64))
+    [DIGITS, 16, 32]
+        .into_iter()
+        .map(|digits| longer_names(plain, hashes, &folded, &seen, digits))
+        .find(|names| names.iter().map(|name| name.to_ascii_lowercase()).collect::<BTreeSet<_>>().len() == names.len())
+        .unwrap_or_else(|| longer_names(plain, hashes, &folded, &seen, 64))
+}
+
+fn longer_names(
+    plain: &[String],
+    hashes: &[String],
+    folded: &[String],
+    seen: &BTreeMap<&str, usize>,
+    digits: usize,
+) -> Vec<String> {
+    let all = plain.iter().zip(folded).zip(hashes);
+    all.map(|((name, folded), hash)| match seen[folded.as_str()] {
+        1 => name.clone(),
+        _ => format!("{name}.{}", &hash[..digits]),
+    })
+    .collect()
 }
 
 #[cfg(test)]

@@ -12,9 +12,7 @@ fn method<M: MethodAxis + ?Sized>(written: &Value) -> Method<M> {
 }
 
 fn cell(backbone: &str, criterion: &Value, depth: usize, recovery: &Value, calibration: &Value) -> Cell {
-    let whole = |key: &str, default: u64| calibration[key].as_u64().unwrap_or(default);
-    let sequences = whole("sequences", 8);
-    let count = |of: u64| usize::try_from(of).unwrap();
+    let sequences = integer(calibration, "sequences", 8);
     Cell {
         backbone: backbone.to_owned(),
         criterion: Some(method(criterion)),
@@ -22,13 +20,21 @@ fn cell(backbone: &str, criterion: &Value, depth: usize, recovery: &Value, calib
         recovery: Some(method(recovery)),
         calibration: Some(Calibration {
             corpus: calibration["corpus"].as_str().unwrap_or("c4").to_owned(),
-            sequences: count(sequences),
-            length: count(whole("length", 64)),
-            seed: whole("seed", 0),
-            operator_sequences: count(whole("operator_sequences", sequences)),
+            sequences: number_of(sequences),
+            length: number_of(integer(calibration, "length", 64)),
+            seed: integer(calibration, "seed", 0),
+            operator_sequences: number_of(integer(calibration, "operator_sequences", sequences)),
         }),
         name: String::new(),
     }
+}
+
+fn integer(calibration: &Value, key: &str, default: u64) -> u64 {
+    calibration[key].as_u64().unwrap_or(default)
+}
+
+fn number_of(number: u64) -> usize {
+    usize::try_from(number).unwrap()
 }
 
 fn names(cells: &[Cell]) -> Vec<String> {
@@ -40,13 +46,18 @@ fn names(cells: &[Cell]) -> Vec<String> {
 /// Returns the names of cells that differ only in recovery.
 fn of_recoveries(recoveries: &[Value]) -> Vec<String> {
     let streamline = json!({"name": "llm-streamline"});
-    names(&recoveries.iter().map(|of| cell("llama-3.1-8b", &streamline, 7, of, &json!({}))).collect::<Vec<_>>())
+    names(
+        &recoveries
+            .iter()
+            .map(|recovery| cell("llama-3.1-8b", &streamline, 7, recovery, &json!({})))
+            .collect::<Vec<_>>(),
+    )
 }
 
 fn of_calibrations(calibrations: &[Value]) -> Vec<String> {
     let sleb = json!({"name": "sleb"});
     let none = json!({"name": "none"});
-    names(&calibrations.iter().map(|of| cell("a", &sleb, 2, &none, of)).collect::<Vec<_>>())
+    names(&calibrations.iter().map(|calibration| cell("a", &sleb, 2, &none, calibration)).collect::<Vec<_>>())
 }
 
 #[test]
@@ -60,23 +71,17 @@ fn a_name_has_backbone_criterion_depth_and_recovery() {
 
 #[test]
 fn a_further_part_says_what_neighbours_differ_in_and_no_default() {
-    let of = |all: &[Value]| -> Vec<String> {
-        of_recoveries(all).iter().map(|name| name.replace("llama-3.1-8b.streamline-7.", "")).collect()
-    };
-    let tuned = |seed: u64| json!({"name": "ghosted", "finetune": {"sequences": 4, "length": 32, "seed": seed}});
     let plain = json!({"name": "ghosted"});
     let svd = json!({"name": "ghosted", "solver": "svd"});
-    assert_eq!(of(&[plain.clone(), svd.clone()]), ["ghosted", "ghosted.solver-svd"]);
-    assert_eq!(of(&[json!({"name": "ghosted", "solver": "normal"}), svd]), ["ghosted", "ghosted.solver-svd"]);
-    assert_eq!(of(&[plain, tuned(0)]), ["ghosted", "ghosted.finetune"]);
+    assert_eq!(names_of(&[plain.clone(), svd.clone()]), ["ghosted", "ghosted.solver-svd"]);
+    assert_eq!(names_of(&[json!({"name": "ghosted", "solver": "normal"}), svd]), ["ghosted", "ghosted.solver-svd"]);
+    assert_eq!(names_of(&[plain, tuned(0)]), ["ghosted", "ghosted.finetune"]);
     assert_eq!(
-        of(&[json!({"name": "ghosted"}), tuned(0), tuned(1)])[1..],
+        names_of(&[json!({"name": "ghosted"}), tuned(0), tuned(1)])[1..],
         ["ghosted.finetune-seed-0", "ghosted.finetune-seed-1"]
     );
-    assert_eq!(of(&[tuned(1), tuned(2)]), ["ghosted.finetune-seed-1", "ghosted.finetune-seed-2"]);
+    assert_eq!(names_of(&[tuned(1), tuned(2)]), ["ghosted.finetune-seed-1", "ghosted.finetune-seed-2"]);
 
-    let layers = |of: &[usize]| json!({"name": "explicit", "layers": of});
-    let explicit = |of: &[usize]| cell("a", &layers(of), of.len(), &json!({"name": "none"}), &json!({}));
     assert_eq!(
         names(&[explicit(&[3, 4]), explicit(&[3, 5]), explicit(&[7])]),
         ["a.explicit-2.none.layers-3-4", "a.explicit-2.none.layers-3-5", "a.explicit-1.none"]
@@ -99,17 +104,30 @@ fn a_further_part_says_what_neighbours_differ_in_and_no_default() {
     );
 }
 
+fn tuned(seed: u64) -> Value {
+    json!({"name": "ghosted", "finetune": {"sequences": 4, "length": 32, "seed": seed}})
+}
+
+fn explicit(chosen: &[usize]) -> Cell {
+    cell("a", &json!({"name": "explicit", "layers": chosen}), chosen.len(), &json!({"name": "none"}), &json!({}))
+}
+
+fn names_of(all: &[Value]) -> Vec<String> {
+    of_recoveries(all).iter().map(|name| name.replace("llama-3.1-8b.streamline-7.", "")).collect()
+}
+
 #[test]
 fn names_that_would_be_alike_are_told_apart_by_digits_of_a_hash() {
-    let of = |backbones: &[&str]| names(&backbones.iter().map(|of| Cell::named(of, "")).collect::<Vec<_>>());
-    assert_eq!(of(&["my model"]), ["my-model.dense"]);
-    let two = of(&["my model", "My-model", "other"]);
+    let names_of =
+        |backbones: &[&str]| names(&backbones.iter().map(|backbone| Cell::named(backbone, "")).collect::<Vec<_>>());
+    assert_eq!(names_of(&["my model"]), ["my-model.dense"]);
+    let two = names_of(&["my model", "My-model", "other"]);
     assert!(two[0].starts_with("my-model.dense.") && two[1].starts_with("My-model.dense."), "{two:?}");
     assert_eq!(two[0].len(), "my-model.dense.".len() + DIGITS);
     assert_eq!(two[2], "other.dense");
-    assert_eq!(of(&["..", "-x", "日本"])[1], "x.dense");
+    assert_eq!(names_of(&["..", "-x", "日本"])[1], "x.dense");
     let long = "x".repeat(200);
-    assert!(of(&[&long])[0].len() < 100);
+    assert!(names_of(&[&long])[0].len() < 100);
 }
 
 /// Same numbers in every run of the tests: xorshift.
@@ -123,8 +141,8 @@ impl Dice {
         (self.0 % count as u64) as usize
     }
 
-    fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len())]
+    fn one<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len())]
     }
 }
 
@@ -214,13 +232,6 @@ fn names_are_safe_and_no_two_of_a_grid_are_alike() {
 #[test]
 fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
     let mut dice = Dice(2);
-    let neighbours = |one: &Cell, other: &Cell| {
-        let of = |cell: &Cell| {
-            let names: Vec<String> = methods(cell).map(|(_, name, _)| name.clone()).collect();
-            (cell.backbone.clone(), names, cell.depth)
-        };
-        of(one) == of(other)
-    };
     for _ in 0..40 {
         let cells = grid(&mut dice, &TAME, 120);
         let named = names(&cells);
@@ -229,45 +240,61 @@ fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
         assert_eq!(names(&backwards), named.iter().rev().cloned().collect::<Vec<_>>());
         // Less a cell, and so the other way with a cell more.
         let at = dice.below(cells.len());
-        let gone = |list: usize| list != at;
-        let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| gone(i)).map(|i| cells[i].clone()).collect();
+        let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| gone(at, i)).map(|i| cells[i].clone()).collect();
         let without = names(&fewer);
-        for (place, i) in (0..cells.len()).filter(|&i| gone(i)).enumerate() {
-            assert!(without[place] == named[i] || neighbours(&cells[i], &cells[at]), "{} {}", without[place], named[i]);
+        for (index, i) in (0..cells.len()).filter(|&i| gone(at, i)).enumerate() {
+            assert!(without[index] == named[i] || neighbours(&cells[i], &cells[at]), "{} {}", without[index], named[i]);
         }
         // A default that is written, or not.
         let mut unwritten = cells.clone();
         for cell in &mut unwritten {
-            cell.criterion.iter_mut().for_each(|of| of.options = of.resolved.clone());
-            cell.recovery.iter_mut().for_each(|of| of.options = of.resolved.clone());
+            cell.criterion.iter_mut().for_each(|criterion| criterion.options = criterion.resolved.clone());
+            cell.recovery.iter_mut().for_each(|recovery| recovery.options = recovery.resolved.clone());
         }
         assert_eq!(names(&unwritten), named);
     }
+}
+
+fn neighbours(one: &Cell, other: &Cell) -> bool {
+    let settings = |cell: &Cell| {
+        let names: Vec<String> = methods(cell).map(|(_, name, _)| name.clone()).collect();
+        (cell.backbone.clone(), names, cell.depth)
+    };
+    settings(one) == settings(other)
+}
+
+fn gone(at: usize, list: usize) -> bool {
+    list != at
 }
 
 /// Checks the premise that names are unique: a name splits uniquely into the common part and further parts, because no such
 /// part is a recovery's name or `dense`.
 #[test]
 fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
-    let safe = |name: &str| {
-        !name.is_empty()
-            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-            && name.starts_with(|c: char| c.is_ascii_lowercase())
-    };
     let criteria = criterion::described();
-    let short: BTreeSet<&str> = criteria.iter().map(|of| of.short).collect();
+    let short: BTreeSet<&str> = criteria.iter().map(|criterion| criterion.short).collect();
     assert_eq!(short.len(), criteria.len());
-    assert!(short.iter().all(|of| safe(of) && *of != "dense"), "{short:?}");
+    assert!(short.iter().all(|name| safe(name) && *name != "dense"), "{short:?}");
     let recoveries = recovery::described();
-    let last: BTreeSet<String> = recoveries.iter().map(|of| of.name.clone()).chain(["dense".to_owned()]).collect();
+    let last: BTreeSet<String> =
+        recoveries.iter().map(|recovery| recovery.name.clone()).chain(["dense".to_owned()]).collect();
     assert_eq!(last.len(), recoveries.len() + 1);
-    assert!(last.iter().all(|of| safe(of)), "{last:?}");
-    let options = criteria.iter().chain(&recoveries).flat_map(|of| of.options["properties"].as_object());
+    assert!(last.iter().all(|name| safe(name)), "{last:?}");
+    let options = criteria.iter().chain(&recoveries).flat_map(|criterion| criterion.options["properties"].as_object());
     // A map occurs in a name without a value.
-    let options = options.flatten().map(|(name, of)| (name.clone(), of.to_string().contains("\"object\"")));
-    let settings = ["corpus", "sequences", "length", "seed", "operator_sequences"].map(|of| (of.to_owned(), false));
+    let options = options.flatten().map(|(name, option)| (name.clone(), option.to_string().contains("\"object\"")));
+    let settings = ["corpus", "sequences", "length", "seed", "operator_sequences"].map(|name| (name.to_owned(), false));
     for (option, map) in options.chain(settings) {
         let begins = format!("{option}-");
-        assert!(!last.iter().any(|of| map && *of == option || of.starts_with(&begins)), "{option} is like a recovery");
+        assert!(
+            !last.iter().any(|name| map && *name == option || name.starts_with(&begins)),
+            "{option} is like a recovery"
+        );
     }
+}
+
+fn safe(name: &str) -> bool {
+    !name.is_empty()
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
 }

@@ -82,8 +82,8 @@ impl Library {
             for name in kind.used(use_of) {
                 let Some(path) = self.files.get(&(kind, name.clone())) else { continue };
                 let inline = root.get(kind.key()).and_then(|entries| entries.get(&name)).cloned();
-                if inline.as_ref().is_some_and(|own| {
-                    own.get("path").is_some() || own.get("hub").is_some() || own.entries().is_empty()
+                if inline.as_ref().is_some_and(|inline| {
+                    inline.get("path").is_some() || inline.get("hub").is_some() || inline.entries().is_empty()
                 }) {
                     continue;
                 }
@@ -167,7 +167,7 @@ pub fn names_around(grid: &Path, kind: EntryKind) -> Vec<String> {
 }
 
 fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
-    let entry = MapEntry { key: name, key_place: node.place.clone(), node };
+    let entry = MapEntry { key: name, key_place: node.position.clone(), node };
     let Value::Map(keys) = &mut root.value else { return };
     match keys.iter_mut().find(|known| known.key == kind.key()).map(|known| &mut known.node.value) {
         Some(Value::Map(entries)) => match entries.iter_mut().find(|known| known.key == entry.key) {
@@ -178,11 +178,11 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
         Some(_) => {}
         None => {
             let key = kind.key().to_owned();
-            let place = root.place.clone();
+            let position = root.position.clone();
             keys.push(MapEntry {
                 key,
-                key_place: place.clone(),
-                node: YamlNode { place, value: Value::Map(vec![entry]) },
+                key_place: position.clone(),
+                node: YamlNode { position, value: Value::Map(vec![entry]) },
             });
         }
     }
@@ -204,10 +204,10 @@ pub(super) fn unknown<'a>(
     kind: EntryKind,
     name: &str,
     inline: impl Iterator<Item = &'a str>,
-    place: String,
+    position: String,
 ) -> Error {
     let known: BTreeSet<&str> = inline.chain(library.names(kind)).collect();
-    let error = Error::bad_input(format!("unknown {} `{name}`", kind.word())).at(place).found(format!("`{name}`"));
+    let error = Error::bad_input(format!("unknown {} `{name}`", kind.word())).at(position).found(format!("`{name}`"));
     let error = if known.is_empty() {
         error.expected(format!("the name of a {} that the grid or a file defines; there is none", kind.word()))
     } else {
@@ -225,13 +225,14 @@ mod tests {
 
     #[test]
     fn the_folders_above_are_found_from_every_kind_of_path() {
-        let climb = |from: &str| {
-            let steps = std::iter::successors(Some(PathBuf::from(from)), |folder| above(folder)).take(4);
-            steps.map(|folder| folder.display().to_string()).collect::<Vec<_>>()
-        };
         assert_eq!(climb("a/b"), ["a/b", "a", "", ".."]);
         assert_eq!(climb("."), [".", "..", "../..", "../../.."]);
         assert_eq!(climb("../x"), ["../x", "..", "../..", "../../.."]);
         assert_eq!(climb("/a/b"), ["/a/b", "/a", "/"]);
+    }
+
+    fn climb(from: &str) -> Vec<String> {
+        let steps = std::iter::successors(Some(PathBuf::from(from)), |folder| above(folder)).take(4);
+        steps.map(|folder| folder.display().to_string()).collect::<Vec<_>>()
     }
 }

@@ -58,8 +58,7 @@ impl EntryKind {
                 users.flat_map(|user| below(&user, "corpus")).collect()
             }
             EntryKind::Task => {
-                let name = |task: YamlNode| task.get("name").cloned().unwrap_or(task);
-                evaluated("tasks").into_iter().map(name).collect()
+                evaluated("tasks").into_iter().map(|task| task.get("name").cloned().unwrap_or(task)).collect()
             }
         };
         nodes.iter().filter_map(|node| node.text().map(str::to_owned)).collect()
@@ -232,7 +231,7 @@ impl Need {
             if written.package.is_some() {
                 return Err(at.key("package").bad("`package` needs `hub`, whose pin its file is checked against"));
             }
-            let Positioned { value, place } = from_here(path, &path_at);
+            let Positioned { value, position } = from_here(path, &path_at);
             let name = name.to_owned();
             let path = Some(value);
             let shards = written.shards;
@@ -242,7 +241,7 @@ impl Need {
                 want: None,
                 package: None,
                 path,
-                place,
+                place: position,
                 either: false,
                 shards,
                 whole: false,
@@ -265,8 +264,8 @@ impl Need {
             }
         };
         let path = written.path.map(|path| from_here(path, &path_at));
-        let place = path.as_ref().map_or_else(|| hub_at.place(), |path| path.place.clone());
-        let either = same_file(&place, &hub_at.place());
+        let position = path.as_ref().map_or_else(|| hub_at.place(), |path| path.position.clone());
+        let either = same_file(&position, &hub_at.place());
         let name = name.to_owned();
         let path = path.map(|path| path.value);
         let package = written.package.map(str::to_owned);
@@ -277,14 +276,24 @@ impl Need {
                 .expected("`name==version`")
                 .found(format!("`{}`", written.package.unwrap_or_default())));
         }
-        Ok(Self { kind, name, want: Some(want), package, path, place, either, shards: written.shards, whole: false })
+        Ok(Self {
+            kind,
+            name,
+            want: Some(want),
+            package,
+            path,
+            place: position,
+            either,
+            shards: written.shards,
+            whole: false,
+        })
     }
 
     /// Creates the input of a definition's rows: a path, or a hub data set.
-    pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<Want>, place: YamlPosition) -> Self {
+    pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<Want>, position: YamlPosition) -> Self {
         let kind = EntryKind::Task;
         let name = name.to_owned();
-        Self { kind, name, want, package: None, path, place, either: false, shards: None, whole: true }
+        Self { kind, name, want, package: None, path, place: position, either: false, shards: None, whole: true }
     }
 
     /// Describes the location of the entry, for messages.
@@ -398,12 +407,12 @@ impl Need {
 
 /// Resolves a path relative to its file, or to the current directory on the command line.
 pub(super) fn from_here(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
-    let place = at.place();
-    let value = match &place {
+    let position = at.place();
+    let value = match &position {
         YamlPosition::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
         YamlPosition::Set(_) => path.to_owned(),
     };
-    Positioned { value, place }
+    Positioned { value, position }
 }
 
 fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
@@ -413,13 +422,13 @@ fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
     }
 }
 
-fn absent(what: &str, kind: &str, path: &Path, place: &YamlPosition, grid: &Path) -> Error {
+fn absent(what: &str, kind: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
     let found = if path.exists() { "something else of that name" } else { "nothing" };
     Error::missing(format!("{what} is not there"))
-        .at(place.to_string())
+        .at(position.to_string())
         .expected(format!("{kind} at {}", path.display()))
         .found(found)
-        .hint(match place {
+        .hint(match position {
             YamlPosition::File { file, .. } if **file == *grid => "a path in a grid starts from the grid file's folder",
             YamlPosition::File { .. } => "a path in the file of an entry starts from that file's folder",
             YamlPosition::Set(_) => "a path in an override starts from the current folder",

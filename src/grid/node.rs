@@ -114,33 +114,32 @@ impl YamlNode {
     /// Lays `over` upon this: maps are merged key by key, everything else is replaced. So is a map whose `name` is
     /// another one: a method's options mean nothing to another method.
     pub(super) fn merge(&mut self, over: YamlNode) {
-        let differs = |a: Option<&YamlNode>, b: Option<&YamlNode>| match (a, b) {
+        let renamed = match (self.get("name"), over.get("name")) {
             (Some(a), Some(b)) => a.text() != b.text(),
             _ => false,
         };
-        let renamed = differs(self.get("name"), over.get("name"));
         match (&mut self.value, over.value) {
-            (Value::Map(own), Value::Map(entries)) if !renamed => {
+            (Value::Map(existing), Value::Map(entries)) if !renamed => {
                 for entry in entries {
-                    match own.iter_mut().find(|known| known.key == entry.key) {
+                    match existing.iter_mut().find(|known| known.key == entry.key) {
                         Some(known) => known.node.merge(entry.node),
-                        None => own.push(entry),
+                        None => existing.push(entry),
                     }
                 }
             }
-            (_, value) => *self = YamlNode { place: over.place, value },
+            (_, value) => *self = YamlNode { position: over.position, value },
         }
     }
 
     /// Changes the place of this value and of all keys and values in it.
-    pub(super) fn relocate(&mut self, place: &impl Fn(&YamlPosition) -> YamlPosition) {
-        self.place = place(&self.place);
+    pub(super) fn relocate(&mut self, relocated: &impl Fn(&YamlPosition) -> YamlPosition) {
+        self.position = relocated(&self.position);
         match &mut self.value {
-            Value::List(nodes) => nodes.iter_mut().for_each(|node| node.relocate(place)),
+            Value::List(nodes) => nodes.iter_mut().for_each(|node| node.relocate(relocated)),
             Value::Map(entries) => {
                 for entry in entries {
-                    entry.key_place = place(&entry.key_place);
-                    entry.node.relocate(place);
+                    entry.key_place = relocated(&entry.key_place);
+                    entry.node.relocate(relocated);
                 }
             }
             _ => {}
@@ -148,8 +147,8 @@ impl YamlNode {
     }
 
     /// Moves the value and everything in it to another location.
-    pub(super) fn moved_to(mut self, place: &YamlPosition) -> YamlNode {
-        self.relocate(&|_| place.clone());
+    pub(super) fn moved_to(mut self, position: &YamlPosition) -> YamlNode {
+        self.relocate(&|_| position.clone());
         self
     }
 }
@@ -158,7 +157,7 @@ impl YamlNode {
 #[derive(Debug, Clone)]
 pub(super) struct Positioned<T> {
     pub(super) value: T,
-    pub(super) place: YamlPosition,
+    pub(super) position: YamlPosition,
 }
 
 /// The way from the root of a grid's tree to a value, which need not be written.
@@ -189,11 +188,11 @@ impl<'a> At<'a> {
 
     /// Returns the position of the value, or of the map that could hold it.
     pub(super) fn place(&self) -> YamlPosition {
-        self.root.deepest(&self.steps).place.clone()
+        self.root.deepest(&self.steps).position.clone()
     }
 
     pub(super) fn placed<T>(&self, value: T) -> Positioned<T> {
-        Positioned { value, place: self.place() }
+        Positioned { value, position: self.place() }
     }
 
     /// Creates an error about the value.
@@ -227,7 +226,7 @@ mod tests {
         root.merge(parse_file("a: {c: 3, d: 4}\nm: {name: y}\nn: {o: 2}\n", Path::new("p.yaml")).unwrap());
         let shown = |keys: [&str; 2]| {
             let node = root.deepest(&keys.map(PathStep::Key));
-            format!("{} at {}", node.describe(), node.place)
+            format!("{} at {}", node.describe(), node.position)
         };
         assert_eq!(shown(["a", "b"]), "the number 1 at g.yaml:1:8");
         assert_eq!(shown(["a", "c"]), "the number 3 at p.yaml:1:8");

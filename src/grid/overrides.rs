@@ -103,17 +103,16 @@ fn assign(node: &mut YamlNode, rest: &str, done: &str, new: &YamlNode) -> Result
 }
 
 fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNode) -> Result<()> {
-    let below = |key: &str| if done.is_empty() { key.to_owned() } else { format!("{done}.{key}") };
     // A corpus may be called `wikitext-2.v1`: the longest key that fits is meant, not the text up to the first dot.
     let known = entries
         .iter_mut()
         .filter(|e| rest.strip_prefix(e.key.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(['.', '['])))
         .max_by_key(|e| e.key.len());
     if let Some(entry) = known {
-        let path = below(&entry.key);
+        let path = joined_key(done, &entry.key);
         if rest.len() == entry.key.len() {
             // The whole value comes from the command line now, and so does the blame for it.
-            entry.key_place = new.place.clone();
+            entry.key_place = new.position.clone();
         }
         return assign(&mut entry.node, &rest[entry.key.len()..], &path, new);
     }
@@ -121,17 +120,21 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
     let key = &rest[..end];
     if end == rest.len() && !key.is_empty() {
         // The file left it to its default, or it is a typing error: the schema tells which.
-        entries.push(MapEntry { key: key.to_owned(), key_place: new.place.clone(), node: new.clone() });
+        entries.push(MapEntry { key: key.to_owned(), key_place: new.position.clone(), node: new.clone() });
         return Ok(());
     }
     let keys: Vec<&str> = entries.iter().map(|e| e.key.as_str()).collect();
-    let unknown = Error::bad_input(format!("there is no `{}` in the grid", below(key)))
+    let unknown = Error::bad_input(format!("there is no `{}` in the grid", joined_key(done, key)))
         .expected(format!("one of {}", keys.join(", ")))
         .found(format!("`{key}`"));
     Err(match nearest(key, keys) {
-        Some(near) => unknown.hint(format!("did you mean `{}`?", below(near))),
+        Some(near) => unknown.hint(format!("did you mean `{}`?", joined_key(done, near))),
         None => unknown.hint("write it into the grid first"),
     })
+}
+
+fn joined_key(done: &str, key: &str) -> String {
+    if done.is_empty() { key.to_owned() } else { format!("{done}.{key}") }
 }
 
 #[cfg(test)]
@@ -179,8 +182,8 @@ mod tests {
     #[test]
     fn a_value_set_here_is_placed_here() {
         let root = grid_with(&["depth=[7, 9]"]).unwrap();
-        let place = &root.deepest(&[PathStep::Key("depth"), PathStep::Item(1)]).place;
-        assert_eq!(*place, YamlPosition::Set("--set depth=[7, 9]".into()));
+        let position = &root.deepest(&[PathStep::Key("depth"), PathStep::Item(1)]).position;
+        assert_eq!(*position, YamlPosition::Set("--set depth=[7, 9]".into()));
     }
 
     #[test]

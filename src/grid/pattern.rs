@@ -15,7 +15,7 @@ use crate::recovery::Recovery;
 /// A cell is meant where it has one of the values of each axis that is not empty here.
 #[derive(Debug)]
 pub(super) struct CellPattern {
-    place: YamlPosition,
+    position: YamlPosition,
     backbone: Vec<Positioned<String>>,
     criterion: Vec<Positioned<WrittenMethod>>,
     depth: Vec<Positioned<Depth>>,
@@ -37,7 +37,7 @@ impl CellPattern {
             Ok(at.placed(entry.clone()))
         });
         Ok(Self {
-            place: at.place(),
+            position: at.place(),
             backbone: names.collect(),
             criterion: cell::methods::<dyn Criterion>(at, criterion)?,
             depth: depth.written().map_or(Ok(Vec::new()), |depths| depth::depths(&at.key("depth"), depths))?,
@@ -91,7 +91,8 @@ impl CellPattern {
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
             let Self { criterion, depth, recovery, calibration, .. } = self;
-            let names_more = [criterion.len(), depth.len(), recovery.len(), calibration.len()].iter().any(|of| *of > 0);
+            let names_more =
+                [criterion.len(), depth.len(), recovery.len(), calibration.len()].iter().any(|count| *count > 0);
             return backbone && !names_more;
         };
         fn method<M: MethodAxis + ?Sized>(patterns: &[Positioned<WrittenMethod>], method: &Method<M>) -> bool {
@@ -108,13 +109,13 @@ impl CellPattern {
     /// Refuses a value that no cell of the product has, and a combination of values that none has: mostly it is a typing
     /// error, and a table with cells too many would not show it.
     pub(super) fn check(&self, product: &[(&Cell, usize)]) -> Result<()> {
-        let missing = |key: &str, place: &YamlPosition, shown: String, known: Vec<String>| {
+        let missing = |key: &str, position: &YamlPosition, shown: String, known: Vec<String>| {
             let expected = match known.as_slice() {
                 [] => "no such key: the product of the axes has dense cells only".to_owned(),
                 known => format!("one of {}", known.join(", ")),
             };
             let error = Error::bad_input(format!("`{key}` in a pattern matches no cell"))
-                .at(place.to_string())
+                .at(position.to_string())
                 .expected(expected)
                 .found(format!("`{shown}`"));
             let error = error.hint("`exclude` is about the product of the axes, before `include`");
@@ -125,32 +126,32 @@ impl CellPattern {
         };
         let pruned = || product.iter().filter(|(cell, _)| !cell.is_dense());
         let shown = |values: Vec<String>| distinct(values.iter());
-        for Positioned { value, place } in &self.backbone {
+        for Positioned { value, position } in &self.backbone {
             if !product.iter().any(|(cell, _)| cell.backbone == *value) {
                 let known = shown(product.iter().map(|(cell, _)| cell.backbone.clone()).collect());
-                return Err(missing("backbone", place, value.clone(), known));
+                return Err(missing("backbone", position, value.clone(), known));
             }
         }
         unmeant(&self.criterion, &distinct(pruned().filter_map(|(cell, _)| cell.criterion.as_ref())), missing)?;
         unmeant(&self.recovery, &distinct(pruned().filter_map(|(cell, _)| cell.recovery.as_ref())), missing)?;
-        for Positioned { value, place } in &self.depth {
+        for Positioned { value, position } in &self.depth {
             if !pruned().any(|(cell, layers)| cell.depth == value.of(*layers)) {
                 let known = shown(pruned().map(|(cell, _)| cell.depth.to_string()).collect());
-                return Err(missing("depth", place, value.to_string(), known));
+                return Err(missing("depth", position, value.to_string(), known));
             }
         }
         let calibrations = distinct(pruned().filter_map(|(cell, _)| cell.calibration.as_ref()));
-        for Positioned { value, place } in &self.calibration {
+        for Positioned { value, position } in &self.calibration {
             if !calibrations.iter().any(|calibration| means_calibration(value, calibration)) {
                 let known = calibrations.iter().map(ToString::to_string).collect();
-                return Err(missing("calibration", place, describe(value), known));
+                return Err(missing("calibration", position, describe(value), known));
             }
         }
         if product.iter().any(|(cell, layers)| self.matches(cell, *layers)) {
             return Ok(());
         }
         Err(Error::bad_input("a pattern matches no cell")
-            .at(self.place.to_string())
+            .at(self.position.to_string())
             .expected("values that a cell of the product has together")
             .found("values that are there, but never together")
             .hint("remove the pattern; `exclude` is about the product of the axes, before `include`"))
@@ -159,7 +160,7 @@ impl CellPattern {
     /// Creates the error that patterns leave no cell, at the first of them.
     pub(super) fn leaves_nothing(&self) -> Error {
         Error::bad_input("no cell is left")
-            .at(self.place.to_string())
+            .at(self.position.to_string())
             .expected("at least one backbone that no pattern leaves out")
             .found("patterns that leave out every backbone")
             .hint("a pattern with nothing but `backbone` leaves out its dense cell too")
@@ -174,19 +175,19 @@ fn unmeant<M: MethodAxis + ?Sized>(
 ) -> Result<()> {
     match patterns.iter().find(|pattern| !known.iter().any(|method| means(&pattern.value, method))) {
         None => Ok(()),
-        Some(Positioned { value, place }) => {
-            Err(missing(M::KEY, place, value.to_string(), known.iter().map(ToString::to_string).collect()))
+        Some(Positioned { value, position }) => {
+            Err(missing(M::KEY, position, value.to_string(), known.iter().map(ToString::to_string).collect()))
         }
     }
 }
 
 /// Returns whether a method matches: its name matches any options, and given options must be equal after defaults.
 fn means<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Method<M>) -> bool {
-    let has = |(key, value): (&String, &Value)| {
-        let known = [&method.options, &method.resolved].into_iter().filter_map(|options| options.get(key));
-        known.into_iter().any(|known| equal(value, known))
-    };
-    pattern.name == method.name && pattern.options.iter().all(has)
+    pattern.name == method.name
+        && pattern.options.iter().all(|(key, value)| {
+            let known = [&method.options, &method.resolved].into_iter().filter_map(|options| options.get(key));
+            known.into_iter().any(|known| equal(value, known))
+        })
 }
 
 /// Returns whether two JSON values are equal; `1` equals `1.0`.

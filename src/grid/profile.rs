@@ -59,9 +59,9 @@ fn as_searched(changes: &mut YamlNode, search: &YamlNode) {
         lists.retain(|list| ["tasks", "perplexity"].contains(&list.key.as_str()) && search.get(&list.key).is_some());
     }
     match keys.iter_mut().find(|entry| entry.key == "search") {
-        Some(own) => {
-            evaluate.node.merge(own.node.clone());
-            own.node = evaluate.node;
+        Some(section) => {
+            evaluate.node.merge(section.node.clone());
+            section.node = evaluate.node;
         }
         None => {
             evaluate.key = "search".to_owned();
@@ -89,13 +89,13 @@ fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile
     if let Some(profiles) = &profiles {
         check(profiles)?;
     }
-    let (name, place) = match (chosen, &default) {
+    let (name, position) = match (chosen, &default) {
         (Some(name), _) => (name, format!("--profile {name}")),
         (None, Some(node)) => match node.text() {
-            Some(name) => (name, node.place.to_string()),
+            Some(name) => (name, node.position.to_string()),
             None => {
                 return Err(Error::bad_input("`profile` has the wrong type")
-                    .at(node.place.to_string())
+                    .at(node.position.to_string())
                     .expected("the name of a profile")
                     .found(node.describe()));
             }
@@ -103,7 +103,7 @@ fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile
         (None, None) => {
             return match profiles {
                 Some(profiles) => Err(Error::bad_input("no profile is chosen")
-                    .at(profiles.place.to_string())
+                    .at(profiles.position.to_string())
                     .expected(format!("one of {}", names(&profiles).join(", ")))
                     .found("neither `--profile` nor a key `profile`")
                     .hint(format!(
@@ -114,19 +114,22 @@ fn own(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<ChosenProfile
             };
         }
     };
-    let unknown = |what: String| Error::bad_input(what).at(place.clone()).found(format!("`{name}`"));
     let Some(profiles) = profiles else {
-        return Err(unknown("the grid has no profiles".to_owned())
+        return Err(unknown_profile(name, &position, "the grid has no profiles".to_owned())
             .expected("a grid with a map `profiles`")
             .hint("leave the profile out, or write `profiles: {NAME: {…}}` into the grid"));
     };
     match profiles.get(name) {
         Some(changes) => Ok(Some(ChosenProfile { name: name.to_owned(), changes: changes.clone() })),
         None => {
-            let error = unknown(format!("unknown profile `{name}`"));
-            Err(error.hint(format!("the profiles are at {}", profiles.place)).none_of(name, names(&profiles)))
+            let error = unknown_profile(name, &position, format!("unknown profile `{name}`"));
+            Err(error.hint(format!("the profiles are at {}", profiles.position)).none_of(name, names(&profiles)))
         }
     }
+}
+
+fn unknown_profile(name: &str, position: &str, what: String) -> Error {
+    Error::bad_input(what).at(position).found(format!("`{name}`"))
 }
 
 /// Returns the names of a grid's profiles.
@@ -142,7 +145,7 @@ fn names(profiles: &YamlNode) -> Vec<&str> {
 fn check(profiles: &YamlNode) -> Result<()> {
     if profiles.entries().is_empty() {
         return Err(Error::bad_input("`profiles` holds no profile")
-            .at(profiles.place.to_string())
+            .at(profiles.position.to_string())
             .expected("a map from names to changes, such as `tiny: {depth: 3}`")
             .found(profiles.describe())
             .hint("leave the key out where there are none"));
@@ -151,7 +154,7 @@ fn check(profiles: &YamlNode) -> Result<()> {
         let subject = format!("`profiles.{}`", profile.key);
         if !matches!(profile.node.value, Value::Map(_)) {
             return Err(Error::bad_input(format!("{subject} has the wrong type"))
-                .at(profile.node.place.to_string())
+                .at(profile.node.position.to_string())
                 .expected("a map of keys of the grid")
                 .found(profile.node.describe())
                 .hint("`{}` is a profile that changes nothing"));

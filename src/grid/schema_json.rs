@@ -41,34 +41,36 @@ pub fn json_schema() -> Value {
 /// Names, and for each name a map with its options, single or as lists.
 fn methods(methods: &[Described], what: &str) -> Value {
     let text = |described: &Described| described.options["description"].clone();
-    let name = |described: &Described| json!({"const": described.name, "description": text(described)});
-    let names: Vec<Value> = methods.iter().map(name).collect();
-    let map = |described: &Described| {
-        let mut properties = Map::from_iter([("name".to_owned(), json!({"const": described.name}))]);
-        let options = described.options["properties"].as_object().cloned().unwrap_or_default();
-        properties.extend(options.into_iter().map(|(key, option)| (key, option_or_list(option))));
-        json!({
-            "description": text(described),
-            "type": "object",
-            "properties": properties,
-            "required": ["name"],
-            "additionalProperties": false,
-        })
-    };
-    let forms: Vec<Value> = [json!({"oneOf": names})].into_iter().chain(methods.iter().map(map)).collect();
+    let names: Vec<Value> =
+        methods.iter().map(|described| json!({"const": described.name, "description": text(described)})).collect();
+    let forms: Vec<Value> = [json!({"oneOf": names})]
+        .into_iter()
+        .chain(methods.iter().map(|described| {
+            let mut properties = Map::from_iter([("name".to_owned(), json!({"const": described.name}))]);
+            let options = described.options["properties"].as_object().cloned().unwrap_or_default();
+            properties.extend(options.into_iter().map(|(key, option)| (key, option_or_list(option))));
+            json!({
+                "description": text(described),
+                "type": "object",
+                "properties": properties,
+                "required": ["name"],
+                "additionalProperties": false,
+            })
+        }))
+        .collect();
     json!({"description": what, "anyOf": forms})
 }
 
 /// Extends an option's schema by a list, its use as an axis.
 fn option_or_list(mut option: Value) -> Value {
     let mut outer = Map::new();
-    if let Some(own) = option.as_object_mut() {
+    if let Some(schema) = option.as_object_mut() {
         for key in ["description", "default"] {
-            outer.extend(own.remove(key).filter(|value| !value.is_null()).map(|value| (key.to_owned(), value)));
+            outer.extend(schema.remove(key).filter(|value| !value.is_null()).map(|value| (key.to_owned(), value)));
         }
         // Null stands for an omitted option in Rust and is not a valid value.
         for key in ["type", "enum"] {
-            if let Some(values) = own.get_mut(key).and_then(Value::as_array_mut) {
+            if let Some(values) = schema.get_mut(key).and_then(Value::as_array_mut) {
                 values.retain(|value| !value.is_null() && value != "null");
             }
         }

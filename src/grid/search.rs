@@ -157,10 +157,10 @@ impl SearchEntry {
         if let Some(items) = self.items {
             limits::count(1, items, "the number of items", &at.key("items").place())?;
         }
-        let prompt = self.prompt.as_ref().map_or(PROMPT, |of| Latency {
-            length: of.length,
-            batch: of.batch.unwrap_or(1),
-            decode: of.decode,
+        let prompt = self.prompt.as_ref().map_or(PROMPT, |prompt| Latency {
+            length: prompt.length,
+            batch: prompt.batch.unwrap_or(1),
+            decode: prompt.decode,
         });
         let sizes = [("length", Some(prompt.length)), ("batch", Some(prompt.batch)), ("decode", prompt.decode)];
         for (key, value) in sizes.into_iter().filter_map(|(key, value)| Some((key, value?))) {
@@ -180,7 +180,7 @@ impl BudgetEntry {
                 .found("none"));
         }
         let removed = match layers.written() {
-            Some(layers) => limits::values(&at.key("layers"), layers)?.into_iter().map(|of| of.value).collect(),
+            Some(layers) => limits::values(&at.key("layers"), layers)?.into_iter().map(|value| value.value).collect(),
             None => Vec::new(),
         };
         if removed.contains(&0) {
@@ -196,18 +196,20 @@ impl BudgetEntry {
         }
         let unit = |key: &'static str, text: &Option<String>, units: &[(&str, f64)]| -> Result<Option<f64>> {
             let Some(text) = text else { return Ok(None) };
-            let read = |(unit, factor): &(&str, f64)| {
-                let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
-                (number > 0.0 && number.is_finite()).then_some(number * factor)
-            };
             let forms: Vec<String> = units.iter().map(|(unit, _)| format!("`25{unit}`")).collect();
-            let unknown = || -> Error {
-                at.key(key)
-                    .bad(format!("a budget's {key} cannot be read"))
-                    .expected(forms.join(" or "))
-                    .found(format!("`{text}`"))
-            };
-            units.iter().find_map(read).map(Some).ok_or_else(unknown)
+            units
+                .iter()
+                .find_map(|(unit, factor)| {
+                    let number: f64 = text.trim().strip_suffix(unit)?.trim().parse().ok()?;
+                    (number > 0.0 && number.is_finite()).then_some(number * factor)
+                })
+                .map(Some)
+                .ok_or_else(|| -> Error {
+                    at.key(key)
+                        .bad(format!("a budget's {key} cannot be read"))
+                        .expected(forms.join(" or "))
+                        .found(format!("`{text}`"))
+                })
         };
         Ok(Budget {
             layers: removed,

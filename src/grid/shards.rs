@@ -32,7 +32,8 @@ pub struct Stream {
     /// In which order their rows come.
     pub shards: ShardOrder,
     /// How many there are.
-    pub of: usize,
+    #[serde(rename = "of")]
+    pub count: usize,
     /// How many of each group are read at most.
     pub read: usize,
     /// The files of those that are read, by their place among all; below the corpus' path.
@@ -108,7 +109,7 @@ impl WrittenShards {
         if files.is_empty() {
             return Err(Error::missing("the folder has no shards").at(path.display().to_string()).expected("files"));
         }
-        Ok(Stream { shards: self.order, of: names.len(), read: self.read, files })
+        Ok(Stream { shards: self.order, count: names.len(), read: self.read, files })
     }
 }
 
@@ -130,24 +131,30 @@ fn listed(folder: &Path) -> Result<Vec<String>> {
 
 /// Expands a pattern: `part.{00000..01023}.gz` is 1,024 names with numbers as long as the first.
 fn expanded(pattern: &str) -> Result<Vec<String>> {
-    let bad = |found: &str| {
-        Error::bad_input("this does not name the shards one by one")
-            .expected("names with a range of numbers, such as `en/c4-train.{00000..01023}-of-01024.json.gz`")
-            .found(format!("`{pattern}`: {found}"))
-            .hint("how many there are decides in which order they are read, so it is not left to what happens to be there")
-    };
     if pattern.contains(['*', '?', '[', ']']) {
-        return Err(bad("a pattern"));
+        return Err(bad_pattern(pattern, "a pattern"));
     }
     let Some((before, rest)) = pattern.split_once('{') else { return Ok(vec![pattern.to_owned()]) };
-    let (range, after) = rest.split_once('}').ok_or_else(|| bad("no `}`"))?;
-    let (first, last) = range.split_once("..").ok_or_else(|| bad("no `..`"))?;
-    let number = |text: &str| text.parse::<usize>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let (Some(from), Some(to)) = (number(first), number(last)) else { return Err(bad("no numbers")) };
+    let (range, after) = rest.split_once('}').ok_or_else(|| bad_pattern(pattern, "no `}`"))?;
+    let (first, last) = range.split_once("..").ok_or_else(|| bad_pattern(pattern, "no `..`"))?;
+    let (Some(from), Some(to)) = (parse_number(first), parse_number(last)) else {
+        return Err(bad_pattern(pattern, "no numbers"));
+    };
     if from > to || to - from >= MAX_SHARDS || after.contains(['{', '}']) {
-        return Err(bad("no range from a lower to a higher number"));
+        return Err(bad_pattern(pattern, "no range from a lower to a higher number"));
     }
     Ok((from..=to).map(|number| format!("{before}{number:0width$}{after}", width = first.len())).collect())
+}
+
+fn bad_pattern(pattern: &str, found: &str) -> Error {
+    Error::bad_input("this does not name the shards one by one")
+        .expected("names with a range of numbers, such as `en/c4-train.{00000..01023}-of-01024.json.gz`")
+        .found(format!("`{pattern}`: {found}"))
+        .hint("how many there are decides in which order they are read, so it is not left to what happens to be there")
+}
+
+fn parse_number(text: &str) -> Option<usize> {
+    text.parse::<usize>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -180,7 +187,7 @@ mod tests {
         std::fs::write(folder.path().join(".hidden"), "x").unwrap();
         // The oracle's orders of eight shards: 2, 4, 3, … of seed 0, and 5, 0, 1, … of seed 1.
         let stream = written(&[], &[0, 1], 1).below(folder.path()).unwrap();
-        assert_eq!((stream.of, stream.files.keys().copied().collect::<Vec<_>>()), (8, vec![2, 5]));
+        assert_eq!((stream.count, stream.files.keys().copied().collect::<Vec<_>>()), (8, vec![2, 5]));
         assert_eq!(stream.files[&5], "part-5.json.gz");
         let names = expanded("x/part-{0..7}.json.gz").unwrap();
         assert_eq!(written(&names, &[0], 2).wanted(), ["x/part-2.json.gz", "x/part-4.json.gz"]);

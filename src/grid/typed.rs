@@ -41,23 +41,23 @@ impl Fault {
         Self { complaint, at: None }
     }
 
-    fn located(mut self, path: &str, place: &YamlPosition) -> Self {
-        self.at.get_or_insert_with(|| (path.to_owned(), place.clone()));
+    fn located(mut self, path: &str, position: &YamlPosition) -> Self {
+        self.at.get_or_insert_with(|| (path.to_owned(), position.clone()));
         self
     }
 
     /// Adds the keys of a map to an error about a missing key.
     fn told_by(mut self, entries: &[MapEntry]) -> Self {
-        if let (None, Complaint::MissingKey { key, glued: told }) = (&self.at, &mut self.complaint) {
-            *told = entries.iter().find_map(|entry| glued(&entry.key, &[key]));
+        if let (None, Complaint::MissingKey { key, glued: reported_glued }) = (&self.at, &mut self.complaint) {
+            *reported_glued = entries.iter().find_map(|entry| glued(&entry.key, &[key]));
         }
         self
     }
 
     /// Converts to an error message.
     pub(super) fn into_error(self) -> Error {
-        let (path, place) = match &self.at {
-            Some((path, place)) => (path.as_str(), Some(place.to_string())),
+        let (path, position) = match &self.at {
+            Some((path, position)) => (path.as_str(), Some(position.to_string())),
             None => ("", None),
         };
         let subject = if path.is_empty() { "the grid".to_owned() } else { format!("`{path}`") };
@@ -71,8 +71,8 @@ impl Fault {
                 .hint(glued.unwrap_or_else(|| "docs/grid.md begins with a complete example".to_owned())),
             Complaint::Other(message) => Error::bad_input(format!("{subject}: {message}")),
         };
-        match place {
-            Some(place) => error.at(place),
+        match position {
+            Some(position) => error.at(position),
             None => error,
         }
     }
@@ -185,8 +185,8 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         let path = self.path.clone();
-        let place = &self.node.place;
-        self.read(visitor).map_err(|fault| fault.located(&path, place))
+        let position = &self.node.position;
+        self.read(visitor).map_err(|fault| fault.located(&path, position))
     }
 
     /// Accepts a single value for a list, because every list of the schema is an axis.
@@ -215,8 +215,8 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
         let Value::Text(word) = &self.node.value else { return self.deserialize_any(visitor) };
         let word = serde::de::value::StrDeserializer::<Fault>::new(word);
         let path = self.path.clone();
-        let place = &self.node.place;
-        word.deserialize_enum(name, words, visitor).map_err(|fault| fault.located(&path, place))
+        let position = &self.node.position;
+        word.deserialize_enum(name, words, visitor).map_err(|fault| fault.located(&path, position))
     }
 
     forward_to_deserialize_any! {

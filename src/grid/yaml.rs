@@ -39,7 +39,7 @@ pub(super) fn parse_map(text: &str, path: &Path, shape: &FileShape<'_>) -> Resul
         return Ok(root);
     }
     Err(Error::bad_input(format!("{what} is not a map"))
-        .at(root.place.to_string())
+        .at(root.position.to_string())
         .expected(*expected)
         .found(root.describe())
         .hint("each line at the left margin is `key: value`"))
@@ -67,7 +67,7 @@ fn not_utf8(what: &str, path: &Path, error: &std::string::FromUtf8Error) -> Erro
 pub(super) fn parse_file(text: &str, path: &Path) -> Result<YamlNode> {
     let mut root = parse(text, &path.display().to_string())?;
     let file: Rc<Path> = path.into();
-    root.relocate(&|place| match place {
+    root.relocate(&|position| match position {
         &YamlPosition::File { line, column, .. } => YamlPosition::File { file: Rc::clone(&file), line, column },
         set @ YamlPosition::Set(_) => set.clone(),
     });
@@ -131,7 +131,7 @@ fn with_caret(line: &str, column: u64) -> String {
 }
 
 fn node_of(spanned: Spanned<Value>) -> YamlNode {
-    YamlNode { place: place_of(&spanned), value: spanned.value }
+    YamlNode { position: place_of(&spanned), value: spanned.value }
 }
 
 fn place_of<T>(spanned: &Spanned<T>) -> YamlPosition {
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn every_value_and_key_knows_its_line_and_column() {
         let root = parse_file("a: 1\nb:\n  - {c: x, d: no}\n", Path::new("g.yaml")).unwrap();
-        let place = |steps: &[PathStep<'_>]| root.deepest(steps).place.to_string();
-        assert_eq!(place(&[PathStep::Key("a")]), "g.yaml:1:4");
-        assert_eq!(place(&[PathStep::Key("b"), PathStep::Item(0), PathStep::Key("c")]), "g.yaml:3:9");
+        let position_of = |steps: &[PathStep<'_>]| root.deepest(steps).position.to_string();
+        assert_eq!(position_of(&[PathStep::Key("a")]), "g.yaml:1:4");
+        assert_eq!(position_of(&[PathStep::Key("b"), PathStep::Item(0), PathStep::Key("c")]), "g.yaml:3:9");
         let Value::Map(entries) = &root.deepest(&[PathStep::Key("b"), PathStep::Item(0)]).value else {
             panic!("no map")
         };
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn the_place_of_an_absent_key_is_that_of_its_map() {
         let root = parse_file("a: {b: 1}\n", Path::new("g.yaml")).unwrap();
-        assert_eq!(root.deepest(&[PathStep::Key("a"), PathStep::Key("z")]).place.to_string(), "g.yaml:1:4");
+        assert_eq!(root.deepest(&[PathStep::Key("a"), PathStep::Key("z")]).position.to_string(), "g.yaml:1:4");
     }
 
     #[test]

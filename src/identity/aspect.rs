@@ -34,8 +34,8 @@ impl Aspect {
     }
 
     /// Returns whether the path equals or lies below `whole`: `cut.options.cosine` is below `cut.options` and `cut`.
-    pub fn is_of(&self, whole: &str) -> bool {
-        self.0.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    pub fn is_of(&self, parent: &str) -> bool {
+        self.0.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
     /// Appends a step.
@@ -72,7 +72,7 @@ pub struct Difference {
 }
 
 /// Flattens a value; null is absent.
-pub fn leaves(of: &Value) -> Leaves {
+pub fn leaves(root: &Value) -> Leaves {
     fn add(found: &mut Leaves, path: &Aspect, value: &Value) {
         match value {
             Value::Object(map) if !map.is_empty() => {
@@ -85,19 +85,21 @@ pub fn leaves(of: &Value) -> Leaves {
         }
     }
     let mut found = Leaves::new();
-    add(&mut found, &Aspect::new(""), of);
+    add(&mut found, &Aspect::new(""), root);
     found
 }
 
 /// Returns every setting that differs, in the order of paths.
 pub fn differs(one: &Leaves, other: &Leaves) -> Vec<Difference> {
     let aspects: BTreeSet<&Aspect> = one.keys().chain(other.keys()).collect();
-    let difference = |aspect: &Aspect| {
-        let one = one.get(aspect).cloned();
-        let other = other.get(aspect).cloned();
-        (one != other).then(|| Difference { aspect: aspect.clone(), one, other })
-    };
-    aspects.into_iter().filter_map(difference).collect()
+    aspects
+        .into_iter()
+        .filter_map(|aspect| {
+            let one = one.get(aspect).cloned();
+            let other = other.get(aspect).cloned();
+            (one != other).then(|| Difference { aspect: aspect.clone(), one, other })
+        })
+        .collect()
 }
 
 /// Returns every setting that an [`Identity`] may have, from its type. Free-form options of a method count as one.
@@ -113,8 +115,8 @@ fn walk(schema: &Value, path: &Aspect, found: &mut BTreeSet<Aspect>) {
     if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
         return properties.iter().for_each(|(name, schema)| walk(schema, &path.below(name), found));
     }
-    let branches = ["anyOf", "oneOf"].into_iter().filter_map(|of| schema.get(of)?.as_array()).flatten();
-    let branches: Vec<&Value> = branches.filter(|of| of.get("type") != Some(&Value::from("null"))).collect();
+    let branches = ["anyOf", "oneOf"].into_iter().filter_map(|keyword| schema.get(keyword)?.as_array()).flatten();
+    let branches: Vec<&Value> = branches.filter(|branch| branch.get("type") != Some(&Value::from("null"))).collect();
     if branches.is_empty() {
         found.insert(path.clone());
     }
@@ -193,12 +195,16 @@ mod tests {
         let one = json!({"a": {"x": 1, "y": [1, 2]}, "b": {}, "c": null, "d": 0.5});
         let other = json!({"a": {"x": 1, "y": [2, 1]}, "e": "f", "d": 0.50});
         let found = differs(&leaves(&one), &leaves(&other));
-        let text = |of: &Option<Canonical>| of.as_ref().map(ToString::to_string);
-        let found: Vec<_> = found.iter().map(|of| (of.aspect.as_str(), text(&of.one), text(&of.other))).collect();
-        let some = |text: &str| Some(text.to_owned());
+        let text = |canonical: &Option<Canonical>| canonical.as_ref().map(ToString::to_string);
+        let found: Vec<_> =
+            found.iter().map(|change| (change.aspect.as_str(), text(&change.one), text(&change.other))).collect();
         let expected = [("a.y", some("[1,2]"), some("[2,1]")), ("b", some("{}"), None), ("e", None, some("\"f\""))];
         assert_eq!(found, expected);
         assert!(differs(&leaves(&one), &leaves(&one)).is_empty());
+    }
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
     }
 
     #[test]

@@ -12,22 +12,23 @@ use ghostlab_store::canonical;
 /// Returns for each variant of one backbone a hash of all variants relative to it. A change common to all does not change
 /// the hashes.
 pub fn beside(all: &[&Identity]) -> Vec<String> {
-    let all: Vec<VariantParts> = all.iter().map(|of| parts(of)).collect();
-    let of = |own: &VariantParts| {
-        let told: BTreeSet<String> = all.iter().map(|other| told(own, other)).collect();
-        sha256::of_bytes(told.into_iter().collect::<Vec<_>>().join("\n"))
-    };
-    all.iter().map(of).collect()
+    let all: Vec<VariantParts> = all.iter().map(|identity| parts(identity)).collect();
+    all.iter()
+        .map(|parts| {
+            let differences: BTreeSet<String> = all.iter().map(|other| told(parts, other)).collect();
+            sha256::of_bytes(differences.into_iter().collect::<Vec<_>>().join("\n"))
+        })
+        .collect()
 }
 
 /// Cut, repair and calibration, each field as canonical JSON; the rest is the backbone's.
 type VariantParts = [Option<BTreeMap<String, String>>; 3];
 
-fn parts(of: &Identity) -> VariantParts {
+fn parts(identity: &Identity) -> VariantParts {
     [
-        of.cut.as_deref().and_then(fields),
-        of.repair.as_deref().and_then(fields),
-        of.calibration.as_deref().and_then(fields),
+        identity.cut.as_deref().and_then(fields),
+        identity.repair.as_deref().and_then(fields),
+        identity.calibration.as_deref().and_then(fields),
     ]
 }
 
@@ -39,20 +40,24 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
 }
 
 /// Returns the settings in which the other variant differs, and those that it lacks.
-fn told(own: &VariantParts, other: &VariantParts) -> String {
+fn told(parts: &VariantParts, other: &VariantParts) -> String {
     let nothing = BTreeMap::new();
-    let part = |(own, other): (&Option<_>, &Option<_>)| match (own, other) {
-        (one, other) if one == other => "the same".to_owned(),
-        (_, None) => "none".to_owned(),
-        (own, Some(other)) => {
-            let own: &BTreeMap<String, String> = own.as_ref().unwrap_or(&nothing);
-            let unlike = other.iter().filter(|(name, value)| own.get(*name) != Some(*value));
-            let lacking = own.keys().filter(|name| !other.contains_key(*name));
-            let unlike = unlike.map(|(name, value)| format!("{name}={value}"));
-            unlike.chain(lacking.map(|name| format!("no {name}"))).collect::<Vec<_>>().join(" ")
-        }
-    };
-    own.iter().zip(other).map(part).collect::<Vec<_>>().join("; ")
+    parts
+        .iter()
+        .zip(other)
+        .map(|(ours, other)| match (ours, other) {
+            (one, other) if one == other => "the same".to_owned(),
+            (_, None) => "none".to_owned(),
+            (known, Some(other)) => {
+                let known: &BTreeMap<String, String> = known.as_ref().unwrap_or(&nothing);
+                let unlike = other.iter().filter(|(name, value)| known.get(*name) != Some(*value));
+                let lacking = known.keys().filter(|name| !other.contains_key(*name));
+                let unlike = unlike.map(|(name, value)| format!("{name}={value}"));
+                unlike.chain(lacking.map(|name| format!("no {name}"))).collect::<Vec<_>>().join(" ")
+            }
+        })
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 #[cfg(test)]
@@ -81,19 +86,20 @@ mod tests {
 
     #[test]
     fn what_all_have_alike_is_told_of_none_and_another_neighbour_is() {
-        let of = |others: &[&str], seed: u64| {
-            let others = others.iter().map(|name| variant(Some(name), seed));
-            let all: Vec<Identity> =
-                [variant(None, 0)].into_iter().chain(others).chain([variant(Some("ghosted"), seed)]).collect();
-            last(&all)
-        };
-        assert_eq!(of(&["none"], 0), of(&["none"], 1));
-        assert_ne!(of(&["none"], 0), of(&["affine"], 0));
-        assert_ne!(of(&["none"], 0), of(&["none", "affine"], 0));
-        assert_eq!(of(&["none", "affine"], 0), of(&["affine", "none"], 0), "in whatever order");
+        assert_eq!(cohort_of(&["none"], 0), cohort_of(&["none"], 1));
+        assert_ne!(cohort_of(&["none"], 0), cohort_of(&["affine"], 0));
+        assert_ne!(cohort_of(&["none"], 0), cohort_of(&["none", "affine"], 0));
+        assert_eq!(cohort_of(&["none", "affine"], 0), cohort_of(&["affine", "none"], 0), "in whatever order");
         // Changing only the variant itself changes its differences from the others.
         let beside_other_seed = |seed| last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), seed)]);
         assert_eq!(beside_other_seed(1), beside_other_seed(2), "the other one is where it was");
         assert_ne!(last(&[variant(None, 0), variant(Some("ghosted"), 0)]), last(&[variant(Some("ghosted"), 0)]));
+    }
+
+    fn cohort_of(others: &[&str], seed: u64) -> String {
+        let others = others.iter().map(|name| variant(Some(name), seed));
+        let all: Vec<Identity> =
+            [variant(None, 0)].into_iter().chain(others).chain([variant(Some("ghosted"), seed)]).collect();
+        last(&all)
     }
 }

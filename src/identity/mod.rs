@@ -95,8 +95,8 @@ impl fmt::Display for ComputeId {
 }
 
 impl From<model::EngineId> for ComputeId {
-    fn from(of: model::EngineId) -> Self {
-        let model::EngineId { name, dtype, device } = of;
+    fn from(id: model::EngineId) -> Self {
+        let model::EngineId { name, dtype, device } = id;
         Self { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() }
     }
 }
@@ -171,7 +171,8 @@ pub struct ShardsId {
     /// In which order their rows come.
     pub order: ShardOrder,
     /// How many there are, which decides in which order they are opened.
-    pub of: usize,
+    #[serde(rename = "of")]
+    pub count: usize,
     /// SHA-256 of those that are read, in that order.
     pub read: Vec<String>,
 }

@@ -48,15 +48,17 @@ impl<'a> BackboneContents<'a> {
         engine: EngineChoice,
         batch_tokens: usize,
     ) -> Self {
-        let model = |weights: Option<WeightType>| {
-            let weights = weights.map(|of| of.name().to_owned());
-            Arc::new(ModelId { content: files.content.clone(), tokenizer: files.tokenizer.clone(), weights })
-        };
-        let calibrated = weights.filter(|of| of.calibrated == CalibratedOn::Rounded).map(|of| of.to);
+        let calibrated = weights.filter(|weight| weight.calibrated == CalibratedOn::Rounded).map(|weights| weights.to);
         let engine = Arc::new(ComputeId::from(engine.id()));
-        let of = |model| Identity { model, engine, cut: None, repair: None, calibration: None, measure: None };
-        let calibrated = of(model(calibrated));
-        let dense = Identity { model: model(weights.map(|of| of.to)), ..calibrated.clone() };
+        let calibrated = Identity {
+            model: model_id(files, calibrated),
+            engine,
+            cut: None,
+            repair: None,
+            calibration: None,
+            measure: None,
+        };
+        let dense = Identity { model: model_id(files, weights.map(|weights| weights.to)), ..calibrated.clone() };
         Self { grid, inputs, files, folder: folder.to_owned(), dense, calibrated, batch_tokens }
     }
 
@@ -76,15 +78,15 @@ impl<'a> BackboneContents<'a> {
             None => TextId { bytes: read.concat(), format, column, rule, shards: None },
             Some(stream) => {
                 let bytes = sha256::of_bytes(read.concat());
-                let shards = Some(ShardsId { order: stream.shards, of: stream.of, read });
+                let shards = Some(ShardsId { order: stream.shards, count: stream.count, read });
                 TextId { bytes, format, column, rule, shards }
             }
         })
     }
 
     /// Identifies a calibration, and returns the key of its windows.
-    pub(super) fn calibration(&self, of: &Calibration) -> Result<(CalibrationId, Key)> {
-        let &Calibration { ref corpus, sequences, length, seed, .. } = of;
+    pub(super) fn calibration(&self, calibration: &Calibration) -> Result<(CalibrationId, Key)> {
+        let &Calibration { ref corpus, sequences, length, seed, .. } = calibration;
         let text = self.text(corpus, seed)?;
         let windows = json!({"for": "calibration", "sequences": sequences, "length": length, "seed": seed});
         let tokens = tokens::of_windows(corpus, &text, &self.files.tokenizer, &windows);
@@ -93,8 +95,8 @@ impl<'a> BackboneContents<'a> {
     }
 
     /// Identifies the measurement of a text, and returns the key of its windows.
-    pub(super) fn windows(&self, of: &Perplexity) -> Result<(MeasureId, Key)> {
-        let &Perplexity { ref corpus, length, draw } = of;
+    pub(super) fn windows(&self, perplexity: &Perplexity) -> Result<(MeasureId, Key)> {
+        let &Perplexity { ref corpus, length, draw } = perplexity;
         let text = self.text(corpus, EVALUATION_SEED)?;
         let limit = self.grid.corpora[corpus].limit;
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});
@@ -156,12 +158,12 @@ impl<'a> BackboneContents<'a> {
     /// Identifies the measurement of a defined task, and returns the key of its requests. Metrics and filters are not part
     /// of the key, so another metric of the same answers computes nothing.
     pub(super) fn defined(&self, used: &DefinitionUse) -> Result<(MeasureId, Key)> {
-        let of = &self.grid.definitions[&used.name];
-        let definition = &of.definition;
+        let task = &self.grid.definitions[&used.name];
+        let definition = &task.definition;
         let how = &used.how;
         let count = definition.shots(how.shots);
         let shots = (count > 0).then(|| -> Result<ShotsId> {
-            let files = of.example_files(how);
+            let files = task.example_files(how);
             Ok(ShotsId { count, seed: how.seed, rows: self.hashes(files)?, formats: formats(files)? })
         });
         let chat = how.chat.map(|multiturn| -> Result<ChatId> {
@@ -175,7 +177,7 @@ impl<'a> BackboneContents<'a> {
             Output::Generate => self.inputs.generation(&self.folder, &config)?.changes(),
             _ => None,
         };
-        let documents = of.files(definition.evaluated());
+        let documents = task.files(definition.evaluated());
         let measure = MeasureId::Defined {
             asks: sha256::of_bytes(definition.asks()),
             rows: self.hashes(documents)?,
@@ -192,13 +194,18 @@ impl<'a> BackboneContents<'a> {
         };
         let mut asked = json!(measure)["defined"].take();
         // Affects the last digits of scores, but not the request.
-        asked.as_object_mut().and_then(|of| of.remove("batch"));
+        asked.as_object_mut().and_then(|object_mut| object_mut.remove("batch"));
         asked["tokenizer"] = json!(self.files.tokenizer);
         if definition.output == Output::Generate {
             asked["end_of_text"] = json!(end_of_text(&tokenizer_config, &config));
         }
         Ok((measure, tokens::of_requests(&used.name, json!({"definition": asked}))))
     }
+}
+
+fn model_id(files: &BackboneFiles, weights: Option<WeightType>) -> Arc<ModelId> {
+    let weights = weights.map(|weights| weights.name().to_owned());
+    Arc::new(ModelId { content: files.content.clone(), tokenizer: files.tokenizer.clone(), weights })
 }
 
 fn formats(files: &[PathBuf]) -> Result<Vec<String>> {
@@ -221,13 +228,13 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
 }
 
 /// Identifies how a criterion cuts a backbone.
-pub(super) fn cut(criterion: &Method<dyn Criterion>, of: &PruneSpec<'_>) -> Result<CutId> {
+pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>) -> Result<CutId> {
     Ok(CutId {
         criterion: criterion.name.clone(),
         version: criterion::version(&criterion.name),
         options: Canonical::of(&json!(criterion.resolved)),
-        depth: of.depth,
-        known: criterion.rule.known(of)?.map(|order| Canonical::of(&json!(order))),
+        depth: spec.depth,
+        known: criterion.rule.known(spec)?.map(|order| Canonical::of(&json!(order))),
     })
 }
 
@@ -236,14 +243,14 @@ pub(super) fn repair(
     calibration: &Calibration,
     criterion: &Method<dyn Criterion>,
     recovery: &Method<dyn Recovery>,
-    of: &PruneSpec<'_>,
+    spec: &PruneSpec<'_>,
 ) -> RepairId {
     let Calibration { sequences, operator_sequences, .. } = *calibration;
     RepairId {
         recovery: recovery.name.clone(),
         version: recovery::version(&recovery.name),
         options: Canonical::of(&json!(recovery::untrained(&recovery.resolved))),
-        fitted: recovery.rule.fitted_on(criterion.rule.one_block(of)).count(sequences, operator_sequences),
+        fitted: recovery.rule.fitted_on(criterion.rule.one_block(spec)).count(sequences, operator_sequences),
         training: recovery.training,
     }
 }

@@ -73,10 +73,10 @@ pub struct JobCost {
 /// A method that cannot be built.
 pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
     let mut all = Vec::new();
-    for (place, backbone) in plan.backbones.iter().enumerate() {
+    for (index, backbone) in plan.backbones.iter().enumerate() {
         let mut jobs = Vec::new();
         of_backbone(plan, backbone, state, u64::MAX, u64::MAX, &mut jobs)?;
-        all.extend(jobs.into_iter().map(|(job, cost)| JobCost { backbone: place, job, cost }));
+        all.extend(jobs.into_iter().map(|(job, cost)| JobCost { backbone: index, job, cost }));
     }
     Ok(all)
 }
@@ -102,24 +102,23 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
         backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(all), streams)
     };
     let deepest = plan.grid.cells.iter().map(|cell| cell.depth).max().unwrap_or(0);
-    let calibrations = backbone.calibrations.iter().map(|of| {
-        let Load { tokens, length, .. } = of.load();
+    let calibrations = backbone.calibrations.iter().map(|calibration| {
+        let Load { tokens, length, .. } = calibration.load();
         backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(tokens), deepest + 2)
     });
-    let evaluations = backbone
-        .evaluations
-        .iter()
-        .enumerate()
-        .map(|(place, of)| bytes(&of.tokens, 4) + cache_bytes(plan, backbone, place, state, memory));
+    let evaluations =
+        backbone.evaluations.iter().enumerate().map(|(index, evaluation)| {
+            bytes(&evaluation.tokens, 4) + cache_bytes(plan, backbone, index, state, memory)
+        });
     calibrations.chain(evaluations).max().unwrap_or(0)
 }
 
 /// Returns the bytes of keys and values of concurrent prompts: at most their part of `memory`, at least one prompt. 0
 /// without generation.
-fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, place: usize, state: &StoreState, memory: u64) -> u64 {
-    let evaluation = &backbone.evaluations[place];
+fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreState, memory: u64) -> u64 {
+    let evaluation = &backbone.evaluations[position];
     let Some(load) = load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
-    let lacking = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[place]));
+    let lacking = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[position]));
     let programs = lacking.filter_map(|variant| program(plan.grid, backbone, variant, state).ok());
     let trie = Trie::new(&programs.collect::<Vec<_>>());
     let prompts = (load.tokens / load.length.max(1)).max(1);
@@ -144,45 +143,46 @@ fn of_backbone(
         .map(|variant| program(plan.grid, backbone, variant, state))
         .collect::<Result<Vec<Program>>>()?;
     let all = Trie::scoring(&programs);
-    for (place, evaluation) in backbone.evaluations.iter().enumerate() {
+    for (index, evaluation) in backbone.evaluations.iter().enumerate() {
         let Some(load) = load(state, &evaluation.tokens) else { continue };
         let load = evaluation.subject.draw().map_or(load, |draw| part(load, draw));
-        let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[place]));
+        let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[index]));
         let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
-        jobs.push((Job { group: &scoring::GROUP, place }, scores::cost(config, &all, &missing, &load)));
+        jobs.push((Job { group: &scoring::GROUP, index }, scores::cost(config, &all, &missing, &load)));
     }
-    for (place, prompt) in backbone.latencies.iter().enumerate() {
-        let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place]));
-        jobs.push((Job { group: &latency::GROUP, place }, latency::cost(config, &all, prompt, left)));
+    for (index, prompt) in backbone.latencies.iter().enumerate() {
+        let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[index]));
+        jobs.push((Job { group: &latency::GROUP, index }, latency::cost(config, &all, prompt, left)));
     }
     let mut operators = 0;
     let mut mapped = 0;
-    for (place, calibration) in backbone.calibrations.iter().enumerate() {
+    for (index, calibration) in backbone.calibrations.iter().enumerate() {
         let load = calibration.load();
         if !state.has(&calibration.tokens) {
             // Ids, and where each sequence begins.
             total.cost.disk += 4 * load.tokens as u64;
         }
-        let own: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(place)).collect();
+        let calibrated: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(index)).collect();
         let missing: Vec<&Variant> =
-            own.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
+            calibrated.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
         let pass = activations::pass_flops(config, &load);
         // A text that operators are trained on alone is no job: a pass reads it.
-        if own.is_empty() {
+        if calibrated.is_empty() {
             total.cost.shared += pass;
             continue;
         }
-        let solves =
-            |of: &[&Variant]| of.iter().filter_map(|of| solving(plan.grid, backbone, of, &load, state)).collect();
-        let (all, left): (Vec<f64>, Vec<f64>) = (solves(&own), solves(&missing));
+        let solves = |variants: &[&Variant]| {
+            variants.iter().filter_map(|variant| solving(plan.grid, backbone, variant, &load, state)).collect()
+        };
+        let (all, left): (Vec<f64>, Vec<f64>) = (solves(&calibrated), solves(&missing));
         let mut cost = operator::cost(config, pass, &all, &left);
-        for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &own, state) {
+        for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &calibrated, state) {
             cost += scores::trial_cost(config, &sets, left, &load);
         }
         // The result of one pass is stored once for all methods of a boundary.
         let mut read = BTreeSet::new();
         let pass = pass / load.tokens.max(1) as f64;
-        for (variant, trained) in own.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
+        for (variant, trained) in calibrated.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
             let text = &backbone.calibrations[trained.text];
             let left = !state.has(&trained.key);
             cost += distilled::cost(config, pass, &text.load(), left);
@@ -199,7 +199,7 @@ fn of_backbone(
             mapped = mapped.max(kept as u64 * site_bytes);
             total.spool = total.spool.max((spooled as u64 * site_bytes).min(spool_bytes));
         }
-        jobs.push((Job { group: &calibration::GROUP, place }, cost));
+        jobs.push((Job { group: &calibration::GROUP, index }, cost));
     }
     jobs.iter().for_each(|(_, cost)| total.cost += *cost);
     let matrix = operator::matrix_bytes(config);
@@ -235,8 +235,15 @@ fn load(state: &StoreState, key: &ghostlab_store::Key) -> Option<Load> {
 /// Returns the load of part of a text, with windows or documents taken as equal.
 fn part(all: Load, draw: Draw) -> Load {
     let items = (all.tokens / all.length.max(1)).max(1);
-    let of = |number: usize| number * draw.count(items) / items;
-    Load { tokens: of(all.tokens), scored: of(all.scored), length: all.length }
+    Load {
+        tokens: drawn_part(&draw, items, all.tokens),
+        scored: drawn_part(&draw, items, all.scored),
+        length: all.length,
+    }
+}
+
+fn drawn_part(draw: &Draw, items: usize, number: usize) -> usize {
+    number * draw.count(items) / items
 }
 
 /// Returns a variant's program. An unknown selection is assumed in the middle.
@@ -282,14 +289,21 @@ impl TrialCount {
         state: &StoreState,
         store: &Store,
     ) -> Vec<Self> {
-        let own: Vec<&Variant> = backbone.variants.iter().filter(|of| of.calibration == Some(calibration)).collect();
+        let calibrated: Vec<&Variant> =
+            backbone.variants.iter().filter(|variant| variant.calibration == Some(calibration)).collect();
         let tokens = &backbone.calibrations[calibration].tokens;
-        let of = |Deepest { criterion, sets, left }: Deepest| {
-            let stored =
-                |set: &&Vec<usize>| !left || store.has(&scores::trial(backbone.calibrated().keyed(), tokens, set));
-            Self { criterion, needed: sets.len(), stored: sets.iter().filter(stored).count() }
-        };
-        deepest(plan.grid, backbone, &own, state).into_iter().map(of).filter(|of| of.needed > 0).collect()
+        deepest(plan.grid, backbone, &calibrated, state)
+            .into_iter()
+            .map(|Deepest { criterion, sets, left }| Self {
+                criterion,
+                needed: sets.len(),
+                stored: sets
+                    .iter()
+                    .filter(|set| !left || store.has(&scores::trial(backbone.calibrated().keyed(), tokens, set)))
+                    .count(),
+            })
+            .filter(|fit| fit.needed > 0)
+            .collect()
     }
 }
 
@@ -313,12 +327,14 @@ fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &
             None => by_name.push((method.to_string(), method, cell.depth, lacks)),
         }
     }
-    let of = |(criterion, method, depth, left): (_, &Method<dyn Criterion>, _, _)| Deepest {
-        criterion,
-        sets: method.rule.trials(&backbone.cut(depth)),
-        left,
-    };
-    by_name.into_iter().map(of).collect()
+    by_name
+        .into_iter()
+        .map(|(criterion, method, depth, left)| Deepest {
+            criterion,
+            sets: method.rule.trials(&backbone.cut(depth)),
+            left,
+        })
+        .collect()
 }
 
 /// Returns the activation sites that are kept, and those that a pass must write because a selection may need them.

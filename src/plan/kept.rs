@@ -2,7 +2,6 @@
 //! a limit: those cheapest to make again per byte, and none that a grid still needs.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -33,11 +32,15 @@ impl KeepSet {
     /// Adds the objects that a plan names, and their inputs while `goes_on` holds.
     fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, goes_on: &dyn Fn(&Key) -> bool) {
         plan.keys().for_each(|key| self.add_key(key, goes_on));
-        let lead_on = |key: &&Arc<Key>| {
-            let leads = |stage: &Stage| stage.members.iter().any(|member| matches!(member, Member::Toward(_)));
-            Stage::of(key.kind()).is_ok_and(leads) && !store.has(key)
-        };
-        self.unfinished.extend(plan.keys().filter(lead_on).map(|key| key.hash().to_owned()));
+        self.unfinished.extend(
+            plan.keys()
+                .filter(|key| {
+                    Stage::of(key.kind())
+                        .is_ok_and(|stage| stage.members.iter().any(|member| matches!(member, Member::Toward(_))))
+                        && !store.has(key)
+                })
+                .map(|key| key.hash().to_owned()),
+        );
     }
 
     fn add_key(&mut self, key: &Key, goes_on: &dyn Fn(&Key) -> bool) {
@@ -49,12 +52,14 @@ impl KeepSet {
     /// Returns whether an entry is kept. All members of a family are kept, such as all sites of a pass and all trials,
     /// because another depth or recovery may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
-        let belongs = |member: &Member| match member {
-            Member::Of(fields) => entry.hash_without(fields).is_some_and(|hash| self.used.contains(&hash)),
-            Member::Toward(parent) => entry.parent(parent).is_some_and(|hash| self.unfinished.contains(&hash)),
-        };
         let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
-        self.used.contains(&entry.hash) || stage.is_some_and(|stage| stage.members.iter().any(belongs))
+        self.used.contains(&entry.hash)
+            || stage.is_some_and(|stage| {
+                stage.members.iter().any(|member| match member {
+                    Member::Of(fields) => entry.hash_without(fields).is_some_and(|hash| self.used.contains(&hash)),
+                    Member::Toward(parent) => entry.parent(parent).is_some_and(|hash| self.unfinished.contains(&hash)),
+                })
+            })
     }
 }
 
@@ -69,13 +74,13 @@ pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
 
 /// Collects the engines in a key and its parents. The CPU kernels have no name in keys.
 fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
-    let Some(of) = key["of"].as_object() else { return };
-    let text = |name: &str| of.get(name).and_then(Value::as_str);
+    let Some(identity) = key["of"].as_object() else { return };
+    let text = |name: &str| identity.get(name).and_then(Value::as_str);
     if let (Some(dtype), Some(device)) = (text("dtype"), text("device")) {
         let name = text("engine").unwrap_or(CPU.name);
         found.insert(ComputeId { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() });
     }
-    of.values().for_each(|parent| engines_in(parent, found));
+    identity.values().for_each(|parent| engines_in(parent, found));
 }
 
 /// How a store stands to a limit.
@@ -98,15 +103,18 @@ impl Quota {
     pub fn of(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, coming: u64) -> Self {
         let mut needed = KeepSet::default();
         needed.add_needed(plan, store);
-        let needed = |entry: &InventoryItem| in_use.contains(&entry.hash) || (entry.current() && needed.has(entry));
-        Self::divided(store.entries(), needed, limit, coming)
+        Self::divided(
+            store.entries(),
+            |entry: &InventoryItem| in_use.contains(&entry.hash) || (entry.current() && needed.has(entry)),
+            limit,
+            coming,
+        )
     }
 
     fn divided(entries: Vec<InventoryItem>, needed: impl Fn(&InventoryItem) -> bool, limit: u64, coming: u64) -> Self {
-        let sum = |entries: &[InventoryItem]| entries.iter().map(InventoryItem::bytes).sum::<u64>();
         let (needed, mut others): (Vec<_>, Vec<_>) = entries.into_iter().partition(needed);
-        let needed = sum(&needed);
-        let mut kept = sum(&others);
+        let needed = sum_of_sizes(&needed);
+        let mut kept = sum_of_sizes(&others);
         // Another version's are not this one's to judge.
         others.retain(|entry| !entry.older() && !entry.later());
         // A damaged object has no known cost.
@@ -129,6 +137,10 @@ impl Quota {
     }
 }
 
+fn sum_of_sizes(entries: &[InventoryItem]) -> u64 {
+    entries.iter().map(InventoryItem::bytes).sum::<u64>()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,14 +157,15 @@ mod tests {
             let key = Key::new(stage::selection::KIND, json!({"number": number}), []);
             store.put(&key, seconds, &[("a", &vec![0; bytes])]).unwrap();
         }
-        let quota = |needed: u64, limit: u64, coming: u64| {
-            let quota = Quota::divided(store.entries(), |entry| entry.bytes() == needed, limit, coming);
-            (quota.going.iter().map(InventoryItem::bytes).collect::<Vec<_>>(), quota.beyond())
-        };
-        assert_eq!(quota(0, 1610, 0), (vec![], 0));
-        assert_eq!(quota(0, 1609, 0), (vec![1000], 0));
-        assert_eq!(quota(0, 1610, 1001), (vec![1000, 500], 0));
-        assert_eq!(quota(1000, 1100, 0), (vec![500, 100], 0), "the cheapest is needed");
-        assert_eq!(quota(1000, 900, 0), (vec![500, 100, 10], 100));
+        assert_eq!(quota(&store, 0, 1610, 0), (vec![], 0));
+        assert_eq!(quota(&store, 0, 1609, 0), (vec![1000], 0));
+        assert_eq!(quota(&store, 0, 1610, 1001), (vec![1000, 500], 0));
+        assert_eq!(quota(&store, 1000, 1100, 0), (vec![500, 100], 0), "the cheapest is needed");
+        assert_eq!(quota(&store, 1000, 900, 0), (vec![500, 100, 10], 100));
+    }
+
+    fn quota(store: &Store, needed: u64, limit: u64, coming: u64) -> (Vec<u64>, u64) {
+        let quota = Quota::divided(store.entries(), |entry| entry.bytes() == needed, limit, coming);
+        (quota.going.iter().map(InventoryItem::bytes).collect::<Vec<_>>(), quota.beyond())
     }
 }

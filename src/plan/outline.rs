@@ -140,7 +140,7 @@ impl Outline {
 
     /// Returns whether an object hash belongs to the plan.
     pub fn has(&self, hash: &str) -> bool {
-        self.artifacts.iter().any(|(_, own)| own == hash)
+        self.artifacts.iter().any(|(_, artifact)| artifact == hash)
     }
 
     /// Returns the job of a lease.
@@ -152,8 +152,8 @@ impl Outline {
     pub fn progress(&self, store: &Store) -> OutlineProgress {
         let present: BTreeMap<&str, HashSet<String>> =
             KINDS.iter().map(|&kind| (kind.name(), store.present(kind))).collect();
-        let has = |&place: &usize| {
-            let (kind, hash) = &self.artifacts[place];
+        let has = |&index: &usize| {
+            let (kind, hash) = &self.artifacts[index];
             present.get(kind.as_str()).is_some_and(|hashes| hashes.contains(hash))
         };
         let jobs = self.jobs.iter().map(|job| JobProgress {
@@ -161,7 +161,7 @@ impl Outline {
             backbone: job.backbone.clone(),
             flop: job.flops,
             artifacts: job.artifacts.len(),
-            stored: job.artifacts.iter().filter(|place| has(place)).count(),
+            stored: job.artifacts.iter().filter(|index| has(index)).count(),
         });
         let complete = self.cells.iter().filter(|cell| cell.artifacts.iter().all(has)).count();
         OutlineProgress { cells: self.cells.len(), complete, jobs: jobs.collect() }

@@ -50,12 +50,15 @@ impl Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |value: &Option<Canonical>| match value {
-            Some(hash) if hash.is_hash() => format!("{}…", &hash.as_str()[1..13]),
-            Some(other) => other.to_string(),
-            None => "absent".to_string(),
-        };
-        write!(f, "{}: {} → {}", self.field, shown(&self.old), shown(&self.new))
+        write!(f, "{}: {} → {}", self.field, shown_changes(&self.old), shown_changes(&self.new))
+    }
+}
+
+fn shown_changes(value: &Option<Canonical>) -> String {
+    match value {
+        Some(hash) if hash.is_hash() => format!("{}…", &hash.as_str()[1..13]),
+        Some(other) => other.to_string(),
+        None => "absent".to_string(),
     }
 }
 
@@ -133,12 +136,14 @@ impl Reasons {
         let nearest = match single {
             Some(&index) => Some(differences(&stored[index].leaves, &wanted.leaves)),
             None => {
-                let comparable = stored.iter().rev().filter(|of| of.inputs == wanted.inputs).take(COMPARED);
-                comparable.map(|of| differences(&of.leaves, &wanted.leaves)).min_by_key(Vec::len)
+                let comparable = stored.iter().rev().filter(|object| object.inputs == wanted.inputs).take(COMPARED);
+                comparable.map(|comparable| differences(&comparable.leaves, &wanted.leaves)).min_by_key(Vec::len)
             }
         };
         match nearest {
-            Some(changes) if !changes.is_empty() && changes.iter().filter(|of| of.is_setting()).count() <= 1 => {
+            Some(changes)
+                if !changes.is_empty() && changes.iter().filter(|change| change.is_setting()).count() <= 1 =>
+            {
                 Reason::Changed(changes)
             }
             _ => Reason::First,
@@ -153,7 +158,7 @@ fn inputs(key: &Value) -> BTreeSet<String> {
     while let Some(Value::Object(map)) = left.pop() {
         let kind = map.get("kind").and_then(Value::as_str).unwrap_or_default();
         found.extend(map.get("input").and_then(Value::as_str).map(|input| format!("{kind} {input}")));
-        left.extend(map.get("of").into_iter().flat_map(|of| of.as_object()).flat_map(|of| of.values()));
+        left.extend(map.get("of").into_iter().flat_map(|value| value.as_object()).flat_map(|fields| fields.values()));
     }
     found
 }
@@ -162,12 +167,12 @@ fn inputs(key: &Value) -> BTreeSet<String> {
 /// ancestors and input hashes appear once, at the shortest path.
 fn leaves(key: &Value) -> Leaves {
     let mut found = Leaves::new();
-    let mut told = HashSet::new();
+    let mut seen = HashSet::new();
     let mut left = VecDeque::from([(Aspect::new(""), "", key)]);
     while let Some((path, name, value)) = left.pop_front() {
         match value {
             Value::Object(map) if map.contains_key("kind") && map.contains_key("of") => {
-                if told.insert(value.to_string()) {
+                if seen.insert(value.to_string()) {
                     found.insert(path.below("version"), Canonical::of(&map["version"]));
                     left.push_back((path, name, &map["of"]));
                 }
@@ -177,7 +182,7 @@ fn leaves(key: &Value) -> Leaves {
             }
             other => {
                 let value = Canonical::of(other);
-                if !value.is_hash() || told.insert(format!("{name} {value}")) {
+                if !value.is_hash() || seen.insert(format!("{name} {value}")) {
                     found.insert(path, value);
                 }
             }
@@ -186,28 +191,31 @@ fn leaves(key: &Value) -> Leaves {
     found
 }
 
-fn all_but(of: &KeyParts, field: &Aspect) -> u64 {
+fn all_but(parts: &KeyParts, field: &Aspect) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hash = DefaultHasher::new();
     field.hash(&mut hash);
-    of.inputs.hash(&mut hash);
-    of.leaves.iter().filter(|(name, _)| *name != field).for_each(|entry| entry.hash(&mut hash));
+    parts.inputs.hash(&mut hash);
+    parts.leaves.iter().filter(|(name, _)| *name != field).for_each(|entry| entry.hash(&mut hash));
     hash.finish()
 }
 
 fn differences(stored: &Leaves, wanted: &Leaves) -> Vec<Change> {
-    let change = |Difference { aspect, one, other }: Difference| Change { field: aspect, old: one, new: other };
-    let changes = differs(stored, wanted).into_iter().map(change);
+    let changes = differs(stored, wanted).into_iter().map(|Difference { aspect, one, other }| Change {
+        field: aspect,
+        old: one,
+        new: other,
+    });
     // The same input on several paths is one change, shown with the shortest path.
-    let mut told: Vec<Change> = Vec::new();
+    let mut merged: Vec<Change> = Vec::new();
     for change in changes {
-        match told.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {
+        match merged.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {
             Some(known) if known.field.as_str().len() > change.field.as_str().len() => *known = change,
             Some(_) => {}
-            None => told.push(change),
+            None => merged.push(change),
         }
     }
-    told
+    merged
 }
 
 #[cfg(test)]
@@ -218,8 +226,8 @@ mod tests {
 
     fn key(seed: u64, alpha: f64, content: &str) -> Key {
         let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"seed": seed}), []).named("c4"));
-        let of = json!({"backbone": content.repeat(64)});
-        let selection = Key::new(stage::selection::KIND, of, [("tokens", tokens)]).named("llama");
+        let identity = json!({"backbone": content.repeat(64)});
+        let selection = Key::new(stage::selection::KIND, identity, [("tokens", tokens)]).named("llama");
         Key::new(stage::operator::KIND, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
     }
 
@@ -249,15 +257,16 @@ mod tests {
     #[test]
     fn what_is_hardly_comparable_gives_no_reason() {
         assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.5, "a")), "first time", "two settings: another cell");
-        let dense = |name: &str, content: &str, tokens: &str| {
-            let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"length": 64}), []).named(tokens));
-            let of = json!({"backbone": content.repeat(64)});
-            Key::new(stage::scores::KIND, of, [("tokens", tokens)]).named(name)
-        };
         let stored = [dense("llama", "a", "ptb")];
         assert_eq!(reason(&stored, &dense("qwen", "b", "ptb")), "first time", "another backbone");
         assert_eq!(reason(&stored, &dense("llama", "b", "c4")), "first time", "another text");
         assert!(reason(&stored, &dense("llama", "b", "ptb")).starts_with("changed: backbone"));
+    }
+
+    fn dense(name: &str, content: &str, tokens: &str) -> Key {
+        let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"length": 64}), []).named(tokens));
+        let identity = json!({"backbone": content.repeat(64)});
+        Key::new(stage::scores::KIND, identity, [("tokens", tokens)]).named(name)
     }
 
     #[test]

@@ -53,8 +53,8 @@ impl<'g> Plan<'g> {
 
     /// Describes the machine with each computing device, as [`machine::identity`].
     pub fn machine(&self) -> String {
-        let of = |backbone: &BackbonePlan| machine::identity(backbone.engine.device()).to_string();
-        let all: BTreeSet<String> = self.backbones.iter().map(of).collect();
+        let all: BTreeSet<String> =
+            self.backbones.iter().map(|backbone| machine::identity(backbone.engine.device()).to_string()).collect();
         all.into_iter().collect::<Vec<_>>().join(", ")
     }
 
@@ -87,16 +87,16 @@ impl BackbonePlan {
         let folder = grid.backbones[name].path.clone();
         let weights = grid.backbones[name].weights.as_ref();
         let mut config = inputs.guarded(&[&parts::config(&folder)], || Config::read_with_attachments(&folder))?;
-        config.rounded = weights.map(|of| of.to);
+        config.rounded = weights.map(|weights| weights.to);
         config.notes.extend(rounding_told(&config));
         let files = inputs.of_backbone(&folder)?;
         let engine = engine.choose(&folder)?;
         let batch_tokens = batch_tokens.unwrap_or_else(|| engine.batch_tokens());
         let contents = BackboneContents::new(grid, inputs, (&folder, &files), weights, engine, batch_tokens);
         config.notes.extend(contents.prefix_note()?);
-        let own: Vec<(usize, &Cell)> =
+        let cells: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
-        if let Some((_, cell)) = own.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {
+        if let Some((_, cell)) = cells.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {
             return Err(Error::bad_input(
                 "a backbone with operators next to its weights can be scored, but not pruned",
             )
@@ -105,8 +105,8 @@ impl BackbonePlan {
             .found(format!("an export with {} operators", config.attachments.len()))
             .hint("prune the backbone that it was exported from"));
         }
-        let of_cells = own.iter().filter_map(|(_, cell)| cell.calibration.clone());
-        let of_trainings = own.iter().map(|(_, cell)| training_text(cell));
+        let of_cells = cells.iter().filter_map(|(_, cell)| cell.calibration.clone());
+        let of_trainings = cells.iter().map(|(_, cell)| training_text(cell));
         let mut calibrations: Vec<CalibrationPlan> = Vec::new();
         let dense = contents.dense.clone();
         let calibrated = contents.calibrated.clone();
@@ -116,9 +116,10 @@ impl BackbonePlan {
                 continue;
             }
             let (identity, tokens) = contents.calibration(&calibration)?;
-            let place = calibrations.iter().position(|of| *of.tokens == tokens).unwrap_or(calibrations.len());
-            known.calibrations.insert(calibration.clone(), place);
-            if place == calibrations.len() {
+            let index =
+                calibrations.iter().position(|calibration| *calibration.tokens == tokens).unwrap_or(calibrations.len());
+            known.calibrations.insert(calibration.clone(), index);
+            if index == calibrations.len() {
                 let calibration = Calibration { operator_sequences: calibration.sequences, ..calibration };
                 let identity = Arc::new(identity);
                 let tokens = Arc::new(tokens);
@@ -159,10 +160,10 @@ impl BackbonePlan {
             latencies: grid.evaluate.latency.clone(),
             variants: Vec::new(),
         };
-        if let Some(of) = weights.filter(|of| of.calibrated == CalibratedOn::Full) {
-            plan.full = Some(Box::new(plan.as_stored(&of.of)));
+        if let Some(stored_weights) = weights.filter(|weight| weight.calibrated == CalibratedOn::Full) {
+            plan.full = Some(Box::new(plan.as_stored(&stored_weights.backbone)));
         }
-        for (index, cell) in own {
+        for (index, cell) in cells {
             let variant = plan.variant(index, cell, &mut known)?;
             plan.variants.push(variant);
         }
@@ -192,8 +193,8 @@ impl BackbonePlan {
         if self.latencies.is_empty() {
             return;
         }
-        let of = |variant: &Variant| variant.repair().map_or("dense", |key| key.hash()).to_owned();
-        let among: BTreeSet<String> = self.variants.iter().map(of).collect();
+        let among: BTreeSet<String> =
+            self.variants.iter().map(|variant| variant.repair().map_or("dense", |key| key.hash()).to_owned()).collect();
         let among = sha256::of_bytes(among.into_iter().collect::<Vec<_>>().join(" "));
         let machine = machine::identity(self.engine.device());
         let key = |variant: &Variant, measure: &Arc<MeasureId>| {
@@ -201,12 +202,17 @@ impl BackbonePlan {
             Arc::new(latency::key(self.keyed(), variant.repair(), measure, &among, &what))
         };
         let others = beside(&self.variants.iter().map(|variant| &*variant.identity).collect::<Vec<_>>());
-        let timed = |(variant, others): (&Variant, String)| {
-            let prompts = self.latencies.iter().map(|prompt| Arc::new(contents::prefill(prompt, &machine, &others)));
-            let prompts: Vec<Arc<MeasureId>> = prompts.collect();
-            (prompts.iter().map(|measure| key(variant, measure)).collect(), prompts)
-        };
-        let timed: Vec<(Vec<Arc<Key>>, _)> = self.variants.iter().zip(others).map(timed).collect();
+        let timed: Vec<(Vec<Arc<Key>>, _)> = self
+            .variants
+            .iter()
+            .zip(others)
+            .map(|(variant, others)| {
+                let prompts =
+                    self.latencies.iter().map(|prompt| Arc::new(contents::prefill(prompt, &machine, &others)));
+                let prompts: Vec<Arc<MeasureId>> = prompts.collect();
+                (prompts.iter().map(|measure| key(variant, measure)).collect(), prompts)
+            })
+            .collect();
         let each = self.variants.iter_mut().zip(timed);
         each.for_each(|(variant, timed)| (variant.latencies, variant.prompts) = timed);
     }
@@ -215,21 +221,31 @@ impl BackbonePlan {
         let PlannedParts { dense, calibrated, calibrations, cuts } = known;
         let calibrating = self.calibrated().keyed();
         let score = |identity: &Identity, operator: Option<&Arc<Key>>| -> Vec<Arc<Key>> {
-            let key = |of: &Evaluation| {
-                let what = Arc::new(identity.measured(&of.measure));
-                let kind = if of.generates { generations::KIND } else { scores::KIND };
-                Arc::new(scores::key(kind, self.keyed(), operator, &of.tokens, of.subject.draw(), &what))
-            };
-            self.evaluations.iter().map(key).collect()
+            self.evaluations
+                .iter()
+                .map(|evaluation| {
+                    let what = Arc::new(identity.measured(&evaluation.measure));
+                    let kind = if evaluation.generates { generations::KIND } else { scores::KIND };
+                    Arc::new(scores::key(
+                        kind,
+                        self.keyed(),
+                        operator,
+                        &evaluation.tokens,
+                        evaluation.subject.draw(),
+                        &what,
+                    ))
+                })
+                .collect()
         };
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
             return Ok(Variant { scores: score(dense, None), ..Variant::whole(index, dense.clone()) });
         };
-        let place = calibrations.get(calibration).copied();
-        let place = place.ok_or_else(|| Error::job("a cell's calibration is not planned").at(cell.to_string()))?;
-        let plan = &self.calibrations[place];
-        let (cut, selection) = match cuts.entry((place, criterion.to_string(), cell.depth)) {
+        let position = calibrations.get(calibration).copied();
+        let position =
+            position.ok_or_else(|| Error::job("a cell's calibration is not planned").at(cell.to_string()))?;
+        let plan = &self.calibrations[position];
+        let (cut, selection) = match cuts.entry((position, criterion.to_string(), cell.depth)) {
             std::collections::btree_map::Entry::Occupied(known) => known.get().clone(),
             std::collections::btree_map::Entry::Vacant(free) => {
                 let cut = Arc::new(contents::cut(criterion, &self.cut(cell.depth))?);
@@ -244,14 +260,8 @@ impl BackbonePlan {
             }
         };
         let repair = contents::repair(calibration, criterion, recovery, &self.cut(cell.depth));
-        let of = |whole: &Identity, repair: RepairId| Identity {
-            cut: Some(Arc::clone(&cut)),
-            repair: Some(Arc::new(repair)),
-            calibration: Some(Arc::clone(&plan.identity)),
-            ..whole.clone()
-        };
-        let identity = of(dense, repair.clone());
-        let solved = Arc::new(of(calibrated, RepairId { training: None, ..repair.clone() }));
+        let identity = repaired_identity(plan, &cut, dense, repair.clone());
+        let solved = Arc::new(repaired_identity(plan, &cut, calibrated, RepairId { training: None, ..repair.clone() }));
         let operator = operator::key(calibrating, &selection, &repair, &plan.tokens).about(&solved);
         let operator = Arc::new(operator);
         let text = training_text(cell).and_then(|text| calibrations.get(&text).copied());
@@ -259,7 +269,7 @@ impl BackbonePlan {
             None => None,
             Some((finetune, text)) => {
                 self.one_block(cell, criterion)?;
-                let trained = Arc::new(of(calibrated, repair.clone()));
+                let trained = Arc::new(repaired_identity(plan, &cut, calibrated, repair.clone()));
                 let key = distilled::key(calibrating, &operator, &self.calibrations[text].tokens, &trained);
                 Some(TrainingPlan { text, finetune, key: Arc::new(key) })
             }
@@ -267,7 +277,7 @@ impl BackbonePlan {
         let runs_with = trained.as_ref().map_or(&operator, |trained| &trained.key);
         let scores = score(&identity, Some(runs_with));
         Ok(Variant {
-            calibration: Some(place),
+            calibration: Some(position),
             selection: Some(selection),
             operator: Some(operator),
             fitted: repair.fitted,
@@ -288,6 +298,15 @@ impl BackbonePlan {
             .expected("a criterion that removes one block, such as llm-streamline")
             .found(format!("`{criterion}`, whose layers need not be one block"))
             .hint("the paper fine-tunes LLM-Streamline's cuts"))
+    }
+}
+
+fn repaired_identity(plan: &CalibrationPlan, cut: &Arc<CutId>, full: &Identity, repair: RepairId) -> Identity {
+    Identity {
+        cut: Some(Arc::clone(cut)),
+        repair: Some(Arc::new(repair)),
+        calibration: Some(Arc::clone(&plan.identity)),
+        ..full.clone()
     }
 }
 

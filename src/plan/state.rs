@@ -57,12 +57,14 @@ impl StoreState {
             .filter(|(hash, _)| there.contains(*hash))
             .map(|(hash, (key, loaded))| (hash.to_string(), ObjectState::of(key, store, loaded)))
             .collect();
-        let selection = |(hash, stored): (&String, &ObjectState)| match stored {
-            ObjectState::Whole(artifact) => Some((hash.clone(), selection::read(artifact).ok()?)),
-            _ => None,
-        };
         let selections = variants.iter().filter_map(|variant| variant.selection.as_ref());
-        let selections = selections.filter_map(|key| by_hash.get_key_value(key.hash())).filter_map(selection).collect();
+        let selections = selections
+            .filter_map(|key| by_hash.get_key_value(key.hash()))
+            .filter_map(|(hash, stored)| match stored {
+                ObjectState::Whole(artifact) => Some((hash.clone(), selection::read(artifact).ok()?)),
+                _ => None,
+            })
+            .collect();
         Self { by_hash, selections }
     }
 
@@ -82,12 +84,7 @@ impl StoreState {
 
     /// Iterates over the hashes of damaged objects, or of intact ones.
     pub fn hashes(&self, damaged: bool) -> impl Iterator<Item = &str> {
-        let of = move |stored: &ObjectState| match stored {
-            ObjectState::Damaged(_) => damaged,
-            ObjectState::Whole(_) => !damaged,
-            ObjectState::Absent => false,
-        };
-        self.by_hash.iter().filter(move |(_, stored)| of(stored)).map(|(hash, _)| hash.as_str())
+        self.by_hash.iter().filter(move |(_, stored)| is_match(damaged, stored)).map(|(hash, _)| hash.as_str())
     }
 
     /// Iterates over the damage found.
@@ -113,17 +110,27 @@ impl StoreState {
     }
 }
 
+fn is_match(damaged: bool, stored: &ObjectState) -> bool {
+    match stored {
+        ObjectState::Damaged(_) => damaged,
+        ObjectState::Whole(_) => !damaged,
+        ObjectState::Absent => false,
+    }
+}
+
 /// Returns the hashes of keys with a stored object. Lists complete folders for many keys.
 fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
     let mut by_kind: HashMap<ObjectKind, Vec<&Key>> = HashMap::new();
     keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));
-    let of = |(kind, keys): (ObjectKind, Vec<&Key>)| -> Vec<String> {
-        if keys.len() > LISTING_THRESHOLD {
-            return store.present(kind).into_iter().collect();
-        }
-        keys.into_iter().filter(|key| store.has(key)).map(|key| key.hash().to_owned()).collect()
-    };
-    by_kind.into_iter().flat_map(of).collect()
+    by_kind
+        .into_iter()
+        .flat_map(|(kind, keys): (ObjectKind, Vec<&Key>)| -> Vec<String> {
+            if keys.len() > LISTING_THRESHOLD {
+                return store.present(kind).into_iter().collect();
+            }
+            keys.into_iter().filter(|key| store.has(key)).map(|key| key.hash().to_owned()).collect()
+        })
+        .collect()
 }
 
 /// A listing of all artifacts of a kind costs some hundred operations at most.

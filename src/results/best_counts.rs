@@ -51,29 +51,38 @@ impl BestCounts {
         let settings: Vec<Setting<'_>> = Setting::all(run, &metric, question);
         let first = settings.first()?;
         let tests: Vec<bool> = settings.iter().filter_map(Setting::is_significant).collect();
-        let seed = |setting: &Setting<'_>| run.factors(setting.own).get(SEED).and_then(serde_json::Value::as_u64);
         Some(Self {
             settings: settings.len(),
             best: settings.iter().filter(|setting| !setting.is_behind).count(),
             significant: (!tests.is_empty()).then(|| tests.iter().filter(|test| **test).count()),
-            seed: seed(first).filter(|first| settings.iter().all(|other| seed(other) == Some(*first))),
+            seed: seed_of(run, first).filter(|first| settings.iter().all(|other| seed_of(run, other) == Some(*first))),
             over_seeds: seeds.and_then(|seeds| SeedCounts::new(&settings, seeds, &metric, question)),
-            ahead: settings.iter().filter(|of| of.is_behind).map(|of| of.rival.record.condition.clone()).collect(),
+            ahead: settings
+                .iter()
+                .filter(|setting| setting.is_behind)
+                .map(|setting| setting.rival.record.condition.clone())
+                .collect(),
         })
     }
 
     /// What weakens the count: `significantly in 1 of 6; over five seeds in 2 of 6`.
     pub fn qualified(&self) -> String {
-        let of = self.settings;
+        let total = self.settings;
         let significant = match self.significant {
-            Some(count) => format!("significantly in {count} of {of}"),
+            Some(count) => format!("significantly in {count} of {total}"),
             None => "significance not tested".to_owned(),
         };
         match self.over_seeds {
-            Some(SeedCounts { seeds, best }) => format!("{significant}; over {} seeds in {best} of {of}", word(seeds)),
+            Some(SeedCounts { seeds, best }) => {
+                format!("{significant}; over {} seeds in {best} of {total}", word(seeds))
+            }
             None => format!("{significant}; not measured over seeds"),
         }
     }
+}
+
+fn seed_of(run: &StoredResults, setting: &Setting<'_>) -> Option<u64> {
+    run.factors(setting.number).get(SEED).and_then(serde_json::Value::as_u64)
 }
 
 /// `5 of 6 on seed 0, significantly in 1 of 6; over five seeds in 2 of 6`
@@ -88,7 +97,7 @@ impl fmt::Display for BestCounts {
 struct Setting<'a> {
     key: Vec<String>,
     records: Vec<&'a Record>,
-    own: &'a StoredNumber,
+    number: &'a StoredNumber,
     /// The best other row.
     rival: &'a StoredNumber,
     is_behind: bool,
@@ -96,40 +105,44 @@ struct Setting<'a> {
 
 impl<'a> Setting<'a> {
     fn all(run: &'a StoredResults, metric: &Metric, question: BestQuestion<'_>) -> Vec<Self> {
-        let rows = run.numbers.iter().filter(|of| is_asked(of, question));
-        let groups = grouped(rows.map(|of| (key(&of.record.condition, question), of)));
+        let rows = run.numbers.iter().filter(|number| is_asked(number, question));
+        let groups = grouped(rows.map(|rows| (key(&rows.record.condition, question), rows)));
         let mut settings: Vec<Self> = Vec::new();
         for (key, rows) in groups {
             // Criteria that remove the same layers have one measurement, which counts once.
             let setting = Self::new(key, &rows, metric, question.method);
-            settings.extend(setting.filter(|own| !settings.iter().any(|other| own.is_copy_of(other))));
+            settings.extend(setting.filter(|setting| !settings.iter().any(|other| setting.is_copy_of(other))));
         }
         settings
     }
 
     fn new(key: Vec<String>, rows: &[&'a StoredNumber], metric: &Metric, method: &str) -> Option<Self> {
-        let is_own = |of: &&&StoredNumber| of.record.condition.recovery == method;
-        let own = *rows.iter().find(is_own)?;
-        let others = rows.iter().filter(|of| !is_own(of)).filter_map(|of| Some((printed_cost(metric, of)?, *of)));
+        let number = *rows.iter().find(|number| is_own(method, number))?;
+        let others =
+            rows.iter().filter(|row| !is_own(method, row)).filter_map(|row| Some((printed_cost(metric, row)?, *row)));
         let (best, rival) = others.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
         Some(Self {
-            records: rows.iter().map(|of| &of.record).collect(),
+            records: rows.iter().map(|row| &row.record).collect(),
             key,
-            own,
+            number,
             rival,
-            is_behind: best < printed_cost(metric, own)?,
+            is_behind: best < printed_cost(metric, number)?,
         })
     }
 
     fn is_copy_of(&self, other: &Self) -> bool {
-        let [own, other] = [self, other].map(|of| RowContent::scores(of.records.iter().copied()));
-        is_one_measurement(&own, &other)
+        let [ours, other] = [self, other].map(|row| RowContent::scores(row.records.iter().copied()));
+        is_one_measurement(&ours, &other)
     }
 
     fn is_significant(&self) -> Option<bool> {
-        let paired = paired::test(&self.own.measurement(), &self.rival.measurement())?;
+        let paired = paired::test(&self.number.measurement(), &self.rival.measurement())?;
         Some(paired.mark() == "+")
     }
+}
+
+fn is_own(method: &str, number: &&&StoredNumber) -> bool {
+    number.record.condition.recovery == method
 }
 
 impl SeedCounts {
@@ -139,20 +152,26 @@ impl SeedCounts {
         metric: &Metric,
         question: BestQuestion<'_>,
     ) -> Option<Self> {
-        let rows = seeds.numbers.iter().filter(|of| is_asked(of, question));
-        let values = grouped(rows.map(|of| (of.record.condition.clone(), of.record.value.unwrap_or_default())));
+        let rows = seeds.numbers.iter().filter(|number| is_asked(number, question));
+        let values = grouped(rows.map(|rows| (rows.record.condition.clone(), rows.record.value.unwrap_or_default())));
         let mut best = 0;
         for setting in settings {
-            let own: Vec<&(Condition, Vec<f64>)> =
+            let rows_of_method: Vec<&(Condition, Vec<f64>)> =
                 values.iter().filter(|(condition, _)| key(condition, question) == setting.key).collect();
-            let is_there = |wanted: &Condition| own.iter().any(|(condition, _)| condition == wanted);
-            if !setting.records.iter().map(|record| &record.condition).all(is_there) {
+            if !setting
+                .records
+                .iter()
+                .map(|record| &record.condition)
+                .all(|wanted| rows_of_method.iter().any(|(condition, _)| condition == wanted))
+            {
                 return None;
             }
-            let means = own.iter().map(|(condition, values)| Some((condition, mean_cost(metric, values)?)));
+            let means = rows_of_method.iter().map(|(condition, values)| Some((condition, mean_cost(metric, values)?)));
             let means: Vec<(&Condition, f64)> = means.collect::<Option<_>>()?;
             let least = means.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
-            best += usize::from(means.iter().any(|(of, cost)| of.recovery == question.method && *cost <= least));
+            best += usize::from(
+                means.iter().any(|(condition, cost)| condition.recovery == question.method && *cost <= least),
+            );
         }
         let counts: Vec<usize> = values.iter().map(|(_, values)| values.len()).collect();
         match distinct(&counts).as_slice() {
@@ -162,24 +181,24 @@ impl SeedCounts {
     }
 }
 
-fn is_asked(of: &StoredNumber, question: BestQuestion<'_>) -> bool {
-    let condition = &of.record.condition;
-    of.record.metric == question.metric
+fn is_asked(number: &StoredNumber, question: BestQuestion<'_>) -> bool {
+    let condition = &number.record.condition;
+    number.record.metric == question.metric
         && condition.depth > 0
-        && of.failure.is_none()
-        && of.record.value.is_some()
+        && number.failure.is_none()
+        && number.record.value.is_some()
         && (question.keeps)(condition)
 }
 
-fn key(of: &Condition, question: BestQuestion<'_>) -> Vec<String> {
-    let mut key = (question.setting)(of);
-    key.extend([of.calibration.clone(), of.finetuned.to_string()]);
+fn key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String> {
+    let mut key = (question.setting)(condition);
+    key.extend([condition.calibration.clone(), condition.finetuned.to_string()]);
     key
 }
 
 /// What a table prints of a number, so that less is better.
-fn printed_cost(metric: &Metric, of: &StoredNumber) -> Option<f64> {
-    metric.cost(Metric::printed(of.record.value?, metric.decimals))
+fn printed_cost(metric: &Metric, number: &StoredNumber) -> Option<f64> {
+    metric.cost(Metric::printed(number.record.value?, metric.decimals))
 }
 
 fn mean_cost(metric: &Metric, values: &[f64]) -> Option<f64> {
@@ -208,15 +227,18 @@ mod tests {
             finetuned: false,
             calibration: "c4".into(),
         };
-        let bits = |right: usize| (0..50).map(|at| if at < right { '1' } else { '0' }).collect::<String>();
         StoredNumber {
             record: Record { condition, metric: "acc_average".into(), value: Some(2.0 * right as f64), error: None },
             cell: cell.to_owned(),
             column: "average".to_owned(),
             failure: None,
-            right: Some(format!("{},{}", bits(right), bits(right))),
+            right: Some(format!("{},{}", bits_of(right), bits_of(right))),
             losses: None,
         }
+    }
+
+    fn bits_of(right: usize) -> String {
+        (0..50).map(|at| if at < right { '1' } else { '0' }).collect::<String>()
     }
 
     fn run(numbers: Vec<StoredNumber>) -> StoredResults {
@@ -231,7 +253,7 @@ mod tests {
             metric: "acc_average",
             method: "ghosted",
             keeps: &|_| true,
-            setting: &|of| vec![of.backbone.clone(), of.depth.to_string()],
+            setting: &|condition| vec![condition.backbone.clone(), condition.depth.to_string()],
         };
         BestCounts::new(&run(main), seeds.map(run).as_ref(), question).unwrap()
     }
@@ -266,7 +288,10 @@ mod tests {
         assert_eq!((counts.best, counts.settings, counts.significant), (2, 3, Some(1)));
         assert_eq!(counts.over_seeds, Some(SeedCounts { seeds: 2, best: 1 }));
         assert_eq!(counts.to_string(), "2 of 3, significantly in 1 of 3; over two seeds in 1 of 3");
-        assert_eq!(counts.ahead.iter().map(|of| (of.depth, of.recovery.as_str())).collect::<Vec<_>>(), [(8, "none")]);
+        assert_eq!(
+            counts.ahead.iter().map(|condition| (condition.depth, condition.recovery.as_str())).collect::<Vec<_>>(),
+            [(8, "none")]
+        );
     }
 
     #[test]
@@ -280,7 +305,7 @@ mod tests {
             metric: "acc_average",
             method: "ghosted",
             keeps: &|_| true,
-            setting: &|of| vec![of.criterion.clone(), of.depth.to_string()],
+            setting: &|condition| vec![condition.criterion.clone(), condition.depth.to_string()],
         };
         let counts = BestCounts::new(&run(numbers), None, question).unwrap();
         // At the other depths two rows are too few to be called equal.

@@ -37,23 +37,26 @@ pub struct GridOutcome {
 impl GridOutcome {
     /// Returns whether the backbones have different vocabularies, so that perplexities are over different tokens.
     pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
-        let of = |cell: &CellResult| {
-            let folder = &grid.backbones.get(&cell.cell.backbone)?.path;
-            self.inputs.get(&parts::tokenizer(folder).display().to_string())
-        };
-        self.cells.iter().filter_map(of).collect::<BTreeSet<_>>().len() > 1
+        self.cells
+            .iter()
+            .filter_map(|cell| {
+                let folder = &grid.backbones.get(&cell.cell.backbone)?.path;
+                self.inputs.get(&parts::tokenizer(folder).display().to_string())
+            })
+            .collect::<BTreeSet<_>>()
+            .len()
+            > 1
     }
 
     /// Returns what a cell's backbone reads of a text, perhaps from another cell. `None` if it is not tokenized.
     pub fn text_read(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
-        let mut others = self.cells.iter().filter(|of| of.cell.backbone == result.cell.backbone);
-        let known = |of: &CellResult| of.text(text)?.extent;
-        known(result).or_else(|| others.find_map(known))
+        let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
+        is_known_text(text, result).or_else(|| others.find_map(|result| is_known_text(text, result)))
     }
 
     /// Iterates over what all cells read of a text.
     pub fn text_reads(&self, text: &Perplexity) -> impl Iterator<Item = TextExtent> {
-        self.cells.iter().filter_map(|of| of.text(text)?.extent)
+        self.cells.iter().filter_map(|cell| cell.text(text)?.extent)
     }
 
     /// Returns the extent of a task, which the first backbone determines for all. `None` if nothing is stored.
@@ -75,6 +78,10 @@ impl GridOutcome {
     pub fn failed(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_some()).count()
     }
+}
+
+fn is_known_text(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
+    result.text(text)?.extent
 }
 
 /// A variant's scores on one task.
@@ -110,18 +117,18 @@ pub struct DefinedScores {
 
 /// Formats `acc,none` and `acc_stderr,none` as lm-evaluation-harness does.
 pub fn harness_scores<'a>(scores: impl Iterator<Item = &'a Score>) -> Map<String, Value> {
-    let each = scores.flat_map(|of| {
-        let error = of.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
+    let each = scores.flat_map(|score| {
+        let error = score.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
         [
-            (format!("{},{}", of.metric, of.filter), json!(of.score)),
-            (format!("{}_stderr,{}", of.metric, of.filter), error),
+            (format!("{},{}", score.metric, score.filter), json!(score.score)),
+            (format!("{}_stderr,{}", score.metric, score.filter), error),
         ]
     });
     each.collect()
 }
 
 fn by_key<S: Serializer>(scores: &[Judged], serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    harness_scores(scores.iter().map(|of| &of.score)).serialize(serializer)
+    harness_scores(scores.iter().map(|score| &score.score)).serialize(serializer)
 }
 
 /// A measurement of a cell, by request. Cell identity and measure together identify its numbers
@@ -140,7 +147,7 @@ pub struct Measured<A, E, S> {
 impl Measured<Perplexity, TextExtent, Losses> {
     /// Returns the windows, if they are scored.
     pub fn windows(&self) -> Option<TextSample<'_>> {
-        let bytes = self.extent.map(|of| of.bytes);
+        let bytes = self.extent.map(|extent| extent.bytes);
         Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes })
     }
 }
@@ -207,39 +214,38 @@ impl CellResult {
     }
 
     pub fn text(&self, asked: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {
-        self.texts.iter().find(|of| of.asked == *asked)
+        self.texts.iter().find(|text| text.asked == *asked)
     }
 
     pub fn task(&self, asked: &TaskUse) -> Option<&Measured<TaskUse, TaskExtent, TaskScores>> {
-        self.tasks.iter().find(|of| of.asked == *asked)
+        self.tasks.iter().find(|task| task.asked == *asked)
     }
 
     pub fn prompt(&self, asked: &Latency) -> Option<&Measured<Latency, (), LatencyResult>> {
-        self.prompts.iter().find(|of| of.asked == *asked)
+        self.prompts.iter().find(|prompt| prompt.asked == *asked)
     }
 
     pub fn defined(&self, asked: &DefinitionUse) -> Option<&Measured<DefinitionUse, DefinedExtent, DefinedScores>> {
-        self.definitions.iter().find(|of| of.asked == *asked)
+        self.definitions.iter().find(|definition| definition.asked == *asked)
     }
 
     /// Returns the scores of a group. `None` if one of its tasks has none.
-    pub fn group(&self, of: &GroupUse) -> Option<Vec<Score>> {
+    pub fn group(&self, group_use: &GroupUse) -> Option<Vec<Score>> {
         let task = |name: &str| {
-            let asked = DefinitionUse { name: name.to_owned(), how: of.how.clone() };
+            let asked = DefinitionUse { name: name.to_owned(), how: group_use.how.clone() };
             let scores = &self.defined(&asked)?.sample.as_ref()?.scores;
-            Some(scores.iter().map(|of| of.score.clone()).collect::<Vec<_>>())
+            Some(scores.iter().map(|score| score.score.clone()).collect::<Vec<_>>())
         };
-        let all = of.group.tasks.iter().map(|name| task(name)).collect::<Option<Vec<_>>>()?;
-        let of_task = |name: &str| {
-            let place = of.group.tasks.iter().position(|task| task == name);
-            place.map(|place| all[place].clone()).unwrap_or_default()
-        };
-        Some(group_scores(&of.group, &of_task))
+        let all = group_use.group.tasks.iter().map(|name| task(name)).collect::<Option<Vec<_>>>()?;
+        Some(group_scores(&group_use.group, &|name: &str| {
+            let index = group_use.group.tasks.iter().position(|task| task == name);
+            index.map(|index| all[index].clone()).unwrap_or_default()
+        }))
     }
 
     /// Iterates over the tasks with scores.
     pub fn scored(&self) -> impl Iterator<Item = &TaskScores> {
-        self.tasks.iter().filter_map(|of| of.sample.as_ref())
+        self.tasks.iter().filter_map(|task| task.sample.as_ref())
     }
 
     /// Returns the cell's notes without duplicates.
@@ -263,8 +269,16 @@ impl CellResult {
                 notes.push(format!("{unanswered} of {effective} documents of {} have no answer", scores.label));
             }
         }
-        for of in self.definitions.iter().filter_map(|of| of.sample.as_ref()).filter(|of| of.non_finite > 0) {
-            notes.push(format!("{} of {} documents of {} have no finite score", of.non_finite, of.effective, of.label));
+        for sample in self
+            .definitions
+            .iter()
+            .filter_map(|definition| definition.sample.as_ref())
+            .filter(|sample| sample.non_finite > 0)
+        {
+            notes.push(format!(
+                "{} of {} documents of {} have no finite score",
+                sample.non_finite, sample.effective, sample.label
+            ));
         }
         notes
     }
@@ -277,18 +291,22 @@ impl CellResult {
     pub fn lm_eval(&self) -> Result<Vec<Value>> {
         let mut files: Vec<Vec<&TaskScores>> = Vec::new();
         for scores in self.scored() {
-            let has_it = |file: &Vec<&TaskScores>| file.iter().any(|of| of.result.task.name == scores.result.task.name);
-            match files.iter_mut().find(|file| !has_it(file)) {
+            match files.iter_mut().find(|file| !has_it(scores, file)) {
                 Some(file) => file.push(scores),
                 None => files.push(vec![scores]),
             }
         }
-        let export = |file: &Vec<&TaskScores>| {
-            let results: Vec<TaskResult> = file.iter().map(|scores| scores.result.clone()).collect();
-            let labels: Vec<&str> = file.iter().map(|scores| scores.label.as_str()).collect();
-            tasks::export(&results, json!({"model": "ghostlab", "model_args": self.cell.to_string(), "tasks": labels}))
-        };
-        files.iter().map(export).collect()
+        files
+            .iter()
+            .map(|file| {
+                let results: Vec<TaskResult> = file.iter().map(|scores| scores.result.clone()).collect();
+                let labels: Vec<&str> = file.iter().map(|scores| scores.label.as_str()).collect();
+                tasks::export(
+                    &results,
+                    json!({"model": "ghostlab", "model_args": self.cell.to_string(), "tasks": labels}),
+                )
+            })
+            .collect()
     }
 
     /// # Errors
@@ -304,18 +322,22 @@ impl CellResult {
     }
 }
 
+fn has_it(scores: &TaskScores, file: &Vec<&TaskScores>) -> bool {
+    file.iter().any(|entry| entry.result.task.name == scores.result.task.name)
+}
+
 fn perplexities<S: Serializer>(
     texts: &[Measured<Perplexity, TextExtent, Losses>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_seq(texts.iter().map(|of| of.sample.as_ref().map(Losses::perplexity)))
+    serializer.collect_seq(texts.iter().map(|text| text.sample.as_ref().map(Losses::perplexity)))
 }
 
 fn samples<A, E, T: Serialize, S: Serializer>(
     all: &[Measured<A, E, T>],
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_seq(all.iter().map(|of| &of.sample))
+    serializer.collect_seq(all.iter().map(|entry| &entry.sample))
 }
 
 /// Size of a text.
@@ -336,7 +358,7 @@ pub struct TaskExtent {
     pub documents: usize,
     pub original: usize,
     /// Whether all documents of the published split are scored.
-    pub whole: bool,
+    pub full_split: bool,
 }
 
 /// Size of a task with a definition.

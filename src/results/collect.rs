@@ -33,10 +33,13 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
         let undetermined = result.boundaries.iter().any(|boundary| boundary.undetermined);
         let setup = Setup {
             identity: result.identity.clone(),
-            told: Arc::new(labels.told(&variant)),
+            named_settings: Arc::new(labels.told(&variant)),
             engine: outcome.engines.get(&result.cell.backbone).copied(),
             calibration: calibrated(grid, &result.cell),
-            unidentified: grid.backbones.get(&result.cell.backbone).and_then(|of| of.unidentified.clone()),
+            unidentified: grid
+                .backbones
+                .get(&result.cell.backbone)
+                .and_then(|backbones| backbones.unidentified.clone()),
             undetermined: undetermined || !result.selection_notes.is_empty(),
             variant,
             ..Setup::default()
@@ -89,7 +92,7 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
         shards: corpus.and_then(|corpus| corpus.stream.as_ref()).map(|stream| stream.shards),
         generated: corpus.is_some_and(|corpus| corpus.generated),
         repaired: cell.recovery.as_ref().is_some_and(|recovery| recovery.name != recovery::NONE),
-        finetune: cell.recovery.as_ref().and_then(|of| of.training),
+        finetune: cell.recovery.as_ref().and_then(|recovery| recovery.training),
         calibration,
     })
 }
@@ -107,8 +110,13 @@ struct Numbers<'a> {
 
 impl Numbers<'_> {
     /// Builds the setup of a measurement; a mean has all of its parts.
-    fn setup<E, S, A>(&self, of: Option<&Measured<A, E, S>>, measure: Factors, scored: Option<Protocol>) -> Setup {
-        let measures = of.map(|of| Arc::clone(&of.measure)).into_iter().collect();
+    fn setup<E, S, A>(
+        &self,
+        measured: Option<&Measured<A, E, S>>,
+        measure: Factors,
+        scored: Option<Protocol>,
+    ) -> Setup {
+        let measures = measured.map(|entry| Arc::clone(&entry.measure)).into_iter().collect();
         Setup { scored: scored.into_iter().collect(), measure, measures, ..self.setup.clone() }
     }
 
@@ -127,8 +135,8 @@ impl Numbers<'_> {
             record: Record {
                 condition: self.condition.clone(),
                 metric: metric.id.clone(),
-                value: estimate.map(|of| of.value).filter(|value| value.is_finite()),
-                error: estimate.and_then(|of| of.stderr),
+                value: estimate.map(|estimate| estimate.value).filter(|value| value.is_finite()),
+                error: estimate.and_then(|estimate| estimate.stderr),
             },
             metric,
             setup: setup.clone(),
@@ -148,18 +156,26 @@ impl Numbers<'_> {
             let settings = json!({"corpus": text.corpus, "length": text.length, "limit": limit});
             let measured = result.text(text);
             let protocol = Protocol::text(grid, text, outcome.text_read(result, text));
-            let own = self.setup(measured, factors::below(&protocol.measures().id, &settings), Some(protocol));
-            let of = measured.and_then(Measured::windows);
+            let setup = self.setup(measured, factors::below(&protocol.measures().id, &settings), Some(protocol));
+            let windows = measured.and_then(Measured::windows);
             for entry in shown {
                 let Of::Text(estimate) = entry.of else { continue };
-                let items = of.filter(|_| entry.test.is_some()).map(|of| Sample::Losses(of.losses.windows.clone()));
+                let items = windows
+                    .filter(|_| entry.test.is_some())
+                    .map(|windows| Sample::Losses(windows.losses.windows.clone()));
                 let asked = Question::Text(entry, text.clone());
-                self.push(entry.on(stem(&text.corpus)), Some(asked), &own, of.as_ref().and_then(estimate), items);
+                self.push(
+                    entry.on(stem(&text.corpus)),
+                    Some(asked),
+                    &setup,
+                    windows.as_ref().and_then(estimate),
+                    items,
+                );
             }
             all.measure.extend(factors::below(&text.to_string(), &json!({"limit": limit})));
-            all.scored.extend(own.scored);
-            all.measures.extend(own.measures);
-            samples.push(of);
+            all.scored.extend(setup.scored);
+            all.measures.extend(setup.measures);
+            samples.push(windows);
         }
         if samples.len() < 2 {
             return;
@@ -177,25 +193,23 @@ impl Numbers<'_> {
         let result = self.result;
         let mut samples = Vec::new();
         let mut all = self.setup.clone();
-        let right = |of: &TaskSample<'_>| -> Vec<bool> {
-            of.answers.documents().map(|document| document.right(of.result.task.column)).collect()
-        };
         for used in &grid.evaluate.tasks {
             let measured = result.task(used);
-            let protocol = outcome.task(used).map(|of| Protocol::task(grid, used, of));
-            let own = self.setup(measured, factors::below(&used.name, used), protocol);
-            let scores = measured.and_then(|of| of.sample.as_ref());
-            let of = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers });
+            let protocol = outcome.task(used).map(|task| Protocol::task(grid, used, task));
+            let setup = self.setup(measured, factors::below(&used.name, used), protocol);
+            let scores = measured.and_then(|measured| measured.sample.as_ref());
+            let sample = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers });
             for entry in shown {
                 let Of::Task(estimate) = entry.of else { continue };
-                let items = of.as_ref().filter(|_| entry.test.is_some()).map(|of| Sample::Right(right(of)));
+                let items =
+                    sample.as_ref().filter(|_| entry.test.is_some()).map(|sample| Sample::Right(tasks_right(sample)));
                 let asked = Question::Task(entry, used.clone());
-                self.push(entry.on(&used.name), Some(asked), &own, of.as_ref().and_then(estimate), items);
+                self.push(entry.on(&used.name), Some(asked), &setup, sample.as_ref().and_then(estimate), items);
             }
             all.measure.extend(factors::below(&used.to_string(), used));
-            all.scored.extend(own.scored);
-            all.measures.extend(own.measures);
-            samples.push(of);
+            all.scored.extend(setup.scored);
+            all.measures.extend(setup.measures);
+            samples.push(sample);
         }
         if samples.len() < 2 {
             return;
@@ -204,7 +218,7 @@ impl Numbers<'_> {
         for metric in ENTRIES {
             let Of::Tasks(estimate) = metric.of else { continue };
             let items = samples.as_ref().filter(|_| metric.test.is_some());
-            let items = items.map(|all| Sample::Tasks(all.iter().map(right).collect()));
+            let items = items.map(|all| Sample::Tasks(all.iter().map(tasks_right).collect()));
             let estimate = samples.as_deref().and_then(estimate);
             self.push(metric.metric(), Some(Question::Tasks(metric)), &all, estimate, items);
         }
@@ -214,54 +228,61 @@ impl Numbers<'_> {
     fn defined(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;
-        let estimate = |metric: &Metric, of: &Score| {
+        let estimate = |metric: &Metric, score: &Score| {
             let scale = scale(metric);
-            let error = of.error.filter(|error| error.is_finite());
-            Measure { value: scale * of.score, stderr: error.map(|error| scale * error) }
+            let error = score.error.filter(|error| error.is_finite());
+            Measure { value: scale * score.score, stderr: error.map(|error| scale * error) }
         };
         for protocol in columns {
             let Protocol::Defined { label, metric, filter, .. } = protocol else { continue };
-            let is_it = |of: &Score| of.metric == *metric && of.filter == *filter;
-            let task = evaluate.definitions.iter().find(|of| of.to_string() == *label);
-            let group = evaluate.groups.iter().find(|of| of.to_string() == *label);
+            let is_it = |score: &Score| score.metric == *metric && score.filter == *filter;
+            let task = evaluate.definitions.iter().find(|definition| definition.to_string() == *label);
+            let group = evaluate.groups.iter().find(|group| group.to_string() == *label);
             let measured = task.and_then(|used| result.defined(used));
-            let scores = measured.and_then(|of| of.sample.as_ref());
-            let judged = scores.and_then(|of| of.scores.iter().find(|of| is_it(&of.score)));
+            let scores = measured.and_then(|measured| measured.sample.as_ref());
+            let judged = scores.and_then(|scores| scores.scores.iter().find(|score| is_it(&score.score)));
             let name = metric;
             let metric = protocol.measures();
             let (value, measure, measures) = match (task, group) {
                 (Some(used), _) => {
-                    let measures = measured.map(|of| Arc::clone(&of.measure)).into_iter().collect();
-                    (judged.map(|of| estimate(&metric, &of.score)), factors::below(&metric.id, used), measures)
+                    let measures = measured.map(|measured| Arc::clone(&measured.measure)).into_iter().collect();
+                    (judged.map(|judged| estimate(&metric, &judged.score)), factors::below(&metric.id, used), measures)
                 }
                 (None, Some(group)) => {
                     let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
-                    let member =
-                        |task: &String| result.defined(&DefinitionUse { name: task.clone(), how: group.how.clone() });
-                    let members = group.group.tasks.iter().filter_map(member).map(|of| Arc::clone(&of.measure));
-                    let value = found.map(|of| estimate(&metric, &of));
+                    let members = group
+                        .group
+                        .tasks
+                        .iter()
+                        .filter_map(|task| {
+                            result.defined(&DefinitionUse { name: task.clone(), how: group.how.clone() })
+                        })
+                        .map(|member| Arc::clone(&member.measure));
+                    let value = found.map(|found| estimate(&metric, &found));
                     (value, factors::below(&metric.id, &group.how), members.collect())
                 }
                 (None, None) => continue,
             };
             // Mean of ones and zeros, as the paired test needs.
-            let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|of| {
-                let bit = |item: &Item| match item {
-                    Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
-                    _ => None,
-                };
-                let bits: Vec<bool> = of.items.iter().map(bit).collect::<Option<_>>()?;
+            let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|judged| {
+                let bits: Vec<bool> = judged
+                    .items
+                    .iter()
+                    .map(|item| match item {
+                        Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
+                        _ => None,
+                    })
+                    .collect::<Option<_>>()?;
                 let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
-                ((mean - of.score.score).abs() < 1e-12).then_some(bits)
+                ((mean - judged.score.score).abs() < 1e-12).then_some(bits)
             });
-            let losses = || {
+            let setup = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
+            let sample = bits.map(Sample::Right).or_else(|| {
                 let metrics = &self.grid.definitions[&task?.name].definition.metrics;
-                let aggregation = metrics.iter().find(|of| of.kind.name() == *name)?.aggregation;
+                let aggregation = metrics.iter().find(|metric| metric.kind.name() == *name)?.aggregation;
                 Some(Sample::Losses(aggregation.losses(&judged?.items)?.0))
-            };
-            let own = Setup { scored: vec![protocol.clone()], measure, measures, ..self.setup.clone() };
-            let sample = bits.map(Sample::Right).or_else(losses);
-            self.push(metric, Some(protocol.asked()), &own, value, sample);
+            });
+            self.push(metric, Some(protocol.asked()), &setup, value, sample);
         }
     }
 
@@ -269,46 +290,54 @@ impl Numbers<'_> {
     fn latencies(&mut self) {
         for prompt in &self.grid.evaluate.latency {
             let measured = self.result.prompt(prompt);
-            let of = measured.and_then(|of| of.sample.as_ref());
+            let timing = measured.and_then(|measured| measured.sample.as_ref());
             for protocol in Protocol::latencies(self.grid, *prompt, &self.outcome.machine) {
                 let metric = protocol.measures();
                 let asked = protocol.asked();
                 let estimate = match metric.of {
-                    Of::Prompt(estimate) => of.and_then(estimate),
-                    Of::Decode(estimate) => of.and_then(|of| estimate(of.decode.as_ref()?)),
+                    Of::Prompt(estimate) => timing.and_then(estimate),
+                    Of::Decode(estimate) => timing.and_then(|timing| estimate(timing.decode.as_ref()?)),
                     _ => continue,
                 };
-                let decoded = || of.and_then(|of| of.decode.as_ref());
                 let is_noisy_speedup = (metric.family() == SPEEDUP.id
-                    && of.is_some_and(LatencyResult::has_noisy_speedup))
-                    || (metric.family() == DECODE_SPEEDUP.id && decoded().is_some_and(DecodeResult::has_noisy_speedup));
-                let own = self.setup(measured, factors::below(metric.family(), prompt), Some(protocol));
-                let sample = match of {
-                    Some(of) if of.times.is_none() => Some(Sample::OutOfMemory),
+                    && timing.is_some_and(LatencyResult::has_noisy_speedup))
+                    || (metric.family() == DECODE_SPEEDUP.id
+                        && timing
+                            .and_then(|timing| timing.decode.as_ref())
+                            .is_some_and(DecodeResult::has_noisy_speedup));
+                let setup = self.setup(measured, factors::below(metric.family(), prompt), Some(protocol));
+                let sample = match timing {
+                    Some(sample) if sample.times.is_none() => Some(Sample::OutOfMemory),
                     _ => is_noisy_speedup.then_some(Sample::NoisyTimes),
                 };
-                self.push(metric, Some(asked), &own, estimate, sample);
+                self.push(metric, Some(asked), &setup, estimate, sample);
             }
         }
     }
 }
 
+fn tasks_right(sample: &TaskSample<'_>) -> Vec<bool> {
+    sample.answers.documents().map(|document| document.right(sample.result.task.column)).collect()
+}
+
 /// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. A failed pruned cell has
 /// errors without values, so that gaps are visible.
 fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
-    fn numbers(of: &CellResult) -> Vec<&RepairMetrics> {
-        of.boundaries.iter().map(|boundary| &boundary.numbers).collect()
+    fn numbers(result: &CellResult) -> Vec<&RepairMetrics> {
+        result.boundaries.iter().map(|boundary| &boundary.numbers).collect()
     }
-    let of = RepairSample { boundaries: numbers(result), unrepaired: unrepaired.map(numbers) };
-    let known = !of.boundaries.is_empty();
+    let sample = RepairSample { boundaries: numbers(result), unrepaired: unrepaired.map(numbers) };
+    let known = !sample.boundaries.is_empty();
     let lacks = (result.failure.is_some() || result.missing.is_some()) && !result.cell.is_dense();
-    let number = |metric: &&'static MetricEntry| {
-        let Of::Repair(estimate) = metric.of else { return None };
-        let value = if known { estimate(&of) } else { None };
-        let there = value.is_some() || ((known || lacks) && metric.shown == Shown::Besides);
-        there.then(|| (metric.metric(), value))
-    };
-    ENTRIES.iter().filter_map(number).collect()
+    ENTRIES
+        .iter()
+        .filter_map(|metric| {
+            let Of::Repair(estimate) = metric.of else { return None };
+            let value = if known { estimate(&sample) } else { None };
+            let there = value.is_some() || ((known || lacks) && metric.shown == Shown::Besides);
+            there.then(|| (metric.metric(), value))
+        })
+        .collect()
 }
 
 /// Returns the unrepaired cell of the same cut.
@@ -347,8 +376,10 @@ impl<'a> Labels<'a> {
             recovery: cell.recovery.as_ref().map_or(recovery::NONE.to_owned(), |method| self.method(method)),
             finetuned: cell.recovery.as_ref().is_some_and(|method| method.options.contains_key(recovery::FINETUNE)),
             calibration: match &cell.calibration {
-                Some(of) if self.sequences => format!("{}:{}", stem(&of.corpus), of.operator_sequences),
-                Some(of) => stem(&of.corpus).to_owned(),
+                Some(calibration) if self.sequences => {
+                    format!("{}:{}", stem(&calibration.corpus), calibration.operator_sequences)
+                }
+                Some(calibration) => stem(&calibration.corpus).to_owned(),
                 None => self.calibration.clone(),
             },
         }
@@ -390,13 +421,14 @@ mod tests {
             recovery: criterion.map(|_| Method::named("ghosted")),
             ..Cell::named("a", "a")
         };
-        let pushed = |cell, failure: Option<&str>| {
-            let result = CellResult::unmeasured(cell, 16, failure.map(str::to_owned));
-            repairs(&result, None)
-        };
         let missing = [&metric::BOUNDARY_ERROR, &metric::CHANNEL_ERROR].map(|entry| (entry.metric(), None));
         assert_eq!(pushed(cell(Some("sleb")), Some("it failed")), missing);
         assert_eq!(pushed(cell(Some("sleb")), None), []);
         assert_eq!(pushed(cell(None), Some("it failed")), []);
+    }
+
+    fn pushed(cell: Cell, failure: Option<&str>) -> Vec<(Metric, Option<f64>)> {
+        let result = CellResult::unmeasured(cell, 16, failure.map(str::to_owned));
+        repairs(&result, None)
     }
 }

@@ -119,8 +119,11 @@ impl Differences {
         let one: BTreeMap<String, String> =
             one.into_iter().filter_map(|(name, hash)| Some((renamed.dotted(&name)?, hash))).collect();
         let data = by_name(&one, &two);
-        let one: BTreeMap<String, Value> =
-            first.protocols.iter().filter_map(|(name, of)| Some((renamed.metric(name)?, of.clone()))).collect();
+        let one: BTreeMap<String, Value> = first
+            .protocols
+            .iter()
+            .filter_map(|(name, protocol)| Some((renamed.metric(name)?, protocol.clone())))
+            .collect();
         let protocols = by_name(&one, &second.protocols);
         let engines = engines_that_differ(&renamed, first, second);
         let identified = first.identified() && second.identified();
@@ -129,8 +132,10 @@ impl Differences {
         let mut aside = BTreeSet::new();
         for NumberPair { first: at, second: other, differences } in &pairing.pairs {
             // Engines and backbones are listed by name.
-            let told = differences.iter().filter(|of| !of.aspect.is_of("engine") && !of.aspect.is_of("model"));
-            aside.extend(told.cloned());
+            let notable = differences
+                .iter()
+                .filter(|difference| !difference.aspect.is_of("engine") && !difference.aspect.is_of("model"));
+            aside.extend(notable.cloned());
             let number = &first.numbers[*at];
             let other = &second.numbers[*other];
             if number.record.value == other.record.value {
@@ -141,19 +146,18 @@ impl Differences {
             let ran =
                 [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
             // Other settings have no known bound. The engine chooses how many tokens run together.
-            let of_engine = |of: &Aspect| of.is_of("engine") || of.is_of("measure") && of.name() == "batch";
-            let same = same_items && differences.iter().all(|of| of_engine(&of.aspect));
+            let of_engine =
+                |aspect: &Aspect| aspect.is_of("engine") || aspect.is_of("measure") && aspect.name() == "batch";
+            let same = same_items && differences.iter().all(|difference| of_engine(&difference.aspect));
             let beyond = same.then(|| beyond(number, other, &ran)).flatten();
             let Unpaired { record, cell, column } = unpaired(number);
             let second = other.record.clone();
             values.push(ValueDifference { first: record, second, cell, column, beyond, same_items, paired });
         }
-        let all =
-            |run: &StoredResults, at: &[usize]| at.iter().map(|&at| unpaired(&run.numbers[at])).collect::<Vec<_>>();
-        let coinciding = pairing.coinciding.into_iter().map(|of| CoincidingNumbers {
-            first: all(first, &of.first),
-            second: all(second, &of.second),
-            settings: of.settings,
+        let coinciding = pairing.coinciding.into_iter().map(|numbers| CoincidingNumbers {
+            first: all_numbers(first, &numbers.first),
+            second: all_numbers(second, &numbers.second),
+            settings: numbers.settings,
         });
         Ok(Self {
             settings,
@@ -165,11 +169,15 @@ impl Differences {
             aside: aside.into_iter().map(SettingDifference::from).collect(),
             compared: pairing.pairs.len(),
             values,
-            only_first: all(first, &pairing.only_first),
-            only_second: all(second, &pairing.only_second),
+            only_first: all_numbers(first, &pairing.only_first),
+            only_second: all_numbers(second, &pairing.only_second),
             coinciding: coinciding.collect(),
         })
     }
+}
+
+fn all_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {
+    at.iter().map(|&at| unpaired(&run.numbers[at])).collect::<Vec<_>>()
 }
 
 /// Returns whether two numbers have the same items: windows of equal tokens, or equal documents.
@@ -185,9 +193,12 @@ fn of_same_items(differences: &[Difference], metric: &str) -> bool {
 
 impl From<Difference> for SettingDifference {
     fn from(Difference { aspect, one, other }: Difference) -> Self {
-        let value = |of: Option<Canonical>| of.map(|of| of.value());
-        Self { path: aspect.to_string(), first: value(one), second: value(other) }
+        Self { path: aspect.to_string(), first: canonical_value(one), second: canonical_value(other) }
     }
+}
+
+fn canonical_value(canonical: Option<Canonical>) -> Option<Value> {
+    canonical.map(|canonical| canonical.value())
 }
 
 fn unpaired(number: &StoredNumber) -> Unpaired {
@@ -206,23 +217,26 @@ fn place(setting: &SettingDifference) -> Option<&str> {
 pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
     let one = bytes(&kept.settings, &kept.inputs);
     let two = bytes(settings, inputs);
-    let whole = |path: &Option<Value>| std::path::absolute(path.as_ref()?.as_str()?).ok();
-    let is_other = |setting: &SettingDifference| match place(setting) {
-        None => true,
-        Some(name) => match (one.get(name), two.get(name)) {
-            (Some(one), Some(two)) => one != two,
-            _ => whole(&setting.first) != whole(&setting.second),
-        },
-    };
+    let absolute = |path: &Option<Value>| std::path::absolute(path.as_ref()?.as_str()?).ok();
     let mut found: Vec<String> = settings_that_differ(&kept.settings, settings)
         .into_iter()
-        .filter(is_other)
+        .filter(|setting| match place(setting) {
+            None => true,
+            Some(name) => match (one.get(name), two.get(name)) {
+                (Some(one), Some(two)) => one != two,
+                _ => absolute(&setting.first) != absolute(&setting.second),
+            },
+        })
         .map(|setting| setting.path)
         .collect();
-    let known = |name: &str| found.iter().any(|path| path.strip_suffix(".path") == Some(name));
-    let more: Vec<String> = by_name(&one, &two).into_iter().map(|of| of.path).filter(|name| !known(name)).collect();
+    let more: Vec<String> =
+        by_name(&one, &two).into_iter().map(|change| change.path).filter(|name| !is_known_key(&found, name)).collect();
     found.extend(more);
     found
+}
+
+fn is_known_key(found: &[String], name: &str) -> bool {
+    found.iter().any(|path| path.strip_suffix(".path") == Some(name))
 }
 
 /// Returns the hashes of a run's inputs by their grid names: `corpora.c4`, `backbones.mine`.
@@ -232,7 +246,6 @@ fn bytes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String
         for (name, entry) in settings[kind].as_object().into_iter().flatten() {
             let Some(path) = entry["path"].as_str() else { continue };
             let files = inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path));
-            let is_tokenizer = |file: &str| file.ends_with("tokenizer.json") || file.ends_with("tokenizer_config.json");
             let (tokenizer, others): (Vec<_>, Vec<_>) = files.partition(|(file, _)| is_tokenizer(file));
             let over = |files: Vec<(&String, &String)>| match files.as_slice() {
                 [] => None,
@@ -246,15 +259,25 @@ fn bytes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String
     all
 }
 
+fn is_tokenizer(file: &str) -> bool {
+    file.ends_with("tokenizer.json") || file.ends_with("tokenizer_config.json")
+}
+
 /// Returns the backbones of both runs that different engines ran.
 fn engines_that_differ(renamed: &Renamed, first: &StoredResults, second: &StoredResults) -> Vec<SettingDifference> {
-    let all =
-        |of: &StoredResults| of.numbers.iter().map(|n| n.record.condition.backbone.clone()).collect::<BTreeSet<_>>();
-    let called = |name: String| Some((renamed.dotted(&format!("backbones.{name}"))?, first.engine(&name).to_string()));
-    let one: BTreeMap<String, String> = all(first).into_iter().filter_map(called).collect();
-    let two =
-        all(second).into_iter().map(|name| (format!("backbones.{name}"), second.engine(&name).to_string())).collect();
+    let one: BTreeMap<String, String> = all_engines(first)
+        .into_iter()
+        .filter_map(|name| Some((renamed.dotted(&format!("backbones.{name}"))?, first.engine(&name).to_string())))
+        .collect();
+    let two = all_engines(second)
+        .into_iter()
+        .map(|name| (format!("backbones.{name}"), second.engine(&name).to_string()))
+        .collect();
     by_name(&one, &two)
+}
+
+fn all_engines(results: &StoredResults) -> BTreeSet<String> {
+    results.numbers.iter().map(|n| n.record.condition.backbone.clone()).collect::<BTreeSet<_>>()
 }
 
 /// Returns entries with one name and different values.
@@ -275,7 +298,7 @@ fn by_name<T: PartialEq + Clone + Into<Value>>(
 /// Returns settings that differ between two resolved grids, apart from file locations.
 pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDifference> {
     let all = differs(&leaves(first), &leaves(second)).into_iter();
-    all.filter(|of| !ASIDE.iter().any(|aside| of.aspect.is_of(aside))).map(SettingDifference::from).collect()
+    all.filter(|change| !ASIDE.iter().any(|aside| change.aspect.is_of(aside))).map(SettingDifference::from).collect()
 }
 
 /// Returns whether a number differs by more than two engines' tolerance. `None` for equal engines, or unknown tolerances.
@@ -283,7 +306,7 @@ pub(super) fn beyond(first: &StoredNumber, second: &StoredNumber, engines: &[Com
     if engines[0] == engines[1] {
         return None;
     }
-    let coarser = engines.iter().find(|of| of.dtype != "f32").unwrap_or(&engines[0]);
+    let coarser = engines.iter().find(|engine| engine.dtype != "f32").unwrap_or(&engines[0]);
     let Tolerance { perplexity, answers, .. } = Tolerance::of(&coarser.dtype);
     if let Some((one, two)) = first.right.as_ref().zip(second.right.as_ref()) {
         let documents = one.chars().filter(|c| *c != ',').count();

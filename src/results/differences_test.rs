@@ -47,7 +47,7 @@ fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
         inputs: BTreeMap::new(),
         engines: BTreeMap::new(),
         protocols: BTreeMap::new(),
-        cells: numbers.iter().map(|of| (of.cell.clone(), Factors::new())).collect(),
+        cells: numbers.iter().map(|number| (number.cell.clone(), Factors::new())).collect(),
         measures: BTreeMap::new(),
         identities,
         measured,
@@ -57,14 +57,14 @@ fn stored(settings: Value, numbers: Vec<StoredNumber>) -> StoredResults {
 }
 
 /// Builds a pruned cell whose backbone's bytes are named after it.
-fn identity(of: &Condition, seed: u64) -> Identity {
+fn identity(condition: &Condition, seed: u64) -> Identity {
     let value = json!({
-        "model": {"content": of.backbone, "tokenizer": of.backbone},
+        "model": {"content": condition.backbone, "tokenizer": condition.backbone},
         "engine": {"name": "cpu", "dtype": "f32", "device": "cpu"},
-        "cut": {"criterion": of.criterion, "version": 1, "options": {}, "depth": of.depth},
-        "repair": {"recovery": of.recovery, "version": 1, "options": {"solver": "svd"}, "fitted": 4},
+        "cut": {"criterion": condition.criterion, "version": 1, "options": {}, "depth": condition.depth},
+        "repair": {"recovery": condition.recovery, "version": 1, "options": {"solver": "svd"}, "fitted": 4},
         "calibration": {
-            "text": {"bytes": of.calibration, "format": "jsonl", "rule": "c4"}, "sequences": 4, "length": 64,
+            "text": {"bytes": condition.calibration, "format": "jsonl", "rule": "c4"}, "sequences": 4, "length": 64,
             "seed": seed,
         },
     });
@@ -92,11 +92,16 @@ fn with_rows(mut run: StoredResults, other: &str) -> StoredResults {
 
 /// Builds a run with a cell per seed.
 fn run(seeds: &[(u64, f64)]) -> StoredResults {
-    let seeded = |&(seed, value): &(u64, f64)| {
-        let number = number("ghosted", "rte", value, "0101");
-        StoredNumber { cell: format!("llama/ghosted@{seed}"), ..number }
-    };
-    let mut run = stored(json!({}), seeds.iter().map(seeded).collect());
+    let mut run = stored(
+        json!({}),
+        seeds
+            .iter()
+            .map(|&(seed, value)| {
+                let number = number("ghosted", "rte", value, "0101");
+                StoredNumber { cell: format!("llama/ghosted@{seed}"), ..number }
+            })
+            .collect(),
+    );
     for (seed, _) in seeds {
         let condition = run.numbers[0].record.condition.clone();
         run.identities.insert(format!("llama/ghosted@{seed}"), identity(&condition, *seed));
@@ -119,7 +124,8 @@ fn cells_that_differ_only_in_seed_are_paired_by_seed() {
 fn uniform_setting_is_reported_and_pairs_still_match() {
     let apart = Differences::of(&run(&[(0, 50.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
     assert_eq!((apart.compared, apart.values.len()), (1, 1));
-    let aside: Vec<_> = apart.aside.iter().map(|of| (of.path.as_str(), of.first.clone(), of.second.clone())).collect();
+    let aside: Vec<_> =
+        apart.aside.iter().map(|change| (change.path.as_str(), change.first.clone(), change.second.clone())).collect();
     assert_eq!(aside, [("calibration.seed", Some(json!(0)), Some(json!(7)))]);
     // Several numbers of one run could be paired with one of the other.
     let several = Differences::of(&run(&[(0, 50.0), (1, 60.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
@@ -188,20 +194,23 @@ fn changed_bytes_under_one_name_are_not_paired() {
     let mut two = stored(settings, vec![number("none", "rte", 25.0, "0001")]);
     one.inputs.extend([("a".into(), "11".into()), ("m/config.json".into(), "22".into())]);
     two.inputs.extend([("a".into(), "33".into()), ("m/config.json".into(), "22".into())]);
-    let of = |data: &str| json!({"data": [data], "documents": 4});
-    one.protocols.insert("rte".into(), of("44"));
-    two.protocols.insert("rte".into(), of("44"));
+    one.protocols.insert("rte".into(), protocol("44"));
+    two.protocols.insert("rte".into(), protocol("44"));
     let differences = Differences::of(&one, &two, &[]).unwrap();
     assert!(differences.settings.is_empty());
-    let data: Vec<&str> = differences.data.iter().map(|of| of.path.as_str()).collect();
+    let data: Vec<&str> = differences.data.iter().map(|change| change.path.as_str()).collect();
     assert_eq!(data, ["corpora.c4"]);
     assert!(differences.values[0].paired.is_some(), "the task is the same");
-    two.protocols.insert("rte".into(), of("55"));
+    two.protocols.insert("rte".into(), protocol("55"));
     let differences = Differences::of(&one, &with_rows(two, "55"), &[]).unwrap();
     assert_eq!(differences.protocols.len(), 1);
-    let aside: Vec<&str> = differences.aside.iter().map(|of| of.path.as_str()).collect();
+    let aside: Vec<&str> = differences.aside.iter().map(|change| change.path.as_str()).collect();
     assert_eq!(aside, ["measure.0.task.rows"]);
     assert!(!differences.values[0].same_items && differences.values[0].paired.is_none());
+}
+
+fn protocol(data: &str) -> Value {
+    json!({"data": [data], "documents": 4})
 }
 
 #[test]
@@ -216,17 +225,17 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
     }
     let beyond = |one: &StoredResults, two: &StoredResults| {
         let differences = Differences::of(one, two, &[]).unwrap();
-        (differences.engines, differences.values.iter().map(|of| of.beyond).collect::<Vec<_>>())
+        (differences.engines, differences.values.iter().map(|value| value.beyond).collect::<Vec<_>>())
     };
     assert_eq!(beyond(&one, &two), (Vec::new(), vec![None, None]), "what says nothing ran on the CPU");
     let candle = ComputeId { name: "candle".into(), dtype: "bf16".into(), device: "cuda".into() };
     two.engines.insert("llama".into(), candle.clone());
-    let mut two = with(two, |of| of["engine"] = json!(candle));
+    let mut two = with(two, |identity| identity["engine"] = json!(candle));
     // A GPU takes more tokens at a time.
     for measures in two.measured.values_mut().flat_map(BTreeMap::values_mut) {
-        let mut of = json!(measures);
-        of[0]["task"]["batch"] = json!(8192);
-        *measures = serde_json::from_value(of).unwrap();
+        let mut parts = json!(measures);
+        parts[0]["task"]["batch"] = json!(8192);
+        *measures = serde_json::from_value(parts).unwrap();
     }
     let (engines, values) = beyond(&one, &two);
     assert_eq!(engines[0].path, "backbones.llama");
@@ -237,13 +246,12 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
     assert_eq!(values, [Some(false), Some(true)]);
     // The weights are others': nothing is known of how far apart they are.
     two.inputs.insert("m/config.json".into(), "33".into());
-    let two = with(two, |of| of["model"]["content"] = json!("another"));
+    let two = with(two, |identity| identity["model"]["content"] = json!("another"));
     assert_eq!(beyond(&one, &two).1, [None, None]);
 }
 
 #[test]
 fn backbones_pair_by_map_and_unknown_names_are_refused() {
-    let settings = |name: &str| json!({"backbones": {name: {"path": format!("models/{name}")}}, "backbone": [name]});
     let mut one = stored(settings("llama"), vec![number("none", "rte", 50.0, "0101")]);
     let mut other = number("none", "rte", 75.0, "0111");
     other.record.condition.backbone = "qwen".into();
@@ -260,14 +268,18 @@ fn backbones_pair_by_map_and_unknown_names_are_refused() {
     let differences = Differences::of(&one, &two, &map).unwrap();
     assert_eq!((differences.compared, differences.only_first.len(), differences.only_second.len()), (1, 0, 0));
     assert!(differences.values[0].paired.is_some());
-    let paths: Vec<&str> = differences.settings.iter().map(|of| of.path.as_str()).collect();
+    let paths: Vec<&str> = differences.settings.iter().map(|setting| setting.path.as_str()).collect();
     assert_eq!(paths, ["backbones.qwen.path"], "the name itself is no difference any more");
-    let data: Vec<&str> = differences.data.iter().map(|of| of.path.as_str()).collect();
+    let data: Vec<&str> = differences.data.iter().map(|change| change.path.as_str()).collect();
     assert_eq!(data, ["backbones.qwen", "tokenizers.qwen"]);
     for (from, to, words) in [("lama", "qwen", "did you mean `llama`?"), ("llama", "qwem", "did you mean `qwen`?")] {
         let error = Differences::of(&one, &two, &[(from.into(), to.into())]).unwrap_err();
         assert!(error.exit_code() == 2 && error.to_string().contains(words), "{error}");
     }
+}
+
+fn settings(name: &str) -> Value {
+    json!({"backbones": {name: {"path": format!("models/{name}")}}, "backbone": [name]})
 }
 
 #[test]
@@ -296,16 +308,16 @@ fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
 
 #[test]
 fn option_of_one_of_several_methods_is_reported() {
-    let numbers = || vec![number("none", "rte", 50.0, "0101"), number("ghosted", "rte", 75.0, "0111")];
-    let one = stored(json!({}), numbers());
-    let two = with(one.clone(), |of| {
-        if of["repair"]["recovery"] == "ghosted" {
-            of["repair"]["options"]["solver"] = json!("normal");
+    let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101"), number("ghosted", "rte", 75.0, "0111")]);
+    let two = with(one.clone(), |identity| {
+        if identity["repair"]["recovery"] == "ghosted" {
+            identity["repair"]["options"]["solver"] = json!("normal");
         }
     });
     let found = Differences::of(&one, &two, &[]).unwrap();
     assert_eq!((found.compared, found.coinciding.len()), (2, 0));
-    let aside: Vec<_> = found.aside.iter().map(|of| (of.path.as_str(), of.first.clone(), of.second.clone())).collect();
+    let aside: Vec<_> =
+        found.aside.iter().map(|change| (change.path.as_str(), change.first.clone(), change.second.clone())).collect();
     assert_eq!(aside, [("repair.options.solver", Some(json!("svd")), Some(json!("normal")))]);
 }
 
@@ -314,11 +326,11 @@ fn every_setting_that_differs_is_reported() {
     let one = stored(json!({}), vec![number("none", "rte", 50.0, "0101")]);
     let leaves = one.leaves(&one.numbers[0]).unwrap();
     assert!(leaves.len() > 20, "{leaves:?}");
-    let mut told = 0;
-    for aspect in leaves.keys().filter(|of| !of.is_of("measure")) {
-        let two = with(one.clone(), |of| {
-            let place = of.pointer_mut(&format!("/{}", aspect.as_str().replace('.', "/"))).unwrap();
-            *place = if place.is_number() { json!(7) } else { json!("another") };
+    let mut count = 0;
+    for aspect in leaves.keys().filter(|leave| !leave.is_of("measure")) {
+        let two = with(one.clone(), |identity| {
+            let value = identity.pointer_mut(&format!("/{}", aspect.as_str().replace('.', "/"))).unwrap();
+            *value = if value.is_number() { json!(7) } else { json!("another") };
         });
         let found = Differences::of(&one, &two, &[]).unwrap();
         // Methods are never taken for each other.
@@ -327,26 +339,27 @@ fn every_setting_that_differs_is_reported() {
             continue;
         }
         assert_eq!((found.compared, found.coinciding.len()), (1, 0), "{aspect}");
-        let aside: Vec<&str> = found.aside.iter().map(|of| of.path.as_str()).collect();
+        let aside: Vec<&str> = found.aside.iter().map(|change| change.path.as_str()).collect();
         // Engine and content of a backbone are listed under its name.
         let by_name = aspect.is_of("model") || aspect.is_of("engine");
         assert_eq!(aside, if by_name { Vec::new() } else { vec![aspect.as_str()] });
-        told += aside.len();
+        count += aside.len();
     }
-    assert!(told > 10, "{told}");
+    assert!(count > 10, "{count}");
 }
 
 #[test]
 fn of_runs_by_an_older_program_backbones_of_two_names_are_two() {
-    let older = |backbone: &str| {
-        let mut number = number("none", "rte", 50.0, "0101");
-        number.record.condition.backbone = backbone.into();
-        StoredResults { identities: BTreeMap::new(), ..stored(json!({}), vec![number]) }
-    };
     let one = older("llama");
     let two = older("qwen");
     assert_eq!(Differences::of(&one, &one, &[]).unwrap().compared, 1);
     let found = Differences::of(&one, &two, &[]).unwrap();
     assert_eq!((found.compared, found.only_first.len(), found.only_second.len()), (0, 1, 1));
     assert_eq!(Differences::of(&one, &two, &[("llama".into(), "qwen".into())]).unwrap().compared, 1);
+}
+
+fn older(backbone: &str) -> StoredResults {
+    let mut number = number("none", "rte", 50.0, "0101");
+    number.record.condition.backbone = backbone.into();
+    StoredResults { identities: BTreeMap::new(), ..stored(json!({}), vec![number]) }
 }

@@ -39,16 +39,18 @@ pub fn write_documents(dir: &Path, answers: &[CellAnswers<'_>]) -> Result<PathBu
 
 fn frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
     let judged: Vec<(&CellAnswers<'_>, DocumentResult)> =
-        answers.iter().flat_map(|of| of.answers.documents().map(move |document| (of, document))).collect();
+        answers.iter().flat_map(|answer| answer.answers.documents().map(move |document| (answer, document))).collect();
     let choices = || {
-        judged.iter().flat_map(|(of, document)| {
-            document.choices.iter().enumerate().map(move |(index, choice)| (of, document, index, choice))
+        judged.iter().flat_map(|(cell, document)| {
+            document.choices.iter().enumerate().map(move |(index, choice)| (cell, document, index, choice))
         })
     };
-    let counts = |of: fn(&ChoiceResult) -> usize| choices().map(|(.., choice)| of(choice) as u64).collect::<Vec<_>>();
+    let counts = |value_of: fn(&ChoiceResult) -> usize| {
+        choices().map(|(.., choice)| value_of(choice) as u64).collect::<Vec<_>>()
+    };
     df!(
-        "cell" => choices().map(|(of, ..)| of.cell).collect::<Vec<_>>(),
-        "task" => choices().map(|(of, ..)| of.task).collect::<Vec<_>>(),
+        "cell" => choices().map(|(cell, ..)| cell.cell).collect::<Vec<_>>(),
+        "task" => choices().map(|(cell, ..)| cell.task).collect::<Vec<_>>(),
         "document" => choices().map(|(_, document, ..)| document.id as u64).collect::<Vec<_>>(),
         "gold" => choices().map(|(_, document, ..)| document.gold).collect::<Vec<_>>(),
         "choice" => choices().map(|(.., index, _)| index as u64).collect::<Vec<_>>(),
@@ -129,18 +131,22 @@ mod tests {
     use crate::tasks::{Score, Solutions};
 
     fn answers(count: usize, seed: usize) -> Answered {
-        let choice = |at: usize| [at % 50, at % 60, at % 9, at % 2];
-        let questions = |id: usize| {
-            let choices: Vec<_> = (0..id % 4).map(|at| choice(4 * id + at)).collect();
-            json!({"id": id, "gold": 1, "choices": choices})
-        };
-        let documents: Vec<_> = (0..count).map(questions).collect();
+        let documents: Vec<_> = (0..count)
+            .map(|id| {
+                let choices: Vec<_> = (0..id % 4).map(|at| choice_of(4 * id + at)).collect();
+                json!({"id": id, "gold": 1, "choices": choices})
+            })
+            .collect();
         let key: Solutions =
             serde_json::from_value(json!({"task": "copa", "original": count, "documents": documents})).unwrap();
-        let score =
-            |at: usize| Score { log_likelihood: -((at * 37 + seed) as f64).sqrt(), greedy: at.is_multiple_of(3) };
-        let scores = (0..key.requests()).map(score).collect();
+        let scores = (0..key.requests())
+            .map(|at| Score { log_likelihood: -((at * 37 + seed) as f64).sqrt(), greedy: at.is_multiple_of(3) })
+            .collect();
         Answered::new(&Arc::new(key), scores).unwrap().0
+    }
+
+    fn choice_of(at: usize) -> [usize; 4] {
+        [at % 50, at % 60, at % 9, at % 2]
     }
 
     #[test]
@@ -149,13 +155,19 @@ mod tests {
         let many = answers(300, 1);
         let few = answers(20, 2);
         let none = answers(1, 2);
-        let of = |cell, task, answers| CellAnswers { cell, task, answers };
-        let all = [of("a", "copa", &many), of("a", "rte", &few), of("none", "copa", &none), of("b", "copa", &many)];
+        let answers_of = |cell, task, answers| CellAnswers { cell, task, answers };
+        let all = [
+            answers_of("a", "copa", &many),
+            answers_of("a", "rte", &few),
+            answers_of("none", "copa", &none),
+            answers_of("b", "copa", &many),
+        ];
         let path = write_documents(folder.path(), &all).unwrap();
         let mut reader = ParquetReader::new(File::open(&path).unwrap());
         let groups: Vec<u64> =
             reader.get_metadata().unwrap().row_groups.iter().map(|group| group.num_rows() as u64).collect();
-        let rows = |of: &Answered| -> u64 { of.documents().map(|document| document.choices.len() as u64).sum() };
+        let rows =
+            |answered: &Answered| -> u64 { answered.documents().map(|document| document.choices.len() as u64).sum() };
         assert_eq!(groups, [rows(&many) + rows(&few), rows(&many)], "a cell without choices has no rows");
         assert_eq!(reader.finish().unwrap(), frame(&all).unwrap());
     }
@@ -179,23 +191,27 @@ mod channels_tests {
     use crate::stage::operator::BoundaryResult;
 
     fn cell(backbone: &str, boundaries: &[(usize, Vec<f64>)]) -> CellResult {
-        let boundary = |(start, errors): &(usize, Vec<f64>)| -> BoundaryResult {
-            serde_json::from_value(serde_json::json!({
-                "region": [start, start + 1], "operator": null, "placed": null, "notes": [], "rank": null,
-                "condition": null, "losses": [], "solve_seconds": 0.0, "boundary_mae": 0.5,
-                "boundary_mae_by_channel": errors, "relative_residual": 0.5, "delta_norm": 1.0, "m_norm": 1.0,
-                "m_symmetric_norm": 1.0, "m_antisymmetric_norm": 1.0
-            }))
-            .unwrap()
-        };
         let cell = Cell::named(backbone, &format!("{backbone}.dense"));
-        CellResult { boundaries: boundaries.iter().map(boundary).collect(), ..CellResult::unmeasured(cell, 8, None) }
+        CellResult {
+            boundaries: boundaries
+                .iter()
+                .map(|(start, errors): &(usize, Vec<f64>)| -> BoundaryResult {
+                    serde_json::from_value(serde_json::json!({
+                        "region": [start, start + 1], "operator": null, "placed": null, "notes": [], "rank": null,
+                        "condition": null, "losses": [], "solve_seconds": 0.0, "boundary_mae": 0.5,
+                        "boundary_mae_by_channel": errors, "relative_residual": 0.5, "delta_norm": 1.0, "m_norm": 1.0,
+                        "m_symmetric_norm": 1.0, "m_antisymmetric_norm": 1.0
+                    }))
+                    .unwrap()
+                })
+                .collect(),
+            ..CellResult::unmeasured(cell, 8, None)
+        }
     }
 
     #[test]
     fn every_error_is_read_back_with_its_cell_boundary_and_channel() {
         let folder = tempfile::tempdir().unwrap();
-        let errors = |from: usize| (from..from + 70).map(|at| (at as f64).sqrt()).collect::<Vec<f64>>();
         let cells =
             [cell("a", &[(2, errors(0)), (5, errors(70))]), cell("failed", &[]), cell("b", &[(3, errors(140))])];
         let path = write_channels(folder.path(), &cells).unwrap().unwrap();
@@ -209,6 +225,10 @@ mod channels_tests {
             assert_eq!((text(at).as_str(), count("boundary", at)), (cell, boundary), "row {at}");
             assert_eq!((count("channel", at), error(at)), (at as u64 % 70, (at as f64).sqrt()), "row {at}");
         }
+    }
+
+    fn errors(from: usize) -> Vec<f64> {
+        (from..from + 70).map(|at| (at as f64).sqrt()).collect::<Vec<f64>>()
     }
 
     #[test]

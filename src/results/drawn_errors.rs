@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 pub(super) struct DrawnErrors<'a> {
     store: &'a Store,
     /// `None` if the store caches nothing.
-    place: Option<PathBuf>,
+    path: Option<PathBuf>,
     known: RefCell<KnownErrors>,
     /// Whether something was drawn since.
     drawn: Cell<bool>,
@@ -44,34 +44,36 @@ impl RememberedErrors {
     }
 }
 
-fn read(store: &Store, place: &Path) -> KnownErrors {
-    let found = store.file(place).and_then(|text| serde_json::from_slice::<RememberedErrors>(&text).ok());
-    let whole = found.map(|of| (of.check, RememberedErrors::of(of.errors))).filter(|(check, of)| *check == of.check);
-    whole.map(|(_, of)| of.errors).unwrap_or_default()
+fn read(store: &Store, path: &Path) -> KnownErrors {
+    let found = store.file(path).and_then(|text| serde_json::from_slice::<RememberedErrors>(&text).ok());
+    let remembered = found
+        .map(|found| (found.check, RememberedErrors::of(found.errors)))
+        .filter(|(check, stored)| *check == stored.check);
+    remembered.map(|(_, stored)| stored.errors).unwrap_or_default()
 }
 
 impl<'a> DrawnErrors<'a> {
     /// Opens the cached errors of scores on some tokens.
     pub(super) fn of(store: &'a Store, tokens: &Key) -> Self {
-        let place = store.memory().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
-        let known = place.as_deref().map(|place| read(store, place)).unwrap_or_default();
-        Self { store, place, known: RefCell::new(known), drawn: Cell::new(false) }
+        let path = store.memory().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
+        let known = path.as_deref().map(|path| read(store, path)).unwrap_or_default();
+        Self { store, path, known: RefCell::new(known), drawn: Cell::new(false) }
     }
 
     /// Computes [`Aggregation::error`] with the harness' number of samples, cached.
     ///
     /// # Errors
     /// As there.
-    pub(super) fn error(&self, of: Aggregation, items: &[Item]) -> Result<Option<f64>> {
-        if !of.draws_error() {
-            return of.error(items, DRAWS);
+    pub(super) fn error(&self, aggregation: Aggregation, items: &[Item]) -> Result<Option<f64>> {
+        if !aggregation.draws_error() {
+            return aggregation.error(items, DRAWS);
         }
-        let content = sha256::of_bytes(format!("{VERSION} {} {DRAWS} {items:?}", of.name()));
+        let content = sha256::of_bytes(format!("{VERSION} {} {DRAWS} {items:?}", aggregation.name()));
         let known = self.known.borrow().get(&content).copied();
         if let Some(bits) = known {
             return Ok(Some(f64::from_bits(bits)));
         }
-        let error = of.error(items, DRAWS)?;
+        let error = aggregation.error(items, DRAWS)?;
         if let Some(error) = error {
             self.known.borrow_mut().insert(content, error.to_bits());
             self.drawn.set(true);
@@ -81,12 +83,12 @@ impl<'a> DrawnErrors<'a> {
 
     /// Caches the errors. If they cannot be written, they are drawn again next time.
     pub(super) fn keep(&self) {
-        let Some(place) = self.place.as_deref().filter(|_| self.drawn.get()) else { return };
+        let Some(path) = self.path.as_deref().filter(|_| self.drawn.get()) else { return };
         // Another process may have drawn others meanwhile.
-        let mut errors = read(self.store, place);
+        let mut errors = read(self.store, path);
         errors.extend(self.known.borrow().iter().map(|(content, bits)| (content.clone(), *bits)));
         if let Ok(text) = serde_json::to_vec(&RememberedErrors::of(errors)) {
-            self.store.put_file(place, &text).ok();
+            self.store.put_file(path, &text).ok();
         }
     }
 }
@@ -103,29 +105,29 @@ mod tests {
         let key = Key::new(tokens::KIND, json!({"seed": 1}), []);
         let items = [-1.5, -0.25, f64::NEG_INFINITY, -3.0].map(Item::Number);
         let sound = [items[0].clone(), items[1].clone(), items[3].clone()];
-        let of = Aggregation::Perplexity;
-        let expected = of.error(&sound, DRAWS).unwrap().unwrap();
+        let aggregation = Aggregation::Perplexity;
+        let expected = aggregation.error(&sound, DRAWS).unwrap().unwrap();
         let errors = DrawnErrors::of(&store, &key);
-        assert_eq!(errors.error(of, &sound).unwrap(), Some(expected));
+        assert_eq!(errors.error(aggregation, &sound).unwrap(), Some(expected));
         errors.keep();
         // The cached value is used: tested with a value that no draw would give.
-        let place = errors.place.clone().unwrap();
-        let mut known = read(&store, &place);
+        let path = errors.path.clone().unwrap();
+        let mut known = read(&store, &path);
         assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);
         known.values_mut().for_each(|bits| *bits = 7.5_f64.to_bits());
         let text = serde_json::to_string(&RememberedErrors::of(known)).unwrap();
-        std::fs::write(&place, &text).unwrap();
+        std::fs::write(&path, &text).unwrap();
         let again = DrawnErrors::of(&store, &key);
-        assert_eq!(again.error(of, &sound).unwrap(), Some(7.5));
+        assert_eq!(again.error(aggregation, &sound).unwrap(), Some(7.5));
         // Other documents and another aggregation are other contents, an infinite one among them.
-        assert_eq!(again.error(of, &sound[..2]).unwrap(), of.error(&sound[..2], DRAWS).unwrap());
-        let nan = again.error(of, &items).unwrap().unwrap();
+        assert_eq!(again.error(aggregation, &sound[..2]).unwrap(), aggregation.error(&sound[..2], DRAWS).unwrap());
+        let nan = again.error(aggregation, &items).unwrap().unwrap();
         assert!(!nan.is_finite() && again.known.borrow().values().any(|bits| *bits == nan.to_bits()));
         // A mean has no draws, and a damaged file says nothing.
         assert_eq!(again.error(Aggregation::Mean, &sound).unwrap(), Aggregation::Mean.error(&sound, DRAWS).unwrap());
-        std::fs::write(&place, text.replace("errors", "error")).unwrap();
-        assert_eq!(DrawnErrors::of(&store, &key).error(of, &sound).unwrap(), Some(expected));
-        std::fs::write(&place, text.replace(&7.5_f64.to_bits().to_string(), "1")).unwrap();
-        assert_eq!(DrawnErrors::of(&store, &key).error(of, &sound).unwrap(), Some(expected));
+        std::fs::write(&path, text.replace("errors", "error")).unwrap();
+        assert_eq!(DrawnErrors::of(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));
+        std::fs::write(&path, text.replace(&7.5_f64.to_bits().to_string(), "1")).unwrap();
+        assert_eq!(DrawnErrors::of(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));
     }
 }

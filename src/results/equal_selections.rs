@@ -20,8 +20,8 @@ pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     let selections = grouped(pruned.map(|cell| (SelectionKey::of(cell), cell)));
     let shared: Vec<(SharedSelection, String)> =
         selections.iter().filter_map(|(key, cells)| Some((SharedSelection::of(cells)?, key.to_string()))).collect();
-    let sentence = |(shared, places): (SharedSelection, Vec<String>)| shared.sentence(&places.join(", "));
-    let sentences: Vec<String> = grouped(shared).into_iter().map(sentence).collect();
+    let sentences: Vec<String> =
+        grouped(shared).into_iter().map(|(shared, places)| shared.sentence(&places.join(", "))).collect();
     (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
@@ -68,15 +68,11 @@ impl SharedSelection {
         }
         let criteria: Vec<String> = by_criterion.into_iter().map(|(label, _)| label).collect();
         let rows = grouped(cells.iter().map(|&cell| (recovery_key(cell), cell)));
-        let known = |cell: &&CellSummary| !cell.programs.is_empty();
         let shared = rows.iter().filter(|(_, cells)| {
             distinct(&cells.iter().map(|cell| criterion_label(cell)).collect::<Vec<_>>()).len() > 1
-                && cells.iter().all(known)
+                && cells.iter().all(|cell| !cell.programs.is_empty())
         });
         let (identical, differing): (Vec<_>, Vec<_>) = shared.partition(|(_, cells)| is_one_row(cells));
-        let labels = |rows: &[&(Factors, Vec<&CellSummary>)]| {
-            distinct(&rows.iter().map(|(key, _)| label(key)).collect::<Vec<_>>())
-        };
         let differing_labels = labels(&differing);
         Some(Self {
             identical: labels(&identical).into_iter().filter(|label| !differing_labels.contains(label)).collect(),
@@ -89,10 +85,9 @@ impl SharedSelection {
     fn sentence(&self, places: &str) -> String {
         let Self { criteria, identical, differing, boundaries } = self;
         let unrepaired = [recovery::NONE];
-        let is_unrepaired = |labels: &[String]| labels == unrepaired;
         let rows = match (identical.as_slice(), differing.is_empty()) {
             ([], _) => String::new(),
-            (labels, _) if is_unrepaired(labels) => "; their unrepaired rows are identical".to_owned(),
+            (labels, _) if is_unrepaired(&unrepaired, labels) => "; their unrepaired rows are identical".to_owned(),
             (_, true) => "; their rows are identical".to_owned(),
             (labels, false) => format!("; their {} are identical", rows_of(labels)),
         };
@@ -105,11 +100,19 @@ impl SharedSelection {
         };
         let differ = match differing.as_slice() {
             [] => String::new(),
-            _ if is_unrepaired(identical) => format!(" Repaired rows differ{reason}."),
+            _ if is_unrepaired(&unrepaired, identical) => format!(" Repaired rows differ{reason}."),
             labels => format!(" {} differ{reason}.", capital(&rows_of(labels))),
         };
         format!("{} remove the same layers on {places}{rows}.{differ}", listed(criteria))
     }
+}
+
+fn labels(rows: &[&(Factors, Vec<&CellSummary>)]) -> Vec<String> {
+    distinct(&rows.iter().map(|(key, _)| label(key)).collect::<Vec<_>>())
+}
+
+fn is_unrepaired(unrepaired: &[&str; 1], labels: &[String]) -> bool {
+    labels == unrepaired
 }
 
 /// Whether rows of several criteria with one recovery are one measurement.
@@ -136,9 +139,12 @@ fn criterion_label(cell: &CellSummary) -> String {
 
 /// Returns the settings of a row's recovery and calibration, without the boundary, which a table may set for each criterion.
 fn recovery_key(cell: &CellSummary) -> Factors {
-    let is_own = |name: &str| name != BOUNDARY && (name.starts_with("recovery") || name.starts_with("calibration."));
-    let own = cell.factors.iter().filter(|(name, _)| is_own(name));
-    own.map(|(name, value)| (name.clone(), value.clone())).collect()
+    let factors = cell.factors.iter().filter(|(name, _)| is_own(name));
+    factors.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+fn is_own(name: &str) -> bool {
+    name != BOUNDARY && (name.starts_with("recovery") || name.starts_with("calibration."))
 }
 
 /// Returns the label of a recovery; its name where it is none.
@@ -150,8 +156,15 @@ fn label(key: &Factors) -> String {
 }
 
 fn rows_of(labels: &[String]) -> String {
-    let name = |label: &String| if label == recovery::NONE { "no recovery".to_owned() } else { label.clone() };
-    format!("rows with {}", listed(&labels.iter().map(name).collect::<Vec<_>>()))
+    format!(
+        "rows with {}",
+        listed(
+            &labels
+                .iter()
+                .map(|label| if label == recovery::NONE { "no recovery".to_owned() } else { label.clone() })
+                .collect::<Vec<_>>()
+        )
+    )
 }
 
 /// `A`, `A and B`, `A, B and C`
@@ -181,16 +194,18 @@ mod tests {
     /// A cell whose operators are called after unchanged solved for.
     fn cell(backbone: &str, criterion: &str, removed: &[usize], recovery: &str, boundary: &str) -> CellSummary {
         let starts = if boundary == "layer" { removed } else { &removed[..1] };
-        let operator = |start: &usize| -> BoundaryResult {
-            let operator = (recovery != "none").then(|| format!("{recovery} {boundary} {start}"));
-            serde_json::from_value(json!({
-                "region": [start, start + 1], "operator": operator, "placed": "stream", "notes": [], "losses": [],
-                "solve_seconds": 0.0, "boundary_mae": 0.0, "boundary_mae_by_channel": [], "delta_norm": 0.0,
-                "relative_residual": 0.0, "m_norm": 0.0, "m_symmetric_norm": 0.0, "m_antisymmetric_norm": 0.0,
-            }))
-            .unwrap()
-        };
-        let boundaries: Vec<BoundaryResult> = starts.iter().map(operator).collect();
+        let boundaries: Vec<BoundaryResult> = starts
+            .iter()
+            .map(|start: &usize| -> BoundaryResult {
+                let operator = (recovery != "none").then(|| format!("{recovery} {boundary} {start}"));
+                serde_json::from_value(json!({
+                    "region": [start, start + 1], "operator": operator, "placed": "stream", "notes": [], "losses": [],
+                    "solve_seconds": 0.0, "boundary_mae": 0.0, "boundary_mae_by_channel": [], "delta_norm": 0.0,
+                    "relative_residual": 0.0, "m_norm": 0.0, "m_symmetric_norm": 0.0, "m_antisymmetric_norm": 0.0,
+                }))
+                .unwrap()
+            })
+            .collect();
         let mut factors = below("", &json!({"recovery": recovery, "calibration": {"corpus": "c4", "seed": 0}}));
         if recovery != "none" {
             factors.insert(BOUNDARY.to_owned(), boundary.into());

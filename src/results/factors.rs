@@ -28,8 +28,8 @@ pub const OF_CALIBRATION: [&str; 5] = [CORPUS, "calibration.sequences", "calibra
 /// Returns the options that the grid sets explicitly.
 pub fn written(cell: &Cell) -> BTreeSet<String> {
     let mut all = Factors::new();
-    let criterion = cell.criterion.iter().map(|of| ("criterion", &of.options));
-    for (axis, options) in criterion.chain(cell.recovery.iter().map(|of| ("recovery", &of.options))) {
+    let criterion = cell.criterion.iter().map(|method| ("criterion", &method.options));
+    for (axis, options) in criterion.chain(cell.recovery.iter().map(|method| ("recovery", &method.options))) {
         options.iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
     }
     all.into_keys().collect()
@@ -39,23 +39,24 @@ pub fn written(cell: &Cell) -> BTreeSet<String> {
 pub fn of_cell(cell: &Cell) -> Factors {
     let mut all =
         Factors::from([("backbone".to_owned(), cell.backbone.clone().into()), (DEPTH.to_owned(), cell.depth.into())]);
-    let criterion = cell.criterion.iter().map(|of| ("criterion", &of.name, &of.resolved));
-    for (axis, name, resolved) in criterion.chain(cell.recovery.iter().map(|of| ("recovery", &of.name, &of.resolved))) {
+    let criterion = cell.criterion.iter().map(|method| ("criterion", &method.name, &method.resolved));
+    for (axis, name, resolved) in
+        criterion.chain(cell.recovery.iter().map(|method| ("recovery", &method.name, &method.resolved)))
+    {
         all.insert(axis.to_owned(), name.clone().into());
         resolved.iter().for_each(|(option, value)| leaves(&format!("{axis}.{option}"), value, &mut all));
     }
-    cell.calibration.iter().for_each(|of| all.extend(calibrated(of)));
+    cell.calibration.iter().for_each(|calibration| all.extend(calibrated(calibration)));
     all
 }
 
 /// Returns whether a cell has the paper's own repair.
-pub(super) fn is_ours(of: &Factors) -> bool {
-    of.get("recovery").and_then(Value::as_str).is_some_and(recovery::is_ours)
+pub(super) fn is_ours(factors: &Factors) -> bool {
+    factors.get("recovery").and_then(Value::as_str).is_some_and(recovery::is_ours)
 }
 
-fn calibrated(of: &Calibration) -> Factors {
-    let Calibration { corpus, sequences, length, seed, operator_sequences } = of;
-    let named = |name: &str, value: Value| (format!("calibration.{name}"), value);
+fn calibrated(calibration: &Calibration) -> Factors {
+    let Calibration { corpus, sequences, length, seed, operator_sequences } = calibration;
     Factors::from([
         named("corpus", corpus.clone().into()),
         named("sequences", (*sequences).into()),
@@ -63,6 +64,10 @@ fn calibrated(of: &Calibration) -> Factors {
         named("seed", (*seed).into()),
         named("operator_sequences", (*operator_sequences).into()),
     ])
+}
+
+fn named(name: &str, value: Value) -> (String, Value) {
+    (format!("calibration.{name}"), value)
 }
 
 /// Flattens the settings of a value below a name.
@@ -74,27 +79,29 @@ pub fn below(name: &str, value: &impl Serialize) -> Factors {
     all
 }
 
-fn leaves(place: &str, value: &Value, into: &mut Factors) {
+fn leaves(path: &str, value: &Value, into: &mut Factors) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| {
-            leaves(&if place.is_empty() { name.clone() } else { format!("{place}.{name}") }, value, into);
+            leaves(&if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, value, into);
         }),
-        leaf => drop(into.insert(place.to_owned(), leaf.clone())),
+        leaf => drop(into.insert(path.to_owned(), leaf.clone())),
     }
 }
 
 /// Returns the fewest settings that distinguish all rows as far as possible, the first by name among equals.
 pub fn fewest<'a>(rows: &[&'a Factors]) -> Vec<&'a str> {
     let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.keys().map(String::as_str)).collect();
-    let varies = |name: &&str| rows.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name));
-    let varying: Vec<&str> = names.into_iter().filter(varies).collect();
-    let kinds = |of: &[&str]| {
-        let kind = |row: &&Factors| of.iter().map(|name| row.get(*name).map(ToString::to_string)).collect::<Vec<_>>();
-        rows.iter().map(kind).collect::<BTreeSet<_>>().len()
+    let varying: Vec<&str> =
+        names.into_iter().filter(|name| rows.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name))).collect();
+    let kinds = |columns: &[&str]| {
+        rows.iter()
+            .map(|row| columns.iter().map(|name| row.get(*name).map(ToString::to_string)).collect::<Vec<_>>())
+            .collect::<BTreeSet<_>>()
+            .len()
     };
     let all = kinds(&varying);
     (0..=varying.len().min(MAX_SETTINGS))
-        .find_map(|count| chosen(&varying, count, &|of| kinds(of) == all))
+        .find_map(|count| chosen(&varying, count, &|names| kinds(names) == all))
         .unwrap_or(varying)
 }
 
@@ -102,14 +109,19 @@ pub fn fewest<'a>(rows: &[&'a Factors]) -> Vec<&'a str> {
 const MAX_SETTINGS: usize = 3;
 
 /// Returns the first `count` settings that satisfy `will_do`.
-fn chosen<'a>(of: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) -> bool) -> Option<Vec<&'a str>> {
-    fn extended<'a>(known: &mut Vec<&'a str>, of: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) -> bool) -> bool {
+fn chosen<'a>(candidates: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) -> bool) -> Option<Vec<&'a str>> {
+    fn extended<'a>(
+        known: &mut Vec<&'a str>,
+        candidates: &[&'a str],
+        count: usize,
+        will_do: &dyn Fn(&[&str]) -> bool,
+    ) -> bool {
         if known.len() == count {
             return will_do(known);
         }
-        (0..of.len()).any(|at| {
-            known.push(of[at]);
-            let found = extended(known, &of[at + 1..], count, will_do);
+        (0..candidates.len()).any(|at| {
+            known.push(candidates[at]);
+            let found = extended(known, &candidates[at + 1..], count, will_do);
             if !found {
                 known.pop();
             }
@@ -117,7 +129,7 @@ fn chosen<'a>(of: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) -> bool) -
         })
     }
     let mut known = Vec::new();
-    extended(&mut known, of, count, will_do).then_some(known)
+    extended(&mut known, candidates, count, will_do).then_some(known)
 }
 
 /// Formats a setting for a label: `seed 1`, `operators from 16 sequences`, `solver svd`.
@@ -142,8 +154,8 @@ pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Factors]) -> Vec<Str
     let mut words = vec![String::new(); called.len()];
     for name in distinct(called) {
         let alike: Vec<usize> = (0..called.len()).filter(|&at| called[at] == name).collect();
-        let told = told_apart(&alike.iter().map(|&at| rows[at]).collect::<Vec<_>>());
-        alike.into_iter().zip(told).for_each(|(at, told)| words[at] = told);
+        let differing = told_apart(&alike.iter().map(|&at| rows[at]).collect::<Vec<_>>());
+        alike.into_iter().zip(differing).for_each(|(at, text)| words[at] = text);
     }
     words
 }
@@ -151,11 +163,12 @@ pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Factors]) -> Vec<Str
 /// Returns labels that distinguish each of several rows.
 fn told_apart(rows: &[&Factors]) -> Vec<String> {
     let names = fewest(rows);
-    let said = |row: &&Factors| {
-        let words = names.iter().filter_map(|name| Some(words(name, row.get(*name)?)));
-        words.collect::<Vec<_>>().join(", ")
-    };
-    rows.iter().map(said).collect()
+    rows.iter()
+        .map(|row| {
+            let words = names.iter().filter_map(|name| Some(words(name, row.get(*name)?)));
+            words.collect::<Vec<_>>().join(", ")
+        })
+        .collect()
 }
 
 /// Groups values by key, in order of first appearance.
@@ -187,8 +200,8 @@ mod tests {
 
     use super::*;
 
-    fn row(of: &Value) -> Factors {
-        below("", of)
+    fn row(options: &Value) -> Factors {
+        below("", options)
     }
 
     #[test]

@@ -37,7 +37,11 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
     for result in &outcome.cells {
         let cell = result.cell.to_string();
         let forms = [
-            (EVERY_EVAL_EVER, "json", every_eval_ever(name, grid, outcome, result).map(|of| format!("{of:#}\n"))),
+            (
+                EVERY_EVAL_EVER,
+                "json",
+                every_eval_ever(name, grid, outcome, result).map(|every_eval_ever| format!("{every_eval_ever:#}\n")),
+            ),
             (EVAL_RESULTS, "yaml", eval_results(grid, result)),
         ];
         for (folder, ending, text) in forms {
@@ -64,42 +68,42 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
     };
     let shown = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
     let asked = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
-    let texts = asked.filter_map(|(metric, of)| {
+    let texts = asked.filter_map(|(metric, key)| {
         let Of::Text(estimate) = metric.of else { return None };
-        let corpus = grid.corpora.get(&of.corpus)?;
-        let sample = result.text(of)?.windows()?;
+        let corpus = grid.corpora.get(&key.corpus)?;
+        let sample = result.text(key)?.windows()?;
         let mut called = metric.name.replace('_', " ");
         called[..1].make_ascii_uppercase();
         let config = json!({
             "metric_id": metric.name, "metric_name": called, "metric_kind": metric.name,
-            "metric_parameters": {"window_tokens": of.length}, "lower_is_better": metric.direction == Direction::Lower,
+            "metric_parameters": {"window_tokens": key.length}, "lower_is_better": metric.direction == Direction::Lower,
             "score_type": "continuous", "min_score": if metric.unit == Unit::One { 1.0 } else { 0.0 },
             "max_score": "Infinity",
         });
         let samples = Some(sample.losses.windows.len());
-        let data = data(&of.corpus, hub(corpus.hub.as_ref()), corpus.generated, samples);
-        let id = format!("{}_{of}", if **metric == TEXT { PERPLEXITY.id } else { metric.id });
+        let data = data(&key.corpus, hub(corpus.hub.as_ref()), corpus.generated, samples);
+        let id = format!("{}_{key}", if **metric == TEXT { PERPLEXITY.id } else { metric.id });
         let score = json!({"score": estimate(&sample)?.value});
-        Some(evaluated(&id, &of.to_string(), data, config, score))
+        Some(evaluated(&id, &key.to_string(), data, config, score))
     });
     let tasks = result.scored().map(|scores| {
-        let TaskScores { label, result: of, .. } = scores;
+        let TaskScores { label, result, .. } = scores;
         let (source, generated) = task_data(grid, scores);
-        let metric = of.task.column;
+        let metric = result.task.column;
         let config = json!({
             "metric_id": metric.name(), "metric_name": "Accuracy", "metric_kind": "accuracy", "metric_unit": "proportion",
             "lower_is_better": false, "score_type": "continuous", "min_score": 0.0, "max_score": 1.0,
         });
         let details = json!({
-            "documents_of_the_split": of.original.to_string(), "documents_scored": of.effective.to_string(),
-            "task_version": of.task.version.to_string(),
+            "documents_of_the_split": result.original.to_string(), "documents_scored": result.effective.to_string(),
+            "task_version": result.task.version.to_string(),
         });
-        let score = score(of.column().value, of.column().stderr, "analytic", of.effective, &details);
-        evaluated(label, of.task.name, data(of.task.name, source, generated, Some(of.effective)), config, score)
+        let score = score(result.column().value, result.column().stderr, "analytic", result.effective, &details);
+        evaluated(label, result.task.name, data(result.task.name, source, generated, Some(result.effective)), config, score)
     });
     let defined = grid.evaluate.definitions.iter().flat_map(|used| {
-        let of = &grid.definitions[&used.name];
-        let scores = result.defined(used).and_then(|of| of.sample.as_ref());
+        let task = &grid.definitions[&used.name];
+        let scores = result.defined(used).and_then(|defined| defined.sample.as_ref());
         let judged = scores.into_iter().flat_map(|scores| scores.scores.iter().map(move |judged| (scores, judged)));
         judged.map(move |(scores, judged)| {
             let Score { metric, filter, score: value, error, .. } = &judged.score;
@@ -113,11 +117,11 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
             });
             let details = json!({
                 "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
-                "task_version": of.definition.version, "shots": of.definition.shots(used.how.shots).to_string(),
+                "task_version": task.definition.version, "shots": task.definition.shots(used.how.shots).to_string(),
             });
             let error = error.filter(|error| error.is_finite());
             let score = score(*value, error, "bootstrap", scores.effective, &details);
-            let data = data(&used.name, hub(of.hub.as_ref()), of.generated, Some(scores.effective));
+            let data = data(&used.name, hub(task.hub.as_ref()), task.generated, Some(scores.effective));
             evaluated(&shown.id, &used.name, data, config, score)
         })
     });
@@ -182,49 +186,50 @@ fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, s
 /// Formats a cell's accuracies in percent as a file of `.eval_results/` (huggingface.co/docs/hub/eval-results), for
 /// complete splits of hub data sets, because a part is no benchmark result. `None` without such.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
-    let entry = |scores: &TaskScores| {
-        let of = &scores.result;
-        let (Some((repository, revision)), false) = task_data(grid, scores) else { return None };
-        if of.effective < of.original {
-            return None;
-        }
-        // Texts of JSON are texts of YAML.
-        let text = |text: &str| Value::from(text).to_string();
-        let revision = revision.map(|commit| format!("\n    revision: {}", text(&commit))).unwrap_or_default();
-        let notes = format!(
-            "{} of {} documents, 0-shot, by ghostlab {}; {}",
-            of.task.column.name(),
-            of.effective,
-            env!("CARGO_PKG_VERSION"),
-            result.cell
-        );
-        let value = 100.0 * of.column().value;
-        Some(format!(
-            "- dataset:\n    id: {}\n    task_id: {}{revision}\n  value: {value:.4}\n  notes: {}\n",
-            text(&repository),
-            text(of.task.name),
-            text(&notes)
-        ))
-    };
-    let entries: String = result.scored().filter_map(entry).collect();
+    let entries: String = result.scored().filter_map(|scores| result_entry(grid, result, scores)).collect();
     (!entries.is_empty()).then_some(entries)
+}
+
+fn result_entry(grid: &Grid, result: &CellResult, scores: &TaskScores) -> Option<String> {
+    let task_result = &scores.result;
+    let (Some((repository, revision)), false) = task_data(grid, scores) else { return None };
+    if task_result.effective < task_result.original {
+        return None;
+    }
+    // Texts of JSON are texts of YAML.
+    let text = |text: &str| Value::from(text).to_string();
+    let revision = revision.map(|commit| format!("\n    revision: {}", text(&commit))).unwrap_or_default();
+    let notes = format!(
+        "{} of {} documents, 0-shot, by ghostlab {}; {}",
+        task_result.task.column.name(),
+        task_result.effective,
+        env!("CARGO_PKG_VERSION"),
+        result.cell
+    );
+    let value = 100.0 * task_result.column().value;
+    Some(format!(
+        "- dataset:\n    id: {}\n    task_id: {}{revision}\n  value: {value:.4}\n  notes: {}\n",
+        text(&repository),
+        text(task_result.task.name),
+        text(&notes)
+    ))
 }
 
 /// Returns the hub data set of a task's documents, and whether they are synthetic.
 fn task_data(grid: &Grid, scores: &TaskScores) -> (Option<(String, Option<String>)>, bool) {
-    let of = grid.tasks.values().zip(grid.tasks.keys());
+    let tasks = grid.tasks.values().zip(grid.tasks.keys());
     let name = scores.result.task.name;
-    let of = of.filter(|(data, key)| data.task.as_deref().unwrap_or(key.as_str()) == name);
+    let matching = tasks.filter(|(data, key)| data.task.as_deref().unwrap_or(key.as_str()) == name);
     // Two data sets of one task are distinguished by the label, which begins with the name in the grid.
     let named = |key: &str| scores.label == key || scores.label.starts_with(&format!("{key}("));
-    let data = of.filter(|(_, key)| named(key)).map(|(data, _)| data).next();
+    let data = matching.filter(|(_, key)| named(key)).map(|(data, _)| data).next();
     data.map_or((None, true), |data| (hub(data.hub.as_ref()), data.generated))
 }
 
 /// Returns the repository without its kind, and the commit that was read.
-fn hub(of: Option<&crate::grid::HubSource>) -> Option<(String, Option<String>)> {
-    let of = of?;
-    let repository = of.repository.split('@').next().unwrap_or_default();
+fn hub(source: Option<&crate::grid::HubSource>) -> Option<(String, Option<String>)> {
+    let hub = source?;
+    let repository = hub.repository.split('@').next().unwrap_or_default();
     let repository = repository.strip_prefix("datasets/").unwrap_or(repository).to_owned();
-    Some((repository, of.commit.as_ref().map(|commit| commit.as_str().to_owned())))
+    Some((repository, hub.commit.as_ref().map(|commit| commit.as_str().to_owned())))
 }

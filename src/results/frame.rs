@@ -33,34 +33,39 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
 /// # Errors
 /// Two columns of one name.
 pub fn run_frame(table: &Table) -> Result<DataFrame> {
-    let beside = |leads: &[Lead], cells: &dyn Fn(&TableRow) -> &[String]| -> Vec<Column> {
-        let of = |(at, lead): (usize, &Lead)| {
+    let mut columns = header_series(table, &table.lead, &|row| &row.lead);
+    for (at, column_head) in table.columns.iter().enumerate() {
+        let values = table.rows.iter().map(|row| row.cells[at].as_ref()?.measurement.record.value);
+        columns.push(column(&column_head.head, values));
+    }
+    for (at, column_head) in table.columns.iter().enumerate() {
+        let counts = || table.rows.iter().map(|row| Some(row.cells[at].as_ref()?.seeds()? as u64));
+        let has_seeds = counts().any(|count| count.is_some());
+        for kind in Spread::ALL {
+            if column_head.metric.spread == Some(kind) || (has_seeds && kind == Spread::OverSeeds) {
+                let errors = table.rows.iter().map(|row| row.cells[at].as_ref()?.measurement.error_of(kind));
+                columns.push(column(&spread_head(&column_head.head, kind), errors));
+            }
+        }
+        columns.extend(has_seeds.then(|| column(&format!("{} n", column_head.head), counts())));
+    }
+    columns.extend(header_series(table, &table.tail, &|row| &row.tail));
+    DataFrame::new(table.rows.len(), columns).map_err(|error| failed(&error))
+}
+
+fn header_series(table: &Table, leads: &[Lead], cells: &dyn Fn(&TableRow) -> &[String]) -> Vec<Column> {
+    leads
+        .iter()
+        .enumerate()
+        .filter(|(_, lead)| lead.visibility != LeadPlace::Terminal)
+        .map(|(at, lead)| {
             let texts = table.rows.iter().map(|row| Some(cells(row)[at].as_str()).filter(|text| !text.is_empty()));
             match lead.count {
                 true => column(&lead.head, texts.map(|text| text?.parse::<u64>().ok())),
                 false => column(&lead.head, texts),
             }
-        };
-        leads.iter().enumerate().filter(|(_, lead)| lead.place != LeadPlace::Terminal).map(of).collect()
-    };
-    let mut columns = beside(&table.lead, &|row| &row.lead);
-    for (at, of) in table.columns.iter().enumerate() {
-        let values = table.rows.iter().map(|row| row.cells[at].as_ref()?.of.record.value);
-        columns.push(column(&of.head, values));
-    }
-    for (at, of) in table.columns.iter().enumerate() {
-        let counts = || table.rows.iter().map(|row| Some(row.cells[at].as_ref()?.seeds()? as u64));
-        let has_seeds = counts().any(|count| count.is_some());
-        for kind in Spread::ALL {
-            if of.metric.spread == Some(kind) || (has_seeds && kind == Spread::OverSeeds) {
-                let errors = table.rows.iter().map(|row| row.cells[at].as_ref()?.of.error_of(kind));
-                columns.push(column(&spread_head(&of.head, kind), errors));
-            }
-        }
-        columns.extend(has_seeds.then(|| column(&format!("{} n", of.head), counts())));
-    }
-    columns.extend(beside(&table.tail, &|row| &row.tail));
-    DataFrame::new(table.rows.len(), columns).map_err(|error| failed(&error))
+        })
+        .collect()
 }
 
 /// Builds a data frame with a row per number, in the columns of the paper's tables and some more. A dense row shown for
@@ -71,43 +76,49 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
 pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFrame> {
     let mut rows: Vec<&PrintedNumber> = Vec::new();
     for (_, shown) in table.shown() {
-        if rows.iter().all(|known| !Arc::ptr_eq(&known.of, &shown.of)) {
+        if rows.iter().all(|known| !Arc::ptr_eq(&known.measurement, &shown.measurement)) {
             rows.push(shown);
         }
     }
-    let numbers: Vec<&Measurement> = rows.iter().map(|shown| &*shown.of).collect();
-    let status = |number: &&Measurement| match (&number.failure, &number.sample) {
-        (Some(reason), _) => format!("failed: {reason}"),
-        (None, Sample::OutOfMemory) => OUT_OF_MEMORY.to_owned(),
-        (None, _) if number.record.value.is_none() => "no value".to_owned(),
-        (None, _) => "ok".to_owned(),
-    };
-    let cell = |number: &&Measurement| match &number.sample {
-        Sample::Seeds(seeds) => seeds.iter().map(|of| of.cell.as_str()).collect::<Vec<_>>().join("; "),
-        _ => number.cell.clone(),
-    };
-    let rank = |shown: &&PrintedNumber| match (shown.best, shown.second) {
-        (true, _) => Some("best"),
-        (_, true) => Some("second"),
-        _ => None,
-    };
-    let besides = || rows.iter().map(|shown| shown.beside.as_ref());
+    let numbers: Vec<&Measurement> = rows.iter().map(|shown| &*shown.measurement).collect();
+    let besides = || rows.iter().map(|shown| shown.comparison.as_ref());
     let pairs = || rows.iter().map(|shown| shown.paired.as_ref());
     let mut columns = described(artifact, profile, &numbers);
     columns.extend([
-        column("rank", rows.iter().map(rank)),
-        column("paper", besides().map(|of| Some(of?.paper))),
-        column("difference", besides().map(|of| of?.difference)),
-        column("tolerance", besides().map(|of| Some(of?.tolerance))),
-        column("verdict", besides().map(|of| of?.word())),
-        column("other_protocol", besides().map(|of| of?.other_protocol())),
-        column("test", pairs().map(|of| Some(of?.test))),
-        column("against", pairs().map(|of| Some(of?.against.clone()))),
-        column("effect", pairs().map(|of| Some(of?.difference))),
-        column("p", pairs().map(|of| Some(of?.p))),
-        column("status", numbers.iter().map(status)),
+        column(
+            "rank",
+            rows.iter().map(|shown| match (shown.best, shown.second) {
+                (true, _) => Some("best"),
+                (_, true) => Some("second"),
+                _ => None,
+            }),
+        ),
+        column("paper", besides().map(|besides| Some(besides?.paper))),
+        column("difference", besides().map(|besides| besides?.difference)),
+        column("tolerance", besides().map(|besides| Some(besides?.tolerance))),
+        column("verdict", besides().map(|besides| besides?.word())),
+        column("other_protocol", besides().map(|besides| besides?.other_protocol())),
+        column("test", pairs().map(|pairs| Some(pairs?.test))),
+        column("against", pairs().map(|pairs| Some(pairs?.against.clone()))),
+        column("effect", pairs().map(|pairs| Some(pairs?.difference))),
+        column("p", pairs().map(|pairs| Some(pairs?.p))),
+        column(
+            "status",
+            numbers.iter().map(|number| match (&number.failure, &number.sample) {
+                (Some(reason), _) => format!("failed: {reason}"),
+                (None, Sample::OutOfMemory) => OUT_OF_MEMORY.to_owned(),
+                (None, _) if number.record.value.is_none() => "no value".to_owned(),
+                (None, _) => "ok".to_owned(),
+            }),
+        ),
         column("protocol", numbers.iter().map(|number| protocol_line(profile, [*number]))),
-        column("cell", numbers.iter().map(cell)),
+        column(
+            "cell",
+            numbers.iter().map(|number| match &number.sample {
+                Sample::Seeds(seeds) => seeds.iter().map(|seed| seed.cell.as_str()).collect::<Vec<_>>().join("; "),
+                _ => number.cell.clone(),
+            }),
+        ),
     ]);
     let counts = || rows.iter().map(|shown| shown.seeds().map(|count| count as u64));
     if counts().any(|count| count.is_some()) {
@@ -136,18 +147,17 @@ fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Col
     let mut columns = vec![
         column("artifact", numbers.iter().map(|_| artifact)),
         column("profile", numbers.iter().map(|_| profile)),
-        column("backbone", conditions().map(|of| of.backbone.as_str())),
-        column("total_layers", conditions().map(|of| of.layers as u64)),
-        column("pruned_layers", conditions().map(|of| of.depth as u64)),
-        column("criterion", conditions().map(|of| of.criterion.as_str())),
-        column("recovery", conditions().map(|of| of.recovery.as_str())),
-        column("finetuned", conditions().map(|of| of.finetuned.to_string())),
-        column("calibration", conditions().map(|of| of.calibration.as_str())),
-        column("metric", records().map(|of| of.metric.as_str())),
-        column("value", records().map(|of| of.value)),
+        column("backbone", conditions().map(|conditions| conditions.backbone.as_str())),
+        column("total_layers", conditions().map(|conditions| conditions.layers as u64)),
+        column("pruned_layers", conditions().map(|conditions| conditions.depth as u64)),
+        column("criterion", conditions().map(|conditions| conditions.criterion.as_str())),
+        column("recovery", conditions().map(|conditions| conditions.recovery.as_str())),
+        column("finetuned", conditions().map(|conditions| conditions.finetuned.to_string())),
+        column("calibration", conditions().map(|conditions| conditions.calibration.as_str())),
+        column("metric", records().map(|records| records.metric.as_str())),
+        column("value", records().map(|records| records.value)),
     ];
-    let errors = |kind: Spread| column(kind.column(), numbers.iter().map(|number| number.error_of(kind)));
-    columns.extend(Spread::ALL.map(errors));
+    columns.extend(Spread::ALL.map(|kind| column(kind.column(), numbers.iter().map(|number| number.error_of(kind)))));
     columns
 }
 

@@ -38,7 +38,7 @@ fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
     let mut passes = Vec::new();
     for TimedPrompt { prompt, result, .. } in cell.into_iter().flat_map(timed) {
-        let decode = result.decode.as_ref().map(|of| ("decode", of.first, [&of.times, &of.by_channel]));
+        let decode = result.decode.as_ref().map(|decode| ("decode", decode.first, [&decode.times, &decode.by_channel]));
         let prefill = ("prefill", result.first, [&result.times, &result.by_channel]);
         for (what, first, [full, by_channel]) in [prefill].into_iter().chain(decode) {
             for (form, all) in [("full", full), ("by_channel", by_channel)] {
@@ -70,7 +70,9 @@ struct TimedPrompt<'a> {
 }
 
 fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
-    cell.prompts.iter().filter_map(move |of| Some(TimedPrompt { cell, prompt: &of.asked, result: of.sample.as_ref()? }))
+    cell.prompts
+        .iter()
+        .filter_map(move |prompt| Some(TimedPrompt { cell, prompt: &prompt.asked, result: prompt.sample.as_ref()? }))
 }
 
 /// Returns the notes under a table of latencies: how diagonal operators were timed, and disturbances.
@@ -88,7 +90,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     notes.extend(went_on(&all));
     notes.extend(repeated(&all));
     notes.extend(noise(&all));
-    if all.iter().any(|of| of.result.times.is_some() && of.result.intermediate_bytes.is_none()) {
+    if all.iter().any(|timed| timed.result.times.is_some() && timed.result.intermediate_bytes.is_none()) {
         notes
             .push("Memory is not counted where tensors lie in a device's own, or weights are made by need.".to_owned());
     }
@@ -97,22 +99,27 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
 
 /// Formats the time of diagonal operators as applied here.
 fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
-    let texts = |of: &TimedPrompt<'_>| -> Vec<(String, String)> {
-        let text = |what: &str, full: Option<TimeSpread>, own: Option<TimeSpread>| {
-            Some((of.cell.cell.to_string(), format!("{}{what} {:.1} ({:.1})", of.prompt, own?.mean, full?.mean)))
+    let of_cells = grouped(all.iter().flat_map(|prompt: &TimedPrompt<'_>| -> Vec<(String, String)> {
+        let text = |what: &str, full: Option<TimeSpread>, spread: Option<TimeSpread>| {
+            Some((
+                prompt.cell.cell.to_string(),
+                format!("{}{what} {:.1} ({:.1})", prompt.prompt, spread?.mean, full?.mean),
+            ))
         };
-        let prefill = text("", of.result.spread(), of.result.spread_by_channel());
-        let decode = of.result.decode.as_ref();
-        let decode = decode.and_then(|of| text(" decoded", of.spread(), of.spread_by_channel()));
+        let prefill = text("", prompt.result.spread(), prompt.result.spread_by_channel());
+        let decode = prompt.result.decode.as_ref();
+        let decode = decode.and_then(|decode| text(" decoded", decode.spread(), decode.spread_by_channel()));
         prefill.into_iter().chain(decode).collect()
-    };
-    let of_cells = grouped(all.iter().flat_map(texts));
-    let line = |(name, texts): (String, Vec<String>)| format!("{name}: {}", texts.join(", "));
+    }));
     (!of_cells.is_empty()).then(|| {
         format!(
             "A diagonal operator is timed as a full product, as in the paper. As one multiplication a channel, and in \
              brackets in full, it takes (ms) {}.",
-            of_cells.into_iter().map(line).collect::<Vec<_>>().join("; ")
+            of_cells
+                .into_iter()
+                .map(|(name, texts)| format!("{name}: {}", texts.join(", ")))
+                .collect::<Vec<_>>()
+                .join("; ")
         )
     })
 }
@@ -120,15 +127,15 @@ fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
 /// Notes extra rounds beyond the protocol.
 fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
-    for of in all {
-        let decode = of.result.decode.as_ref().map(|of| (" decoded", of.first, &of.times));
-        for (what, first, times) in [("", of.result.first, &of.result.times)].into_iter().chain(decode) {
+    for timed in all {
+        let decode = timed.result.decode.as_ref().map(|decode| (" decoded", decode.first, &decode.times));
+        for (what, first, times) in [("", timed.result.first, &timed.result.times)].into_iter().chain(decode) {
             let made = times.as_ref().map_or(0, Vec::len);
             let count = Rounds::PAPER.timed;
             if made > count {
-                let backbone = &of.cell.cell.backbone;
+                let backbone = &timed.cell.cell.backbone;
                 let text =
-                    format!("{} to {} of {made} over {}{what} ({backbone})", first + 1, first + count, of.prompt);
+                    format!("{} to {} of {made} over {}{what} ({backbone})", first + 1, first + count, timed.prompt);
                 texts.extend((!texts.contains(&text)).then_some(text));
             }
         }
@@ -144,8 +151,11 @@ fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
 /// Notes the sessions that were repeated because their times were unstable.
 fn repeated(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
-    for of in all.iter().filter(|of| of.result.sessions > 1) {
-        let text = format!("{} of {} over {}", of.result.sessions, of.cell.cell.backbone, of.prompt);
+    for timed_entry in all.iter().filter(|timed_entry| timed_entry.result.sessions > 1) {
+        let text = format!(
+            "{} of {} over {}",
+            timed_entry.result.sessions, timed_entry.cell.cell.backbone, timed_entry.prompt
+        );
         texts.extend((!texts.contains(&text)).then_some(text));
     }
     (!texts.is_empty()).then(|| {
@@ -174,10 +184,10 @@ impl NoisyTimes {
     }
 
     fn among(all: &[TimedPrompt<'_>]) -> Option<Self> {
-        let spreads =
-            |of: &TimedPrompt<'_>| [of.result.spread(), of.result.decode.as_ref().and_then(DecodeResult::spread)];
-        let known: Vec<(&TimedPrompt<'_>, TimeSpread)> =
-            all.iter().flat_map(|of| spreads(of).into_iter().flatten().map(move |spread| (of, spread))).collect();
+        let known: Vec<(&TimedPrompt<'_>, TimeSpread)> = all
+            .iter()
+            .flat_map(|timed| spreads(timed).into_iter().flatten().map(move |spread| (timed, spread)))
+            .collect();
         let noisy = || known.iter().filter(|(_, spread)| spread.is_noise());
         let (widest, spread) = noisy().max_by(|(_, a), (_, b)| a.relative().total_cmp(&b.relative()))?;
         Some(Self {
@@ -199,6 +209,10 @@ impl NoisyTimes {
             100.0 * widest
         )
     }
+}
+
+fn spreads(prompt: &TimedPrompt<'_>) -> [Option<TimeSpread>; 2] {
+    [prompt.result.spread(), prompt.result.decode.as_ref().and_then(DecodeResult::spread)]
 }
 
 /// Says which times are noise, and what follows.
@@ -238,13 +252,16 @@ mod tests {
     }
 
     fn outcome(latencies: Vec<Option<LatencyResult>>) -> GridOutcome {
-        let measured = |(sample, batch)| Measured {
-            asked: Latency { length: 8, batch, decode: None },
-            measure: MeasureId::Boundary.into(),
-            extent: None,
-            sample,
-        };
-        let prompts = latencies.into_iter().zip([1, 4]).map(measured).collect();
+        let prompts = latencies
+            .into_iter()
+            .zip([1, 4])
+            .map(|(sample, batch)| Measured {
+                asked: Latency { length: 8, batch, decode: None },
+                measure: MeasureId::Boundary.into(),
+                extent: None,
+                sample,
+            })
+            .collect();
         let cell = CellResult { prompts, ..CellResult::unmeasured(Cell::named("a", "a.dense"), 8, None) };
         GridOutcome {
             cells: vec![cell],

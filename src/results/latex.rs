@@ -2,7 +2,7 @@
 //! underlined, ours shaded; natural width, unless the line is narrower. Protocol and notes are no part of the float, which would
 //! become larger than a page: they are running text in a file of their own.
 
-use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
+use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table};
 use super::text::{TextColumn, TextTable, capital};
 use crate::error::printable;
 
@@ -81,17 +81,18 @@ struct PrintedColumn {
 }
 
 fn columns(table: &Table) -> Vec<PrintedColumn> {
-    let bold = |text: &str| format!("\\textbf{{{text}}}");
-    let everywhere = |place: LeadPlace| place == LeadPlace::Everywhere;
-    let words = |lead: &Lead, row: usize, text: &str, leads: bool| match leads {
-        true => words(table, row, lead, text),
-        false => linked(lead, text),
-    };
-    let numbers = |all: &[Option<&PrintedNumber>]| {
-        all.iter().map(|shown| shown.map_or_else(|| "--".to_owned(), number)).collect()
-    };
-    let texts = TextTable::of(table, everywhere, &words, &numbers);
-    let mut kinds = table.lead.iter().filter(|lead| everywhere(lead.place)).map(|lead| lead.kind);
+    let texts = TextTable::of(
+        table,
+        is_everywhere,
+        &|lead: &Lead, row: usize, text: &str, leads: bool| match leads {
+            true => words(table, row, lead, text),
+            false => linked(lead, text),
+        },
+        &|all: &[Option<&PrintedNumber>]| {
+            all.iter().map(|shown| shown.map_or_else(|| "--".to_owned(), number)).collect()
+        },
+    );
+    let mut kinds = table.lead.iter().filter(|lead| is_everywhere(lead.visibility)).map(|lead| lead.kind);
     let mut ends: Vec<usize> = Vec::new();
     table.groups.iter().for_each(|(_, count)| ends.push(ends.last().unwrap_or(&0) + count));
     let mut columns = Vec::new();
@@ -112,12 +113,16 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
         let head = if kind == Some(LeadKind::Fraction) { "$L_p/L_t$".to_owned() } else { said(&head) };
         columns.push(PrintedColumn {
             side: if is_number { 'r' } else { 'l' },
-            head: format!("{}{arrow}", bold(&head)),
+            head: format!("\\textbf{{{head}}}{arrow}"),
             cells,
             number,
         });
     }
     columns
+}
+
+fn is_everywhere(lead_place: LeadPlace) -> bool {
+    lead_place == LeadPlace::Everywhere
 }
 
 /// Formats the headers over several columns with the rules below.
@@ -164,9 +169,8 @@ fn words(table: &Table, at: usize, lead: &Lead, name: &str) -> String {
     let kind = lead.kind;
     let text = linked(lead, name);
     if kind == LeadKind::Spanning {
-        let same = |other: &&TableRow| other.backbone == row.backbone;
         let is_last = table.rows.get(at + 1).is_none_or(|next| next.backbone != row.backbone);
-        let rows = table.rows[..=at].iter().rev().take_while(same).count();
+        let rows = table.rows[..=at].iter().rev().take_while(|other| other.backbone == row.backbone).count();
         return match (is_last, rows) {
             (false, _) => String::new(),
             (true, 1) => text,
@@ -203,14 +207,14 @@ fn number(shown: &PrintedNumber) -> String {
         "" => text,
         mark => format!("{text}$^{{{mark}}}$"),
     };
-    let Some(beside) = &shown.beside else { return text };
-    let lines = beside.said().into_iter().map(|line| format!("\\\\{{\\tiny {}}}", said(&line)));
+    let Some(comparison) = &shown.comparison else { return text };
+    let lines = comparison.said().into_iter().map(|line| format!("\\\\{{\\tiny {}}}", said(&line)));
     format!("\\shortstack[r]{{{text}{}}}", lines.collect::<String>())
 }
 
 /// Formats the title, with settings that no column shows.
 fn title(table: &Table) -> String {
-    [&table.title, &table.of].into_iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join(": ")
+    [&table.title, &table.scope].into_iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join(": ")
 }
 
 /// Title, caption and what the marks mean: a sentence each.

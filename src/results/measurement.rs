@@ -111,7 +111,7 @@ pub struct Setup {
     /// The settings of what is measured.
     pub measure: Factors,
     /// The settings of its cell that its condition states.
-    pub told: Arc<BTreeSet<String>>,
+    pub named_settings: Arc<BTreeSet<String>>,
     /// Identity independent of names: the variant, and the measurement. `None` for a cell that was never planned.
     pub identity: Option<Arc<Identity>>,
     pub measures: Vec<Arc<MeasureId>>,
@@ -173,18 +173,19 @@ impl Measurement {
 
     /// Returns whether both have the same selection, by rule and calibration. Unplanned ones are compared by settings.
     pub(super) fn same_selection(&self, other: &Self) -> bool {
-        let solved = |of: &Self| of.setup.variant.get(OPERATOR_SEQUENCES).cloned();
+        let solved = |measurement: &Self| measurement.setup.variant.get(OPERATOR_SEQUENCES).cloned();
         match (&self.setup.identity, &other.setup.identity) {
             (Some(one), Some(two)) => {
                 (&one.cut, &one.calibration) == (&two.cut, &two.calibration) && solved(self) == solved(other)
             }
             _ => {
-                let settings = |of: &Self| -> Factors {
-                    let is_own = |name: &str| ["criterion.", "calibration."].iter().any(|of| name.starts_with(of));
-                    let own = of.setup.variant.iter().filter(|(name, _)| is_own(name));
-                    own.map(|(name, value)| (name.clone(), value.clone())).collect()
+                let settings = |measurement: &Self| -> Factors {
+                    let is_own =
+                        |name: &str| ["criterion.", "calibration."].iter().any(|prefix| name.starts_with(prefix));
+                    let settings_of = measurement.setup.variant.iter().filter(|(name, _)| is_own(name));
+                    settings_of.map(|(name, value)| (name.clone(), value.clone())).collect()
                 };
-                let criterion = |of: &Self| of.record.condition.criterion.clone();
+                let criterion = |measurement: &Self| measurement.record.condition.criterion.clone();
                 criterion(self) == criterion(other) && settings(self) == settings(other)
             }
         }
@@ -193,7 +194,7 @@ impl Measurement {
     /// Returns the SHA-256 of the number's identity: its variants, measurements and metric. `None` if it was never planned.
     pub fn identity(&self) -> Option<String> {
         let variants: Vec<&Identity> = match &self.sample {
-            Sample::Seeds(seeds) => seeds.iter().map(|of| of.identity.as_deref()).collect::<Option<_>>()?,
+            Sample::Seeds(seeds) => seeds.iter().map(|seed| seed.identity.as_deref()).collect::<Option<_>>()?,
             _ => vec![self.setup.identity.as_deref()?],
         };
         let measures: Vec<&MeasureId> = self.setup.measures.iter().map(AsRef::as_ref).collect();

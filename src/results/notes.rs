@@ -39,17 +39,17 @@ pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item =
         }
         _ => None,
     });
-    let latency = |(how, prompts): (String, String)| format!("latency over {prompts} tokens: {how}");
-    parts.extend(by_how(prompts).map(latency));
+    parts.extend(by_how(prompts).map(|(how, prompts)| format!("latency over {prompts} tokens: {how}")));
     let lines = numbers.iter().filter_map(|number| Some(line(number.setup.calibration.as_ref()?, &number.sample)));
     let calibrations = distinct(&lines.collect::<Vec<_>>());
     if !calibrations.is_empty() {
         parts.push(format!("calibration: {}", calibrations.join(", or ")));
     }
-    let of_text = |protocol: &Protocol| matches!(protocol, Protocol::Windows { shards: Some(_), .. });
-    let of_calibration =
-        |number: &&Measurement| number.setup.calibration.as_ref().is_some_and(|of| of.shards.is_some());
-    if protocols().any(of_text) || numbers.iter().any(of_calibration) {
+    if protocols().any(|protocol| matches!(protocol, Protocol::Windows { shards: Some(_), .. }))
+        || numbers
+            .iter()
+            .any(|number| number.setup.calibration.as_ref().is_some_and(|calibration| calibration.shards.is_some()))
+    {
         parts.push("which order of the shards the authors had is not known".to_owned());
     }
     parts.join("; ")
@@ -68,12 +68,12 @@ fn by_how(named: impl Iterator<Item = (String, String)>) -> impl Iterator<Item =
 }
 
 /// Formats `128 sequences of 2048 tokens of c4-train, operators from the first 32`.
-fn line(of: &Calibrated, sample: &Sample) -> String {
-    let Calibration { corpus, sequences, length, seed, operator_sequences } = &of.calibration;
-    let generated = if of.generated { " (generated)" } else { "" };
+fn line(calibrated: &Calibrated, sample: &Sample) -> String {
+    let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
+    let generated = if calibrated.generated { " (generated)" } else { "" };
     let seed = match sample {
         Sample::Seeds(seeds) => {
-            format!(", seeds {}", seeds.iter().map(|of| of.seed.to_string()).collect::<Vec<_>>().join(" "))
+            format!(", seeds {}", seeds.iter().map(|seed| seed.seed.to_string()).collect::<Vec<_>>().join(" "))
         }
         _ if *seed == 0 => String::new(),
         _ => format!(", seed {seed}"),
@@ -82,23 +82,25 @@ fn line(of: &Calibrated, sample: &Sample) -> String {
         true => String::new(),
         false => format!(", operators from the first {operator_sequences}"),
     };
-    let trained = of.finetune.map_or(String::new(), |Finetune { sequences, length, .. }| {
+    let trained = calibrated.finetune.map_or(String::new(), |Finetune { sequences, length, .. }| {
         format!(", operators trained on {sequences} sequences of {length} tokens")
     });
-    let streamed = streamed(of.shards);
+    let streamed = streamed(calibrated.shards);
     format!("{sequences} sequences of {length} tokens of {corpus}{generated}{streamed}{seed}{operators}{trained}")
 }
 
 /// Formats a line about texts whose windows are drawn with replacement, if any.
 pub(super) fn drawn<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Option<String> {
-    let windows = |number: &&Measurement| matches!(number.sample, Sample::Losses(_));
-    let drawn = |protocol: &'a Protocol| match protocol {
-        Protocol::Windows { corpus, rule, .. } => {
-            rule.parse::<Rule>().is_ok_and(Rule::with_replacement).then_some(corpus)
-        }
-        _ => None,
-    };
-    let texts = numbers.into_iter().filter(windows).flat_map(|number| &number.setup.scored).filter_map(drawn);
+    let texts = numbers
+        .into_iter()
+        .filter(|number| matches!(number.sample, Sample::Losses(_)))
+        .flat_map(|number| &number.setup.scored)
+        .filter_map(|protocol| match protocol {
+            Protocol::Windows { corpus, rule, .. } => {
+                rule.parse::<Rule>().is_ok_and(Rule::with_replacement).then_some(corpus)
+            }
+            _ => None,
+        });
     let texts = distinct(texts);
     (!texts.is_empty()).then(|| {
         format!(
@@ -121,8 +123,8 @@ pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
 /// Formats a sentence per weight type, with its backbones.
 pub fn rounding_notes(rounded: &BTreeMap<String, String>) -> Vec<String> {
     let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    rounded.iter().for_each(|(backbone, told)| ways.entry(told).or_default().push(backbone));
-    ways.into_iter().map(|(told, backbones)| format!("{} ({}).", capital(told), backbones.join(", "))).collect()
+    rounded.iter().for_each(|(backbone, way)| ways.entry(way).or_default().push(backbone));
+    ways.into_iter().map(|(way, backbones)| format!("{} ({}).", capital(way), backbones.join(", "))).collect()
 }
 
 /// Formats `8-10` for consecutive layers, `1,3` for single ones.

@@ -7,7 +7,7 @@ use super::equal_selections::equal_selections;
 use super::factors::SEED;
 use super::measurement::{CellSummary, Measurement, OfSeed, Results, Sample};
 use super::notes::drawn;
-use super::{Factors, MeasuredProgram, Question, distinct};
+use super::{Factors, MeasuredProgram, distinct};
 use crate::grid::Over;
 
 impl Results {
@@ -53,20 +53,22 @@ fn over(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     let first = group[0];
     let (rest, _) = seedless(&first.setup.variant);
     let Some(rest) = rest else { return Arc::clone(first) };
-    let of_seed = |number: &&Arc<Measurement>| OfSeed {
-        seed: seedless(&number.setup.variant).1.unwrap_or_default(),
-        cell: number.cell.clone(),
-        identity: number.setup.identity.clone(),
-        value: number.record.value.filter(|value| value.is_finite() && number.failure.is_none()),
-    };
-    let seeds: Vec<OfSeed> = group.iter().map(of_seed).collect();
-    let values: Vec<f64> = seeds.iter().filter_map(|of| of.value).collect();
+    let seeds: Vec<OfSeed> = group
+        .iter()
+        .map(|number| OfSeed {
+            seed: seedless(&number.setup.variant).1.unwrap_or_default(),
+            cell: number.cell.clone(),
+            identity: number.setup.identity.clone(),
+            value: number.record.value.filter(|value| value.is_finite() && number.failure.is_none()),
+        })
+        .collect();
+    let values: Vec<f64> = seeds.iter().filter_map(|seed| seed.value).collect();
     let mut number = Measurement::clone(first);
     (number.record.value, number.record.error) = (mean(&values), deviation(&values));
     number.setup.variant = Arc::new(rest);
-    number.setup.undetermined = group.iter().any(|of| of.setup.undetermined);
+    number.setup.undetermined = group.iter().any(|group| group.setup.undetermined);
     // Some stand for all; where there is none, the reason stands.
-    number.failure = if values.is_empty() { group.iter().find_map(|of| of.failure.clone()) } else { None };
+    number.failure = if values.is_empty() { group.iter().find_map(|group| group.failure.clone()) } else { None };
     number.sample = Sample::Seeds(seeds);
     Arc::new(number)
 }
@@ -86,7 +88,6 @@ fn deviation(values: &[f64]) -> Option<f64> {
 fn merged(all: &[&CellSummary]) -> CellSummary {
     let first = all[0];
     let (Some(rest), _) = seedless(&first.factors) else { return first.clone() };
-    let seed = |cell: &&CellSummary| seedless(&cell.factors).1.map_or(String::new(), |seed| seed.to_string());
     let seeds = all.iter().map(seed).collect::<Vec<_>>().join(",");
     let removed = distinct(all.iter().map(|cell| &cell.removed));
     let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
@@ -100,14 +101,16 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
     if failure.is_none() {
         notes.extend(failed.into_iter().map(|reason| format!("failed under {reason}")));
     }
-    let word = |name: &str| rest.get(name).map(|of| of.as_str().map_or_else(|| of.to_string(), str::to_owned));
+    let word = |name: &str| rest.get(name).map(|rest| rest.as_str().map_or_else(|| rest.to_string(), str::to_owned));
     let [corpus, sequences, length] =
         ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
     // All questions, by first appearance.
     let asked = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.asked));
-    let of = |asked: &Question| over(&all.iter().filter_map(|cell| cell.number(asked)).collect::<Vec<_>>());
     CellSummary {
-        numbers: asked.iter().map(of).collect(),
+        numbers: asked
+            .iter()
+            .map(|asked| over(&all.iter().filter_map(|cell| cell.number(asked)).collect::<Vec<_>>()))
+            .collect(),
         calibration: Some(format!("{corpus}:{sequences}x{length}@{seeds}")),
         removed: if removed.len() == 1 { first.removed.clone() } else { Vec::new() },
         programs: merged_programs(all),
@@ -119,6 +122,10 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
     }
 }
 
+fn seed(cell: &&CellSummary) -> String {
+    seedless(&cell.factors).1.map_or(String::new(), |seed| seed.to_string())
+}
+
 /// Returns the programs under all seeds; none where one of them is not known.
 fn merged_programs(all: &[&CellSummary]) -> Vec<MeasuredProgram> {
     let is_known = all.iter().all(|cell| !cell.programs.is_empty());
@@ -127,16 +134,22 @@ fn merged_programs(all: &[&CellSummary]) -> Vec<MeasuredProgram> {
 
 /// Formats the notes under a table over seeds.
 fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Vec<String> {
-    let seeds = |number: &'a Measurement| match &number.sample {
-        Sample::Seeds(seeds) => Some(seeds.iter().map(|of| of.seed).collect::<Vec<u64>>()),
-        _ => None,
-    };
-    let all: Vec<Vec<u64>> = distinct(numbers.into_iter().filter_map(seeds).collect::<Vec<_>>().iter());
-    let line = |seeds: &Vec<u64>| {
-        let list = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-        format!("Mean ± standard deviation over n = {} calibration seeds ({list}).", seeds.len())
-    };
-    all.iter().map(line).collect()
+    let all: Vec<Vec<u64>> = distinct(
+        numbers
+            .into_iter()
+            .filter_map(|number| match &number.sample {
+                Sample::Seeds(seeds) => Some(seeds.iter().map(|seed| seed.seed).collect::<Vec<u64>>()),
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+            .iter(),
+    );
+    all.iter()
+        .map(|seeds| {
+            let list = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+            format!("Mean ± standard deviation over n = {} calibration seeds ({list}).", seeds.len())
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -148,7 +161,7 @@ mod tests {
     use super::super::record::{Condition, Record};
     use super::*;
     use crate::metric::Metric;
-    use crate::results::PrintedNumber;
+    use crate::results::{PrintedNumber, Question};
 
     fn number(seed: Option<u64>, value: Option<f64>) -> Measurement {
         let condition = Condition {
@@ -177,14 +190,19 @@ mod tests {
     }
 
     fn results(numbers: &[Measurement]) -> Results {
-        let cell = |of: &Measurement| CellSummary {
-            name: of.cell.clone(),
-            factors: Arc::clone(&of.setup.variant),
-            failure: of.failure.clone(),
-            numbers: vec![Arc::new(of.clone())],
-            ..CellSummary::default()
-        };
-        Results { cells: numbers.iter().map(cell).collect(), protocols: Vec::new() }
+        Results {
+            cells: numbers
+                .iter()
+                .map(|measurement| CellSummary {
+                    name: measurement.cell.clone(),
+                    factors: Arc::clone(&measurement.setup.variant),
+                    failure: measurement.failure.clone(),
+                    numbers: vec![Arc::new(measurement.clone())],
+                    ..CellSummary::default()
+                })
+                .collect(),
+            protocols: Vec::new(),
+        }
     }
 
     #[test]
@@ -199,10 +217,10 @@ mod tests {
         assert_eq!((over.cells.len(), over.measurements().len()), (2, 2));
         // The dense one stays as it is.
         assert_eq!((over.measurements()[0].record.value, over.measurements()[0].record.error), (Some(70.0), Some(9.0)));
-        let of = &over.cells[1].numbers[0];
+        let first = &over.cells[1].numbers[0];
         // Squares of 3, 0 and 3 over 2.
-        assert_eq!((of.record.value, of.record.error), (Some(53.0), Some(3.0)));
-        assert_eq!(PrintedNumber::printed(of, 2, "failed").text, "53.00 ± 3.00");
+        assert_eq!((first.record.value, first.record.error), (Some(53.0), Some(3.0)));
+        assert_eq!(PrintedNumber::printed(first, 2, "failed").text, "53.00 ± 3.00");
         let notes = seed_notes(over.numbers().map(AsRef::as_ref));
         assert_eq!(notes, ["Mean ± standard deviation over n = 3 calibration seeds (0, 1, 2)."]);
     }

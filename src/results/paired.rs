@@ -69,14 +69,16 @@ pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
 /// Computes the sign-flip p of both variants' answers per task. `None` if they are answers to different questions.
 fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
     let same = ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.len() == b.len() && !a.is_empty());
-    let only = |a: &[bool], b: &[bool]| a.iter().zip(b).filter(|&(&a, &b)| a && !b).count() as u64;
-    let task = |(a, b): (&Vec<bool>, &Vec<bool>)| Discordant {
-        questions: a.len() as u64,
-        only_a: only(a, b),
-        only_b: only(b, a),
-    };
-    let tasks: Vec<Discordant> = ours.iter().zip(theirs).map(task).collect();
+    let tasks: Vec<Discordant> = ours
+        .iter()
+        .zip(theirs)
+        .map(|(a, b)| Discordant { questions: a.len() as u64, only_a: only_in_one(a, b), only_b: only_in_one(b, a) })
+        .collect();
     (same && !tasks.is_empty()).then(|| sign_flips(&tasks, DRAWS, SEED))
+}
+
+fn only_in_one(a: &[bool], b: &[bool]) -> u64 {
+    a.iter().zip(b).filter(|&(&a, &b)| a && !b).count() as u64
 }
 
 /// A value of the paper and how ours stands to it.
@@ -214,11 +216,6 @@ mod tests {
         let tasks = |small: usize, large: usize| -> Vec<Vec<bool>> {
             std::iter::repeat_with(|| answers(0, small, 100)).take(8).chain([answers(0, large, 10_000)]).collect()
         };
-        let mean = |tasks: &[Vec<bool>]| {
-            let share =
-                |task: &Vec<bool>| 100.0 * task.iter().filter(|&&right| right).count() as f64 / task.len() as f64;
-            tasks.iter().map(share).sum::<f64>() / tasks.len() as f64
-        };
         let one = tasks(56, 5_000);
         let two = tasks(50, 5_200);
         let average =
@@ -231,17 +228,28 @@ mod tests {
         assert_eq!(test(&average(&one), &average(&other)), None, "other tasks");
     }
 
+    fn mean(tasks: &[Vec<bool>]) -> f64 {
+        tasks
+            .iter()
+            .map(|task| 100.0 * task.iter().filter(|&&right| right).count() as f64 / task.len() as f64)
+            .sum::<f64>()
+            / tasks.len() as f64
+    }
+
     #[test]
     fn lower_perplexity_is_better_and_effect_is_in_perplexity() {
-        let losses = |shift: f64| (0..50).map(|at| 3.0 + (f64::from(at) * 0.7).sin() + shift).collect::<Vec<f64>>();
         let text = |value, shift| number(Metric::perplexity("c4"), value, Sample::Losses(losses(shift)));
         let paired = test(&text(20.0, -0.1), &text(22.0, 0.0)).unwrap();
         assert_eq!((paired.test, paired.difference, paired.mark()), ("bootstrap", -2.0, "+"));
         assert_eq!(test(&text(20.0, 0.0), &text(20.0, 0.0)).unwrap().mark(), "");
-        let of = |count: usize, shift| {
+        let sample = |count: usize, shift| {
             number(Metric::perplexity("c4"), 20.0 + shift, Sample::Losses(losses(shift)[..count].to_vec()))
         };
-        assert!(test(&of(19, -0.1), &of(19, 0.0)).is_none(), "nineteen windows are too few to be resampled");
-        assert!(test(&of(20, -0.1), &of(20, 0.0)).is_some());
+        assert!(test(&sample(19, -0.1), &sample(19, 0.0)).is_none(), "nineteen windows are too few to be resampled");
+        assert!(test(&sample(20, -0.1), &sample(20, 0.0)).is_some());
+    }
+
+    fn losses(shift: f64) -> Vec<f64> {
+        (0..50).map(|at| 3.0 + (f64::from(at) * 0.7).sin() + shift).collect::<Vec<f64>>()
     }
 }

@@ -57,74 +57,78 @@ struct NumberNames {
 
 pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredResults) -> Pairing {
     let known = first.identified() && second.identified();
-    let all = |run: &StoredResults| -> Vec<Subject> {
-        run.numbers.iter().enumerate().map(|(at, number)| Subject::new(run, at, number, known)).collect()
-    };
     let mut found = Pairing::default();
     let mut one = Vec::new();
-    let mut two = all(second);
+    let mut two = all_subjects(known, second);
     // Mapped names are equal, whatever else differs.
     let mut mapped = Vec::new();
-    for own in all(first) {
-        let at = own.at;
-        let called = own.called.clone();
-        match own.renamed(renamed) {
-            Some(own) if own.called == called => one.push(own),
-            Some(own) => mapped.push(own),
+    for subject in all_subjects(known, first) {
+        let at = subject.at;
+        let called = subject.called.clone();
+        match subject.renamed(renamed) {
+            Some(subject) if subject.called == called => one.push(subject),
+            Some(subject) => mapped.push(subject),
             None => found.only_first.push(at),
         }
     }
     let aside = aside(&one.iter().chain(&mapped).collect::<Vec<_>>(), &two.iter().collect::<Vec<_>>());
-    pair(&mut one, &mut two, &mut found, |of| (of.kind.clone(), of.without(&BTreeSet::new())));
+    pair(&mut one, &mut two, &mut found, |subject| (subject.kind.clone(), subject.without(&BTreeSet::new())));
     one.extend(mapped);
-    pair(&mut one, &mut two, &mut found, |of| {
-        (of.called.backbone.clone(), of.called.metric.clone(), of.without(&aside))
+    pair(&mut one, &mut two, &mut found, |subject| {
+        (subject.called.backbone.clone(), subject.called.metric.clone(), subject.without(&aside))
     });
-    found.only_first.extend(one.iter().map(|of| of.at));
-    found.only_second.extend(two.iter().map(|of| of.at));
-    found.pairs.sort_by_key(|of| (of.first, of.second));
+    found.only_first.extend(one.iter().map(|subject| subject.at));
+    found.only_second.extend(two.iter().map(|subject| subject.at));
+    found.pairs.sort_by_key(|pair| (pair.first, pair.second));
     found.only_first.sort_unstable();
     found.only_second.sort_unstable();
-    found.coinciding.sort_by_key(|of| (of.first.clone(), of.second.clone()));
-    for of in &mut found.coinciding {
-        let all: BTreeSet<Aspect> = varying(first, &of.first).chain(varying(second, &of.second)).collect();
-        of.settings = all.iter().map(ToString::to_string).collect();
+    found.coinciding.sort_by_key(|entry| (entry.first.clone(), entry.second.clone()));
+    for entry in &mut found.coinciding {
+        let all: BTreeSet<Aspect> = varying(first, &entry.first).chain(varying(second, &entry.second)).collect();
+        entry.settings = all.iter().map(ToString::to_string).collect();
     }
     found
+}
+
+fn all_subjects(known: bool, run: &StoredResults) -> Vec<Subject> {
+    run.numbers.iter().enumerate().map(|(at, number)| Subject::new(run, at, number, known)).collect()
 }
 
 /// Takes numbers with the same key in both runs. Of several, those with equal names are paired.
 fn pair<K: Ord>(one: &mut Vec<Subject>, two: &mut Vec<Subject>, found: &mut Pairing, key: impl Fn(&Subject) -> K) {
     let mut places: BTreeMap<K, (Vec<Subject>, Vec<Subject>)> = BTreeMap::new();
-    for of in one.drain(..) {
-        places.entry(key(&of)).or_default().0.push(of);
+    for subject in one.drain(..) {
+        places.entry(key(&subject)).or_default().0.push(subject);
     }
-    for of in two.drain(..) {
-        places.entry(key(&of)).or_default().1.push(of);
+    for subject in two.drain(..) {
+        places.entry(key(&subject)).or_default().1.push(subject);
     }
-    for (mut own, mut others) in places.into_values() {
-        if own.len() > 1 || others.len() > 1 {
+    for (mut ours, mut others) in places.into_values() {
+        if ours.len() > 1 || others.len() > 1 {
             let names = |all: &[Subject]| -> BTreeSet<NumberNames> {
-                let single = |of: &&Subject| all.iter().filter(|other| other.called == of.called).count() == 1;
-                all.iter().filter(single).map(|of| of.called.clone()).collect()
+                all.iter()
+                    .filter(|subject| all.iter().filter(|other| other.called == subject.called).count() == 1)
+                    .map(|subject| subject.called.clone())
+                    .collect()
             };
-            for name in names(&own).intersection(&names(&others)) {
-                let taken =
-                    |all: &mut Vec<Subject>| all.iter().position(|of| of.called == *name).map(|at| all.remove(at));
-                if let (Some(own), Some(other)) = (taken(&mut own), taken(&mut others)) {
-                    found.pairs.push(own.beside(&other));
+            for name in names(&ours).intersection(&names(&others)) {
+                let taken = |all: &mut Vec<Subject>| {
+                    all.iter().position(|subject| subject.called == *name).map(|at| all.remove(at))
+                };
+                if let (Some(one), Some(other)) = (taken(&mut ours), taken(&mut others)) {
+                    found.pairs.push(one.beside(&other));
                 }
             }
         }
-        match (own.as_slice(), others.as_slice()) {
-            ([own], [other]) => found.pairs.push(own.beside(other)),
+        match (ours.as_slice(), others.as_slice()) {
+            ([one], [other]) => found.pairs.push(one.beside(other)),
             ([], _) | (_, []) => {
-                one.append(&mut own);
+                one.append(&mut ours);
                 two.append(&mut others);
             }
             _ => found.coinciding.push(Coinciding {
-                first: own.iter().map(|of| of.at).collect(),
-                second: others.iter().map(|of| of.at).collect(),
+                first: ours.iter().map(|subject| subject.at).collect(),
+                second: others.iter().map(|subject| subject.at).collect(),
                 settings: Vec::new(),
             }),
         }
@@ -133,10 +137,10 @@ fn pair<K: Ord>(one: &mut Vec<Subject>, two: &mut Vec<Subject>, found: &mut Pair
 
 impl Subject {
     fn new(run: &StoredResults, at: usize, number: &StoredNumber, known: bool) -> Self {
-        let of = &number.record.condition;
+        let condition = &number.record.condition;
         let cell = run.cells.get(&number.cell).filter(|_| known);
         let text = cell.and_then(|cell| cell.get(CORPUS)?.as_str().map(str::to_owned));
-        let called = NumberNames { backbone: of.backbone.clone(), metric: number.record.metric.clone(), text };
+        let called = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
         let leaves = match run.leaves(number).filter(|_| known) {
             Some(leaves) => leaves,
             // A number that was never planned is identified by its question.
@@ -146,8 +150,8 @@ impl Subject {
         let kind = match Metric::find(&called.metric) {
             Ok(metric) if metric.is_latency() => metric.family().to_owned(),
             // The measure states the text or task; one measure has several metrics.
-            of if leaves.keys().any(|aspect| aspect.is_of("measure")) => {
-                of.map_or(metric::TASK.name, |metric| metric.entry().name).to_owned()
+            entry if leaves.keys().any(|aspect| aspect.is_of("measure")) => {
+                entry.map_or(metric::TASK.name, |metric| metric.entry().name).to_owned()
             }
             _ => called.metric.clone(),
         };
@@ -164,9 +168,9 @@ impl Subject {
         let called = NumberNames { backbone: renamed.name(backbone)?, metric: renamed.metric(metric)?, text };
         let mut leaves = self.leaves;
         for aspect in NAMED {
-            let Some(of) = leaves.get_mut(aspect) else { continue };
-            if let Value::String(name) = of.value() {
-                *of = Canonical::of(&renamed.name(&name)?.into());
+            let Some(leaf) = leaves.get_mut(aspect) else { continue };
+            if let Value::String(name) = leaf.value() {
+                *leaf = Canonical::of(&renamed.name(&name)?.into());
             }
         }
         Some(Self { called, leaves, ..self })
@@ -177,14 +181,14 @@ impl Subject {
         let leaf = |name: &str| self.leaves.get(name).map(ToString::to_string);
         let NumberNames { backbone, metric, text } = &self.called;
         match aspect.as_str() {
-            of if of.starts_with("model.") || of.starts_with("engine.") => Some(backbone.clone()),
-            of if of.starts_with("calibration.text.") => text.clone(),
-            of if of.starts_with("measure.") => Some(format!("{backbone} {metric}")),
+            path if path.starts_with("model.") || path.starts_with("engine.") => Some(backbone.clone()),
+            path if path.starts_with("calibration.text.") => text.clone(),
+            path if path.starts_with("measure.") => Some(format!("{backbone} {metric}")),
             "cut.known" => Some(format!("{backbone} {}", leaf("cut.criterion")?)),
             "cut.version" => leaf("cut.criterion"),
-            of if of.starts_with("cut.options") => leaf("cut.criterion"),
+            path if path.starts_with("cut.options") => leaf("cut.criterion"),
             "repair.version" => leaf("repair.recovery"),
-            of if of.starts_with("repair.options") => leaf("repair.recovery"),
+            path if path.starts_with("repair.options") => leaf("repair.recovery"),
             _ => None,
         }
     }
@@ -194,7 +198,11 @@ impl Subject {
         let kept = |aspect: &Aspect| {
             aspect.name() != "among" && (aside.is_empty() || !aside.contains(&(aspect.clone(), self.owner(aspect))))
         };
-        self.leaves.iter().filter(|(aspect, _)| kept(aspect)).map(|(aspect, of)| (aspect.clone(), of.clone())).collect()
+        self.leaves
+            .iter()
+            .filter(|(aspect, _)| kept(aspect))
+            .map(|(aspect, value)| (aspect.clone(), value.clone()))
+            .collect()
     }
 
     fn beside(&self, other: &Self) -> NumberPair {
@@ -207,11 +215,11 @@ const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calib
 
 /// Returns what an older run records about a number.
 fn by_condition(number: &StoredNumber) -> Leaves {
-    let of = &number.record.condition;
-    let dense = of.depth == 0;
-    let calibration = if dense { "" } else { &of.calibration };
+    let condition = &number.record.condition;
+    let dense = condition.depth == 0;
+    let calibration = if dense { "" } else { &condition.calibration };
     leaves(&serde_json::json!({
-        "backbone": of.backbone, "cut": {"criterion": of.criterion, "depth": of.depth}, "repair": {"recovery": of.recovery, "trained": of.finetuned},
+        "backbone": condition.backbone, "cut": {"criterion": condition.criterion, "depth": condition.depth}, "repair": {"recovery": condition.recovery, "trained": condition.finetuned},
         "calibration": calibration,
     }))
 }
@@ -221,23 +229,26 @@ fn by_condition(number: &StoredNumber) -> Leaves {
 fn aside(one: &[&Subject], two: &[&Subject]) -> BTreeSet<(Aspect, Option<String>)> {
     let one = values(one);
     let two = values(two);
-    let constant = |of: Option<&BTreeSet<Canonical>>| of.is_none_or(|values| values.len() == 1);
-    let of = one.keys().chain(two.keys()).filter(|of| {
-        let a = one.get(of);
-        let b = two.get(of);
+    let changed = one.keys().chain(two.keys()).filter(|aspect| {
+        let a = one.get(aspect);
+        let b = two.get(aspect);
         // Different methods are never paired, nor trained with untrained ones.
-        let is_method = ["cut.criterion", "repair.recovery"].contains(&of.0.as_str())
-            || (of.0.is_of("repair.training") && (a.is_none() || b.is_none()));
-        a != b && constant(a) && constant(b) && !is_method
+        let is_method = ["cut.criterion", "repair.recovery"].contains(&aspect.0.as_str())
+            || (aspect.0.is_of("repair.training") && (a.is_none() || b.is_none()));
+        a != b && is_constant(a) && is_constant(b) && !is_method
     });
-    of.cloned().collect()
+    changed.cloned().collect()
+}
+
+fn is_constant(canonicals: Option<&BTreeSet<Canonical>>) -> bool {
+    canonicals.is_none_or(|values| values.len() == 1)
 }
 
 fn values(all: &[&Subject]) -> BTreeMap<(Aspect, Option<String>), BTreeSet<Canonical>> {
     let mut found: BTreeMap<_, BTreeSet<Canonical>> = BTreeMap::new();
-    for of in all {
-        for (aspect, value) in &of.leaves {
-            found.entry((aspect.clone(), of.owner(aspect))).or_default().insert(value.clone());
+    for subject in all {
+        for (aspect, value) in &subject.leaves {
+            found.entry((aspect.clone(), subject.owner(aspect))).or_default().insert(value.clone());
         }
     }
     found
@@ -245,11 +256,14 @@ fn values(all: &[&Subject]) -> BTreeMap<(Aspect, Option<String>), BTreeSet<Canon
 
 /// Iterates over the aspects in which some numbers of a run differ from others.
 fn varying<'a>(run: &'a StoredResults, places: &'a [usize]) -> impl Iterator<Item = Aspect> {
-    let told = |at: usize| {
+    let differs_at = |at: usize| {
         let number = &run.numbers[at];
         run.leaves(number).unwrap_or_else(|| leaves(&serde_json::json!(run.factors(number))))
     };
-    places.windows(2).flat_map(move |pair| differs(&told(pair[0]), &told(pair[1]))).map(|of| of.aspect)
+    places
+        .windows(2)
+        .flat_map(move |pair| differs(&differs_at(pair[0]), &differs_at(pair[1])))
+        .map(|differs| differs.aspect)
 }
 
 /// How names of the first run are read.
@@ -299,8 +313,8 @@ impl Renamed {
     pub(super) fn metric(&self, metric: &str) -> Option<String> {
         let corpus = |name: &str| self.0.iter().find(|(from, _)| stem(from) == name).map(|(_, to)| stem(to).to_owned());
         let known = Metric::find(metric).ok();
-        match known.as_ref().and_then(|of| Some((of.entry(), of.text()?))) {
-            Some((of, name)) => Some(of.on(&corpus(name).unwrap_or_else(|| name.to_owned())).id),
+        match known.as_ref().and_then(|known| Some((known.entry(), known.text()?))) {
+            Some((prefix, name)) => Some(prefix.on(&corpus(name).unwrap_or_else(|| name.to_owned())).id),
             None => self.name(metric),
         }
     }
@@ -319,11 +333,17 @@ impl Renamed {
 
 /// Returns everything of a run that can be renamed.
 fn known(run: &StoredResults) -> BTreeSet<String> {
-    let of = run.numbers.iter().map(|number| &number.record.condition);
-    let conditions = of.flat_map(|of| {
-        let corpus = of.calibrated().0.to_owned();
-        [of.backbone.clone(), of.criterion.clone(), of.recovery.clone(), corpus]
+    let all_conditions = run.numbers.iter().map(|number| &number.record.condition);
+    let conditions = all_conditions.flat_map(|condition| {
+        let corpus = condition.calibrated().0.to_owned();
+        [condition.backbone.clone(), condition.criterion.clone(), condition.recovery.clone(), corpus]
     });
-    let entries = |kind: &'static str| run.settings[kind].as_object().into_iter().flat_map(|map| map.keys().cloned());
-    conditions.chain(["corpora", "tasks"].into_iter().flat_map(entries)).filter(|name| !name.is_empty()).collect()
+    conditions
+        .chain(
+            ["corpora", "tasks"]
+                .into_iter()
+                .flat_map(|kind| run.settings[kind].as_object().into_iter().flat_map(|map| map.keys().cloned())),
+        )
+        .filter(|name| !name.is_empty())
+        .collect()
 }

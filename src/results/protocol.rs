@@ -57,7 +57,8 @@ pub enum Protocol {
         original: usize,
         /// Whether all documents of the published split are scored: only then is the value comparable with a published
         /// one.
-        whole: bool,
+        #[serde(rename = "whole")]
+        full_split: bool,
         /// Whether a program made the documents up.
         generated: bool,
     },
@@ -116,7 +117,7 @@ pub enum Protocol {
         #[serde(rename = "protocol", serialize_with = "by_name")]
         metric: &'static MetricEntry,
         #[serde(flatten)]
-        of: ScoredOn,
+        scored_on: ScoredOn,
     },
 }
 
@@ -144,7 +145,7 @@ impl Protocol {
         let tasks = &grid.evaluate.tasks;
         let scored: Vec<&TaskUse> = tasks.iter().filter(|used| outcome.task(used).is_some()).collect();
         let columns = |metric: &'static MetricEntry| -> Vec<Self> {
-            let derived = |of| Self::Derived { metric, of };
+            let derived = |scored_on| Self::Derived { metric, scored_on };
             match metric.of {
                 Of::Text(_) if *metric == metric::TEXT => {
                     texts.iter().map(|text| Self::windows(grid, outcome, text)).collect()
@@ -174,38 +175,42 @@ impl Protocol {
         let protocol = |column: DefinedColumn, name: &str, how: &Asking, members: &[Member<'_>], is_group: bool| {
             let task = members.first().filter(|_| !is_group).map(|(_, task)| &task.definition);
             Self::Defined {
-                label: column.of,
+                label: column.label,
                 name: name.to_owned(),
-                output: task.map(|of| of.output.name()),
-                version: task.map(|of| of.version.clone()),
+                output: task.map(|task| task.output.name()),
+                version: task.map(|task| task.version.clone()),
                 tasks: is_group.then_some(members.len()),
                 metric: column.metric,
                 filter: column.filter,
-                shots: task.map(|of| of.shots(how.shots)),
+                shots: task.map(|task| task.shots(how.shots)),
                 how: how.clone(),
-                documents: members.iter().map(|(of, _)| of.documents).sum(),
-                original: members.iter().map(|(of, _)| of.original).sum(),
+                documents: members.iter().map(|(extent, _)| extent.documents).sum(),
+                original: members.iter().map(|(extent, _)| extent.original).sum(),
                 generated: members.iter().any(|(_, task)| task.generated),
             }
         };
         let mut all = Vec::new();
-        for of in &grid.evaluate.groups {
-            let members: Option<Vec<_>> = of.group.tasks.iter().map(|task| known(task, &of.how)).collect();
+        for group_use in &grid.evaluate.groups {
+            let members: Option<Vec<_>> =
+                group_use.group.tasks.iter().map(|task| known(task, &group_use.how)).collect();
             let Some(members) = members else { continue };
-            for metric in &of.group.metrics {
-                let tasks = members.iter().flat_map(|(_, task)| defined_columns(&of.to_string(), &task.definition));
+            for metric in &group_use.group.metrics {
+                let tasks =
+                    members.iter().flat_map(|(_, task)| defined_columns(&group_use.to_string(), &task.definition));
                 let mut columns: Vec<DefinedColumn> = tasks.filter(|column| column.metric == metric.metric).collect();
                 columns.retain(|column| metric.filters.as_ref().is_none_or(|filters| filters.contains(&column.filter)));
                 columns.sort_by(|a, b| a.filter.cmp(&b.filter));
                 columns.dedup();
                 let columns = columns.into_iter();
-                all.extend(columns.map(|column| protocol(column, &of.group.name, &of.how, &members, true)));
+                all.extend(
+                    columns.map(|column| protocol(column, &group_use.group.name, &group_use.how, &members, true)),
+                );
             }
         }
         for used in &grid.evaluate.definitions {
-            let Some(own) = known(&used.name, &used.how) else { continue };
-            let columns = defined_columns(&used.to_string(), &own.1.definition).into_iter();
-            all.extend(columns.map(|column| protocol(column, &used.name, &used.how, &[own], false)));
+            let Some(entry) = known(&used.name, &used.how) else { continue };
+            let columns = defined_columns(&used.to_string(), &entry.1.definition).into_iter();
+            all.extend(columns.map(|column| protocol(column, &used.name, &used.how, &[entry], false)));
         }
         all
     }
@@ -219,22 +224,24 @@ impl Protocol {
     /// Returns the protocols of a prompt's metrics. `machine` describes where they were measured.
     pub fn latencies(grid: &Grid, prompt: Latency, machine: &str) -> Vec<Self> {
         let Rounds { warmups, timed: rounds } = Rounds::PAPER;
-        let latency = |metric: &&'static MetricEntry| Self::Latency {
-            metric,
-            length: prompt.length,
-            batch: prompt.batch,
-            decode: prompt.decode,
-            several: grid.evaluate.latency.len() > 1,
-            warmups,
-            rounds,
-            machine: machine.to_owned(),
-        };
-        let told = |metric: &&&'static MetricEntry| match metric.of {
-            Of::Prompt(_) => true,
-            Of::Decode(_) => prompt.decode.is_some(),
-            _ => false,
-        };
-        ENTRIES.iter().filter(told).map(latency).collect()
+        ENTRIES
+            .iter()
+            .filter(|metric| match metric.of {
+                Of::Prompt(_) => true,
+                Of::Decode(_) => prompt.decode.is_some(),
+                _ => false,
+            })
+            .map(|metric| Self::Latency {
+                metric,
+                length: prompt.length,
+                batch: prompt.batch,
+                decode: prompt.decode,
+                several: grid.evaluate.latency.len() > 1,
+                warmups,
+                rounds,
+                machine: machine.to_owned(),
+            })
+            .collect()
     }
 
     /// Describes how a text is scored; `read` is what one backbone has read.
@@ -253,19 +260,19 @@ impl Protocol {
     }
 
     /// Describes how a task is scored.
-    pub fn task(grid: &Grid, used: &TaskUse, of: &TaskExtent) -> Self {
+    pub fn task(grid: &Grid, used: &TaskUse, extent: &TaskExtent) -> Self {
         Self::MultipleChoice {
             name: used.name.clone(),
             label: used.to_string(),
-            task: of.task.name.to_string(),
-            version: of.task.version,
-            metric: of.task.column.name().to_string(),
+            task: extent.task.name.to_string(),
+            version: extent.task.version,
+            metric: extent.task.column.name().to_string(),
             bos: used.bos,
             limit: used.limit,
             max_length: used.max_length,
-            documents: of.documents,
-            original: of.original,
-            whole: of.whole,
+            documents: extent.documents,
+            original: extent.original,
+            full_split: extent.full_split,
             generated: grid.tasks.get(&used.name).is_some_and(|data| data.generated),
         }
     }
@@ -280,10 +287,10 @@ impl Protocol {
                 &metric::TASK,
                 TaskUse { name: name.clone(), limit: *limit, bos: *bos, max_length: *max_length, draw: None },
             ),
-            Self::Derived { metric, of: ScoredOn::Text(text) } => Question::Text(metric, text.clone()),
-            Self::Derived { metric, of: ScoredOn::Task(used) } => Question::Task(metric, used.clone()),
+            Self::Derived { metric, scored_on: ScoredOn::Text(text) } => Question::Text(metric, text.clone()),
+            Self::Derived { metric, scored_on: ScoredOn::Task(used) } => Question::Task(metric, used.clone()),
             Self::Defined { label, metric, filter, .. } => {
-                Question::Defined(DefinedColumn { of: label.clone(), metric, filter: filter.clone() })
+                Question::Defined(DefinedColumn { label: label.clone(), metric, filter: filter.clone() })
             }
             Self::Average { .. } => Question::Tasks(&metric::ACCURACY),
             Self::Latency { metric, length, batch, decode, .. } => {
@@ -297,8 +304,8 @@ impl Protocol {
         match self {
             Self::Windows { corpus, .. } => Metric::perplexity(stem(corpus)),
             Self::MultipleChoice { name, .. } => Metric::task(name),
-            Self::Derived { metric, of: ScoredOn::Text(text) } => metric.on(stem(&text.corpus)),
-            Self::Derived { metric, of: ScoredOn::Task(used) } => metric.on(&used.name),
+            Self::Derived { metric, scored_on: ScoredOn::Text(text) } => metric.on(stem(&text.corpus)),
+            Self::Derived { metric, scored_on: ScoredOn::Task(used) } => metric.on(&used.name),
             Self::Defined { label, metric, filter, .. } => Metric::defined(label, metric, filter),
             Self::Average { .. } => metric::ACCURACY.metric(),
             Self::Latency { metric, length, batch, decode, several, .. } => match several {
@@ -348,7 +355,7 @@ impl Protocol {
     pub fn amount(&self) -> String {
         match self {
             Self::Windows { length, limit, windows, all, generated, shards, .. } => {
-                let of = match (windows.zip(*all), limit) {
+                let count = match (windows.zip(*all), limit) {
                     (Some((windows, all)), Some(limit)) if windows == all => {
                         format!("all {all} windows (a limit of {limit} leaves none out)")
                     }
@@ -357,24 +364,26 @@ impl Protocol {
                     _ => "all windows".to_owned(),
                 };
                 let generated = if *generated { " of generated text" } else { "" };
-                format!("{of} of {length} tokens{generated}{}", streamed(*shards))
+                format!("{count} of {length} tokens{generated}{}", streamed(*shards))
             }
-            Self::MultipleChoice { documents, original, whole, generated, limit, max_length, .. } => {
-                let of = match (documents < original, limit) {
+            Self::MultipleChoice {
+                documents, original, full_split: split_whole, generated, limit, max_length, ..
+            } => {
+                let count = match (documents < original, limit) {
                     (true, _) => format!("{documents} of {original} documents"),
                     (false, Some(limit)) => format!("all {original} documents (a limit of {limit} leaves none out)"),
                     (false, None) => format!("all {original} documents"),
                 };
-                let split = match (generated, whole) {
+                let split = match (generated, split_whole) {
                     (true, _) => " (generated, not the published split)",
                     (_, true) => " (the published split)",
                     _ => " (not the whole published split)",
                 };
                 let cut = max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
-                format!("{of}{split}{cut}")
+                format!("{count}{split}{cut}")
             }
             Self::Defined { documents, original, generated, shots, how, .. } => {
-                let of = match documents < original {
+                let count = match documents < original {
                     true => format!("{documents} of {original} documents"),
                     false => format!("all {original} documents"),
                 };
@@ -384,10 +393,10 @@ impl Protocol {
                 let system = if how.system.is_some() { ", with a system text" } else { "" };
                 let cut =
                     how.max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
-                format!("{of}{made}{shots}{chat}{system}{cut}")
+                format!("{count}{made}{shots}{chat}{system}{cut}")
             }
-            Self::Derived { of: ScoredOn::Text(text), .. } => format!("windows of {} tokens", text.length),
-            Self::Derived { of: ScoredOn::Task(_), .. } => "the same documents".to_owned(),
+            Self::Derived { scored_on: ScoredOn::Text(text), .. } => format!("windows of {} tokens", text.length),
+            Self::Derived { scored_on: ScoredOn::Task(_), .. } => "the same documents".to_owned(),
             Self::Average { tasks } => format!("{tasks} tasks"),
             Self::Latency { metric, decode, warmups, rounds, machine, .. } => {
                 let how = match (metric.of, decode) {
@@ -402,13 +411,13 @@ impl Protocol {
     /// Formats a short version for lines about many columns, omitting defaults.
     pub fn short(&self) -> String {
         match self {
-            Self::MultipleChoice { whole, bos, limit, max_length, .. } => {
+            Self::MultipleChoice { full_split: split_whole, bos, limit, max_length, .. } => {
                 let usual = *bos == Bos::default();
-                let of = match (whole, limit, max_length) {
+                let extent = match (split_whole, limit, max_length) {
                     (true, None, None) => "the published split".to_owned(),
                     _ => self.amount(),
                 };
-                if usual { of } else { format!("{of}, BOS {bos}") }
+                if usual { extent } else { format!("{extent}, BOS {bos}") }
             }
             _ => self.amount(),
         }
@@ -419,8 +428,8 @@ impl Protocol {
         match self {
             Self::Windows { corpus, .. } => corpus,
             Self::MultipleChoice { name, .. } => name,
-            Self::Derived { of: ScoredOn::Text(text), .. } => &text.corpus,
-            Self::Derived { of: ScoredOn::Task(used), .. } => &used.name,
+            Self::Derived { scored_on: ScoredOn::Text(text), .. } => &text.corpus,
+            Self::Derived { scored_on: ScoredOn::Task(used), .. } => &used.name,
             Self::Defined { label, .. } => label,
             Self::Average { .. } => "average",
             Self::Latency { metric, .. } => metric.id,

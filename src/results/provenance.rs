@@ -153,16 +153,12 @@ impl RunDescription {
         overrides: &[String],
         asked: EngineRequest,
     ) -> Result<Self> {
-        let choose = |asked: EngineRequest| -> Result<BTreeMap<String, ComputeId>> {
-            let chosen = grid.backbones.iter();
-            chosen.map(|(name, of)| Ok((name.clone(), asked.choose(&of.path)?.id().into()))).collect()
-        };
-        let engines = choose(asked)?;
+        let engines = choose_entry(grid, asked)?;
         // Of two settings of one key the later wins; otherwise the order does not matter.
         let mut sorted: Vec<String> = overrides.iter().map(|text| text.trim().to_owned()).collect();
         sorted.sort_by(|a, b| key(a).cmp(key(b)));
         let mut differs = sorted.clone();
-        if asked != EngineRequest::default() && engines != choose(EngineRequest::default())? {
+        if asked != EngineRequest::default() && engines != choose_entry(grid, EngineRequest::default())? {
             differs.push(words(&engines));
         }
         if is_artifact && by == By::Run {
@@ -173,9 +169,11 @@ impl RunDescription {
 
     /// Returns whether results of `other` may replace this one's. The file may have other backbones since.
     pub fn is_same(&self, other: &Self) -> bool {
-        let alike = |(name, engine): (&String, &ComputeId)| other.engines.get(name).is_none_or(|of| of == engine);
-        let named = |of: &Self| (of.name.clone(), of.profile.clone(), of.by, of.overrides.clone());
-        named(self) == named(other) && self.engines.iter().all(alike)
+        let named = |provenance: &Self| {
+            (provenance.name.clone(), provenance.profile.clone(), provenance.by, provenance.overrides.clone())
+        };
+        named(self) == named(other)
+            && self.engines.iter().all(|(name, engine)| other.engines.get(name).is_none_or(|engines| engines == engine))
     }
 
     /// Returns the parts that distinguish its folder name.
@@ -192,20 +190,30 @@ impl RunDescription {
     }
 }
 
+fn choose_entry(grid: &Grid, asked: EngineRequest) -> Result<BTreeMap<String, ComputeId>> {
+    let chosen = grid.backbones.iter();
+    chosen.map(|(name, entry)| Ok((name.clone(), asked.choose(&entry.path)?.id().into()))).collect()
+}
+
 fn key(setting: &str) -> &str {
     setting.split('=').next().unwrap_or_default().trim()
 }
 
 /// `cpu-bf16`, `cpu-bf16-amx`, `candle-f16-cuda`.
 fn words(engines: &BTreeMap<String, ComputeId>) -> String {
-    let word = |of: &ComputeId| match of.device == of.name || of.device == "cpu" {
-        true => format!("{}-{}", of.name, of.dtype),
-        false => {
-            let device = of.device.strip_prefix("cpu-").unwrap_or(&of.device);
-            format!("{}-{}-{device}", of.name, of.dtype)
-        }
-    };
-    engines.values().map(word).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(",")
+    engines
+        .values()
+        .map(|id| match id.device == id.name || id.device == "cpu" {
+            true => format!("{}-{}", id.name, id.dtype),
+            false => {
+                let device = id.device.strip_prefix("cpu-").unwrap_or(&id.device);
+                format!("{}-{}-{device}", id.name, id.dtype)
+            }
+        })
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 #[cfg(test)]
@@ -274,15 +282,18 @@ mod description_tests {
     use super::*;
 
     fn of(overrides: &[&str], engines: &[(&str, &str)]) -> RunDescription {
-        let engine = |dtype: &str| ComputeId { name: "cpu".into(), dtype: dtype.into(), device: "cpu".into() };
         RunDescription {
             name: "grid".into(),
             profile: None,
             by: By::Run,
             overrides: overrides.iter().map(ToString::to_string).collect(),
-            engines: engines.iter().map(|(name, dtype)| ((*name).to_owned(), engine(dtype))).collect(),
+            engines: engines.iter().map(|(name, dtype)| ((*name).to_owned(), engine_of(dtype))).collect(),
             differs: Vec::new(),
         }
+    }
+
+    fn engine_of(dtype: &str) -> ComputeId {
+        ComputeId { name: "cpu".into(), dtype: dtype.into(), device: "cpu".into() }
     }
 
     #[test]

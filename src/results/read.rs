@@ -39,12 +39,15 @@ impl GridOutcome {
             }
             reader.errors.iter().for_each(DrawnErrors::keep);
         }
-        let engines = plan.backbones.iter().map(|of| (of.name.clone(), of.engine.id())).collect();
-        let rounded =
-            plan.backbones.iter().filter_map(|of| Some((of.name.clone(), rounding_told(&of.config)?))).collect();
+        let engines = plan.backbones.iter().map(|backbone| (backbone.name.clone(), backbone.engine.id())).collect();
+        let rounded = plan
+            .backbones
+            .iter()
+            .filter_map(|backbone| Some((backbone.name.clone(), rounding_told(&backbone.config)?)))
+            .collect();
         let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
         let machine = first.and_then(|prompt| prompt.machine());
-        let machine = machine.map_or_else(String::new, |of| machine::in_words(&of.value()));
+        let machine = machine.map_or_else(String::new, |machine| machine::in_words(&machine.value()));
         Ok(Self { cells, inputs, engines, rounded, machine })
     }
 }
@@ -96,8 +99,12 @@ impl<'a> BackboneReader<'a> {
         for (path, hash) in inputs {
             files.entry(hash).or_default().push(path);
         }
-        let scored = backbone.evaluations.iter().map(|of| TokensRead::read(grid, of, store)).collect::<Result<_>>()?;
-        let errors = backbone.evaluations.iter().map(|of| DrawnErrors::of(store, &of.tokens)).collect();
+        let scored = backbone
+            .evaluations
+            .iter()
+            .map(|evaluation| TokensRead::read(grid, evaluation, store))
+            .collect::<Result<_>>()?;
+        let errors = backbone.evaluations.iter().map(|evaluation| DrawnErrors::of(store, &evaluation.tokens)).collect();
         Ok(Self { grid, backbone, store, scored, errors, files })
     }
 
@@ -105,8 +112,8 @@ impl<'a> BackboneReader<'a> {
         let cell = self.grid.cells[variant.cell].clone();
         let mut result = CellResult::unmeasured(cell, self.backbone.config.layers, failure.cloned());
         result.identity = Some(Arc::clone(&variant.identity));
-        let own = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
-        result.inputs.extend(own.map(|path| (*path).to_string()));
+        let inputs = self.files.values().flatten().filter(|path| Path::new(path).starts_with(&self.backbone.folder));
+        result.inputs.extend(inputs.map(|path| (*path).to_string()));
         if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, &mut result)) {
             let selection = selection::read(&artifact)?;
             (result.removed, result.scores) = (selection.removed, selection.scores);
@@ -159,7 +166,8 @@ impl<'a> BackboneReader<'a> {
                             effective: documents.len(),
                             truncated: documents.truncated,
                             non_finite,
-                            scores: documents.judge(definition, &answers, &|of, items| errors.error(of, items))?,
+                            scores: documents
+                                .judge(definition, &answers, &|aggregation, items| errors.error(aggregation, items))?,
                             answers,
                         })
                     });
@@ -171,11 +179,13 @@ impl<'a> BackboneReader<'a> {
                             None
                         }
                     };
-                    let of = |of: &Documents| DefinedExtent { documents: of.len(), original: of.original };
                     result.definitions.push(Measured {
                         asked: used.clone(),
                         measure,
-                        extent: documents.map(of),
+                        extent: documents.map(|documents| DefinedExtent {
+                            documents: documents.len(),
+                            original: documents.original,
+                        }),
                         sample,
                     });
                 }
@@ -186,18 +196,19 @@ impl<'a> BackboneReader<'a> {
                         Ok(TaskScores { label: used.to_string(), result, answers })
                     });
                     let generated = self.grid.tasks[&used.name].generated;
-                    let of = |of: &Arc<Solutions>| {
-                        Ok::<_, Error>(TaskExtent {
-                            task: of.task()?,
-                            documents: of.documents(),
-                            original: of.original,
-                            whole: of.whole() && !generated,
-                        })
-                    };
                     result.tasks.push(Measured {
                         asked: used.clone(),
                         measure,
-                        extent: sheet.map(of).transpose()?,
+                        extent: sheet
+                            .map(|solutions| {
+                                Ok::<_, Error>(TaskExtent {
+                                    task: solutions.task()?,
+                                    documents: solutions.documents(),
+                                    original: solutions.original,
+                                    full_split: solutions.whole() && !generated,
+                                })
+                            })
+                            .transpose()?,
                         sample: scores.transpose()?,
                     });
                 }
@@ -237,8 +248,8 @@ impl BackboneReader<'_> {
             Value::String(hash) => {
                 let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
                 // Another backbone's file may have the same bytes: then the own one was read.
-                let own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
-                let others = files.iter().filter(|_| !own);
+                let is_own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
+                let others = files.iter().filter(|_| !is_own);
                 result.inputs.extend(others.map(|path| (*path).to_string()));
             }
             Value::Array(values) => values.iter().for_each(|value| self.read_by(value, result)),

@@ -58,8 +58,7 @@ pub struct Record {
 impl Record {
     /// Returns the relative deviation of an unstable time.
     pub fn noise(&self) -> Option<f64> {
-        let timed = |metric: Metric| [PREFILL.id, DECODE.id].contains(&metric.family());
-        let timed = Metric::find(&self.metric).is_ok_and(timed);
+        let timed = Metric::find(&self.metric).is_ok_and(|metric| [PREFILL.id, DECODE.id].contains(&metric.family()));
         let spread = TimeSpread { mean: self.value?, deviation: self.error? };
         (timed && spread.is_noise()).then(|| spread.relative())
     }
@@ -88,14 +87,14 @@ impl Question {
 /// The column's head: `ppl wikitext2-test@512`, `arc_easy`, `average`.
 impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut of = |metric: &MetricEntry, item: &dyn fmt::Display| match metric.head {
+        let mut write = |metric: &MetricEntry, item: &dyn fmt::Display| match metric.head {
             "" => item.fmt(f),
             head => write!(f, "{head} {item}"),
         };
         match self {
-            Self::Text(metric, text) => of(metric, text),
-            Self::Task(metric, used) => of(metric, used),
-            Self::Prompt(metric, prompt) => of(metric, prompt),
+            Self::Text(metric, text) => write(metric, text),
+            Self::Task(metric, used) => write(metric, used),
+            Self::Prompt(metric, prompt) => write(metric, prompt),
             Self::Defined(column) => f.write_str(&column.metric().label),
             Self::Tasks(metric) => f.write_str(metric.head),
             Self::Besides(metric) => f.write_str(metric),
@@ -129,7 +128,7 @@ mod tests {
         assert_ne!(text(64, 5).asked(), text(48, 5).asked());
         let bits = Protocol::Derived {
             metric: &metric::BITS_PER_BYTE,
-            of: ScoredOn::Text(Perplexity { corpus: "c4".into(), length: 64, draw: None }),
+            scored_on: ScoredOn::Text(Perplexity { corpus: "c4".into(), length: 64, draw: None }),
         };
         assert_ne!(text(64, 5).asked(), bits.asked());
         assert_eq!(bits.asked().to_string(), "bits/byte c4@64");
@@ -138,7 +137,6 @@ mod tests {
 
     #[test]
     fn two_protocols_of_a_task_are_two_keys_of_one_metric() {
-        let used = |bos| TaskUse { name: "copa".into(), limit: None, bos, max_length: None, draw: None };
         assert_ne!(
             Question::Task(&metric::TASK, used(Bos::Tokenizer)),
             Question::Task(&metric::TASK, used(Bos::Never))
@@ -149,5 +147,9 @@ mod tests {
             Question::Task(&metric::TASK, used(Bos::Tokenizer)),
             Question::besides(&metric::Metric::task("copa"))
         );
+    }
+
+    fn used(bos: Bos) -> TaskUse {
+        TaskUse { name: "copa".into(), limit: None, bos, max_length: None, draw: None }
     }
 }

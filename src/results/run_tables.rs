@@ -2,12 +2,9 @@
 //! column for each backbone and depth, one metric.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-
-use serde_json::Value;
 
 use super::factors::{self, distinct};
-use super::measurement::{CellSummary, Measurement, Results, Sample};
+use super::measurement::{CellSummary, Results, Sample};
 use super::notes::{protocol_sentence, ranges};
 use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
 use super::{Factors, Protocol, Question};
@@ -30,43 +27,11 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     // For programs: one column for each setting that the grid's cells may differ in.
     let written: BTreeSet<&String> = results.cells.iter().flat_map(|cell| &cell.written).collect();
     // Where options are part of what a method is called, it has a column without them.
-    let named = ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|of| of.starts_with(axis)));
-    let written = named.chain(written.iter().map(|of| of.as_str()));
+    let named =
+        ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|column| column.starts_with(axis)));
+    let written = named.chain(written.iter().map(|column| column.as_str()));
     let factors: Vec<&str> = factors::OF_CALIBRATION.into_iter().chain(written).collect();
     let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
-    let row = |cell: &CellSummary| {
-        let shown = |(protocol, &decimals): (&Protocol, &usize)| shown(cell, &protocol.asked(), decimals);
-        let said = |text: &Option<String>| text.clone().unwrap_or_default();
-        let status = match (&cell.failure, &cell.missing) {
-            (Some(reason), _) => format!("failed: {reason}"),
-            (None, Some(what)) => format!("{UNMADE}: {what}"),
-            (None, None) => OK.to_owned(),
-        };
-        let notes = noted.then(|| cell.notes.join("; "));
-        TableRow {
-            lead: vec![
-                cell.backbone.clone(),
-                said(&cell.criterion),
-                cell.depth.to_string(),
-                ranges(&cell.removed),
-                cell.layers.to_string(),
-                said(&cell.recovery),
-                said(&cell.calibration),
-            ],
-            backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
-            block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
-            dense: cell.depth == 0,
-            ours: factors::is_ours(&cell.factors),
-            cells: results.protocols.iter().zip(&decimals).map(shown).collect(),
-            tail: factors
-                .iter()
-                .map(|name| factor(cell, name))
-                .chain([Some(format!("{:.1}", cell.seconds)), notes, Some(status)].into_iter().flatten())
-                .collect(),
-            ..TableRow::default()
-        }
-    };
-    let column = |protocol: &Protocol| NumberColumn::of(protocol.measures(), protocol.column());
     let lead = ["backbone", "criterion", "depth", "layers removed", "layers", "recovery", "calibration"];
     let lead = lead.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
     let factors_of = factors.iter().map(|name| {
@@ -78,15 +43,22 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
         (if is_count { Lead::count(head) } else { Lead::text(head) }).only(LeadPlace::Data)
     });
     let seconds = Lead::count("seconds").only(LeadPlace::Terminal);
-    let remark = |head: &str| Lead::text(head).kind(LeadKind::Remark);
-    let tail = [Some(seconds), noted.then(|| remark("notes")), Some(remark("status"))];
+    let tail = [Some(seconds), noted.then(|| remark_of("notes")), Some(remark_of("status"))];
     let protocols: Vec<String> = results.protocols.iter().map(|protocol| format!("- {}", protocol.note())).collect();
     let table = Table {
         caption: protocols.join("\n"),
         lead: lead.to_vec(),
-        columns: results.protocols.iter().map(column).collect(),
+        columns: results
+            .protocols
+            .iter()
+            .map(|protocol| NumberColumn::of(protocol.measures(), protocol.column()))
+            .collect(),
         tail: factors_of.chain(tail.into_iter().flatten()).collect(),
-        rows: results.cells.iter().map(row).collect(),
+        rows: results
+            .cells
+            .iter()
+            .map(|cell| long_table_row(results, &decimals, noted, &blocks, &factors, &backbones, cell))
+            .collect(),
         protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
         notes: besides,
         ..Table::default()
@@ -94,16 +66,70 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     table.ranked()
 }
 
+fn long_table_row(
+    results: &Results,
+    decimals: &[usize],
+    noted: bool,
+    blocks: &[(&String, usize)],
+    factors: &[&str],
+    backbones: &[String],
+    cell: &CellSummary,
+) -> TableRow {
+    let text_or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
+    let status = match (&cell.failure, &cell.missing) {
+        (Some(reason), _) => format!("failed: {reason}"),
+        (None, Some(what)) => format!("{UNMADE}: {what}"),
+        (None, None) => OK.to_owned(),
+    };
+    let notes = noted.then(|| cell.notes.join("; "));
+    TableRow {
+        lead: vec![
+            cell.backbone.clone(),
+            text_or_empty(&cell.criterion),
+            cell.depth.to_string(),
+            ranges(&cell.removed),
+            cell.layers.to_string(),
+            text_or_empty(&cell.recovery),
+            text_or_empty(&cell.calibration),
+        ],
+        backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
+        block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
+        dense: cell.depth == 0,
+        ours: factors::is_ours(&cell.factors),
+        cells: results
+            .protocols
+            .iter()
+            .zip(decimals)
+            .map(|(protocol, &decimals)| shown(cell, &protocol.asked(), decimals))
+            .collect(),
+        tail: factors
+            .iter()
+            .map(|name| factor(cell, name))
+            .chain([Some(format!("{:.1}", cell.seconds)), notes, Some(status)].into_iter().flatten())
+            .collect(),
+        ..TableRow::default()
+    }
+}
+
+fn remark_of(head: &str) -> Lead {
+    Lead::text(head).kind(LeadKind::Remark)
+}
+
 /// Returns a cell's printed number, if there is one.
 pub(super) fn shown(cell: &CellSummary, asked: &Question, decimals: usize) -> Option<PrintedNumber> {
-    let known = |of: &&Arc<Measurement>| of.record.value.is_some() || of.sample == Sample::OutOfMemory;
-    Some(PrintedNumber::printed(cell.number(asked).filter(known)?, decimals, ""))
+    Some(PrintedNumber::printed(
+        cell.number(asked).filter(|number| number.record.value.is_some() || number.sample == Sample::OutOfMemory)?,
+        decimals,
+        "",
+    ))
 }
 
 /// Returns a cell's setting as text; empty if it has none.
 fn factor(cell: &CellSummary, name: &str) -> String {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    cell.factors.get(name).map(text).unwrap_or_default()
+    cell.factors
+        .get(name)
+        .map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+        .unwrap_or_default()
 }
 
 /// Returns the decimals of a column, so that its smallest number shows at least four digits. Percentages have two, as in
@@ -116,7 +142,7 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
         return protocol.measures().decimals;
     }
     let asked = protocol.asked();
-    let numbers = results.numbers().filter(|of| of.asked == asked).filter_map(|of| of.record.value);
+    let numbers = results.numbers().filter(|number| number.asked == asked).filter_map(|number| number.record.value);
     match numbers.map(f64::abs).fold(f64::INFINITY, f64::min) {
         least if least < 10.0 => 4,
         least if least < 100.0 => 3,
@@ -135,34 +161,49 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     let protocol = chosen(&results.protocols, metric)?;
     let asked = protocol.asked();
     let decimals = decimals(results, protocol);
-    let setting = |cell: &CellSummary| (cell.backbone.clone(), cell.depth, cell.layers);
-    let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth > 0).map(setting).collect();
+    let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth > 0).map(setting_of).collect();
     // A backbone that is not pruned has a column of its own.
-    let whole = results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.backbone));
-    let settings = distinct(of_pruned.iter().chain(&whole.map(setting).collect::<Vec<_>>()));
+    let dense_cells =
+        results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.backbone));
+    let settings = distinct(of_pruned.iter().chain(&dense_cells.map(setting_of).collect::<Vec<_>>()));
     let variants = distinct(results.cells.iter().map(variant).collect::<Vec<_>>().iter());
-    let row = |(of, called): (&RowFactors, String)| {
-        let number = |(backbone, depth, _): &Setting| {
-            // The dense value is in each column of its backbone.
-            let own = |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth == 0);
-            shown(results.cells.iter().filter(own).find(|cell| variant(cell) == *of)?, &asked, decimals)
-        };
-        let cells = settings.iter().map(number).collect();
-        TableRow { lead: vec![called], dense: of.is_empty(), ours: factors::is_ours(of), cells, ..TableRow::default() }
-    };
-    let column = |(backbone, depth, layers): &Setting| {
-        NumberColumn::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
+    let row = |(factors, called): (&RowFactors, String)| {
+        let cells = settings
+            .iter()
+            .map(|(backbone, depth, _)| {
+                // The dense value is in each column of its backbone.
+                let is_shown =
+                    |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth == 0);
+                shown(results.cells.iter().filter(is_shown).find(|cell| variant(cell) == *factors)?, &asked, decimals)
+            })
+            .collect();
+        TableRow {
+            lead: vec![called],
+            dense: factors.is_empty(),
+            ours: factors::is_ours(factors),
+            cells,
+            ..TableRow::default()
+        }
     };
     let table = Table {
         title: asked.to_string(),
         lead: vec![Lead::text("")],
-        columns: settings.iter().map(column).collect(),
+        columns: settings
+            .iter()
+            .map(|(backbone, depth, layers)| {
+                NumberColumn::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
+            })
+            .collect(),
         rows: variants.iter().zip(called(&variants)).map(row).collect(),
         protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
         notes: besides,
         ..Table::default()
     };
     Ok(table.ranked())
+}
+
+fn setting_of(cell: &CellSummary) -> (String, usize, usize) {
+    (cell.backbone.clone(), cell.depth, cell.layers)
 }
 
 fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Protocol> {
@@ -187,32 +228,43 @@ fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Pro
 type RowFactors = Factors;
 
 fn variant(cell: &CellSummary) -> RowFactors {
-    let own = cell.factors.iter().filter(|(name, _)| *name != "backbone" && *name != factors::DEPTH);
-    own.map(|(name, value)| (name.clone(), value.clone())).collect()
+    let factors = cell.factors.iter().filter(|(name, _)| *name != "backbone" && *name != factors::DEPTH);
+    factors.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// Labels rows: a recovery goes below the row of its criterion, and equal labels are distinguished.
 fn called(variants: &[RowFactors]) -> Vec<String> {
-    let word =
-        |of: &RowFactors, name: &str| of.get(name).and_then(|of| of.as_str().map(str::to_owned)).unwrap_or_default();
-    let criterion = |of: &RowFactors| -> RowFactors {
-        let own = of.iter().filter(|(name, _)| *name == "criterion" || name.starts_with("criterion."));
-        own.map(|(name, value)| (name.clone(), value.clone())).collect()
-    };
-    let headed: Vec<RowFactors> =
-        variants.iter().filter(|of| word(of, "recovery") == recovery::NONE).map(criterion).collect();
-    let base = |of: &RowFactors| match word(of, "recovery") {
-        name if name.is_empty() => (criterion::DENSE.label.to_owned(), RowFactors::new()),
-        name if name == recovery::NONE => (criterion::label(&word(of, "criterion")).to_owned(), RowFactors::new()),
-        name => {
-            let below = Some(criterion(of)).filter(|of| headed.contains(of));
-            (format!("+ {}", recovery::label(&name)), below.unwrap_or_default())
-        }
-    };
-    let bases: Vec<(String, RowFactors)> = variants.iter().map(base).collect();
+    let headed: Vec<RowFactors> = variants
+        .iter()
+        .filter(|variant| factor_word(variant, "recovery") == recovery::NONE)
+        .map(called_criterion)
+        .collect();
+    let bases: Vec<(String, RowFactors)> = variants
+        .iter()
+        .map(|factors| match factor_word(factors, "recovery") {
+            name if name.is_empty() => (criterion::DENSE.label.to_owned(), RowFactors::new()),
+            name if name == recovery::NONE => {
+                (criterion::label(&factor_word(factors, "criterion")).to_owned(), RowFactors::new())
+            }
+            name => {
+                let below = Some(called_criterion(factors)).filter(|factors| headed.contains(factors));
+                (format!("+ {}", recovery::label(&name)), below.unwrap_or_default())
+            }
+        })
+        .collect();
     let words = factors::besides(&bases, &variants.iter().collect::<Vec<_>>());
-    let named = |((text, _), words): ((String, RowFactors), String)| {
-        if words.is_empty() { text } else { format!("{text}, {words}") }
-    };
-    bases.into_iter().zip(words).map(named).collect()
+    bases
+        .into_iter()
+        .zip(words)
+        .map(|((text, _), words)| if words.is_empty() { text } else { format!("{text}, {words}") })
+        .collect()
+}
+
+fn factor_word(factors: &RowFactors, name: &str) -> String {
+    factors.get(name).and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn called_criterion(factors: &RowFactors) -> RowFactors {
+    let factors = factors.iter().filter(|(name, _)| *name == "criterion" || name.starts_with("criterion."));
+    factors.map(|(name, value)| (name.clone(), value.clone())).collect()
 }

@@ -35,7 +35,7 @@ pub(super) fn task() -> Protocol {
         bos: Bos::Tokenizer,
         documents: 50,
         original: 100,
-        whole: false,
+        full_split: false,
         generated: false,
         limit: Some(50.0),
         max_length: None,
@@ -57,46 +57,46 @@ pub(super) fn cell<'a>(backbone: &'a str, depth: usize, recovery: &'a str, value
     Made { backbone, depth, recovery, values, error: None, notes: "", failure: None }
 }
 
-fn factors(of: &Made<'_>) -> Factors {
-    let mut all = Factors::from([("backbone".into(), of.backbone.into()), (DEPTH.into(), of.depth.into())]);
-    if of.depth > 0 {
+fn factors(made: &Made<'_>) -> Factors {
+    let mut all = Factors::from([("backbone".into(), made.backbone.into()), (DEPTH.into(), made.depth.into())]);
+    if made.depth > 0 {
         all.insert("criterion".into(), "llm-streamline".into());
-        all.insert("recovery".into(), of.recovery.into());
+        all.insert("recovery".into(), made.recovery.into());
     }
     all
 }
 
 pub(super) fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
     let mut cells = Vec::new();
-    for of in made {
-        let pruned = |text: &str| (of.depth > 0).then(|| text.to_owned());
-        let name = format!("{}/{}/{}", of.backbone, of.depth, of.recovery);
-        let failure = of.failure.map(str::to_owned);
+    for spec in made {
+        let pruned = |text: &str| (spec.depth > 0).then(|| text.to_owned());
+        let name = format!("{}/{}/{}", spec.backbone, spec.depth, spec.recovery);
+        let failure = spec.failure.map(str::to_owned);
         let mut cell = CellSummary {
             name: name.clone(),
-            backbone: of.backbone.into(),
+            backbone: spec.backbone.into(),
             criterion: pruned("llm-streamline"),
-            depth: of.depth,
-            removed: (8..8 + of.depth).collect(),
+            depth: spec.depth,
+            removed: (8..8 + spec.depth).collect(),
             programs: Vec::new(),
             layers: 16,
-            recovery: pruned(of.recovery),
+            recovery: pruned(spec.recovery),
             calibration: pruned("wiki:32x512@0"),
-            factors: Arc::new(factors(of)),
+            factors: Arc::new(factors(spec)),
             written: BTreeSet::new(),
             seconds: 1.25,
-            notes: Some(of.notes.to_owned()).filter(|text| !text.is_empty()).into_iter().collect(),
+            notes: Some(spec.notes.to_owned()).filter(|text| !text.is_empty()).into_iter().collect(),
             failure: failure.clone(),
             missing: None,
             numbers: Vec::new(),
         };
-        for (protocol, value) in protocols.iter().zip(of.values) {
+        for (protocol, value) in protocols.iter().zip(spec.values) {
             let condition = Condition {
-                backbone: of.backbone.into(),
+                backbone: spec.backbone.into(),
                 layers: 16,
-                depth: of.depth,
+                depth: spec.depth,
                 criterion: "llm-streamline".into(),
-                recovery: of.recovery.into(),
+                recovery: spec.recovery.into(),
                 finetuned: false,
                 calibration: "wiki".into(),
             };
@@ -104,7 +104,7 @@ pub(super) fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
             cell.numbers.push(Arc::new(Measurement {
                 cell: name.clone(),
                 asked: protocol.asked(),
-                record: Record { condition, metric: metric.id.clone(), value: *value, error: of.error },
+                record: Record { condition, metric: metric.id.clone(), value: *value, error: spec.error },
                 metric,
                 setup: Setup::default(),
                 sample: Sample::None,
@@ -143,12 +143,20 @@ english   llm-streamline      3  8-10                16  linearpatch-rotate  wik
 * best, ° second of a block
 ";
     let text = screen(&table(), None);
-    let squeezed =
-        |text: &str| text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
     assert_eq!(squeezed(&text), squeezed(expected));
-    let ends = |line: &str| line.find("ppl c4@512").map(|at| at + "ppl c4@512".len());
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[5].chars().take(ends(lines[0]).unwrap()).collect::<String>().ends_with("3.25e12"), "{text}");
+    assert!(
+        lines[5]
+            .chars()
+            .take(lines[0].find("ppl c4@512").map(|at| at + "ppl c4@512".len()).unwrap())
+            .collect::<String>()
+            .ends_with("3.25e12"),
+        "{text}"
+    );
+}
+
+fn squeezed(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
 }
 
 #[test]
@@ -185,7 +193,7 @@ fn best_is_per_backbone_and_depth_with_printed_ties() {
     let best: Vec<&str> = table
         .rows
         .iter()
-        .filter(|row| row.cells[0].as_ref().is_some_and(|of| of.best))
+        .filter(|row| row.cells[0].as_ref().is_some_and(|cell| cell.best))
         .map(|row| row.lead[5].as_str())
         .collect();
     assert_eq!(best, ["x", "y"]);
@@ -197,13 +205,16 @@ fn what_its_calibration_cannot_determine_is_never_the_best() {
     let rows: Vec<Made<'_>> = rows.iter().map(|(name, value)| cell("a", 3, name, value)).collect();
     let marks = |undetermined: &str| {
         let mut results = results(vec![text("c4")], &rows);
-        for of in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
-            let own = of.record.condition.recovery == undetermined;
-            Arc::make_mut(of).setup.undetermined = own;
+        for number in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
+            let is_undetermined = number.record.condition.recovery == undetermined;
+            Arc::make_mut(number).setup.undetermined = is_undetermined;
         }
         let table = long(&results, "", Vec::new());
-        let of = |row: &super::table::TableRow| row.cells[0].as_ref().map(|shown| (shown.best, shown.second)).unwrap();
-        table.rows.iter().map(of).collect::<Vec<_>>()
+        table
+            .rows
+            .iter()
+            .map(|row| row.cells[0].as_ref().map(|shown| (shown.best, shown.second)).unwrap())
+            .collect::<Vec<_>>()
     };
     assert_eq!(marks(""), [(true, false), (false, true), (false, false)]);
     assert_eq!(marks("x"), [(false, false), (true, false), (false, false)]);
@@ -263,15 +274,15 @@ fn an_unwritable_folder_is_said_with_exit_code_3() {
 #[test]
 fn methods_are_rows_and_backbones_with_depths_columns() {
     let average = Protocol::Average { tasks: 2 };
-    let of = |backbone, depth, recovery, value: &'static [Option<f64>]| cell(backbone, depth, recovery, value);
+    let row = |backbone, depth, recovery, value: &'static [Option<f64>]| cell(backbone, depth, recovery, value);
     let rows = [
-        of("a", 0, "none", &[Some(7.0), Some(80.0)]),
-        of("a", 4, "none", &[Some(7.0), Some(50.0)]),
-        of("a", 4, "ghosted", &[Some(6.0), Some(60.0)]),
-        of("a", 6, "none", &[Some(7.0), Some(45.5)]),
-        of("b", 0, "none", &[Some(7.0), Some(90.0)]),
-        of("b", 4, "none", &[Some(7.0), Some(70.0)]),
-        of("b", 4, "ghosted", &[Some(7.0), None]),
+        row("a", 0, "none", &[Some(7.0), Some(80.0)]),
+        row("a", 4, "none", &[Some(7.0), Some(50.0)]),
+        row("a", 4, "ghosted", &[Some(6.0), Some(60.0)]),
+        row("a", 6, "none", &[Some(7.0), Some(45.5)]),
+        row("b", 0, "none", &[Some(7.0), Some(90.0)]),
+        row("b", 4, "none", &[Some(7.0), Some(70.0)]),
+        row("b", 4, "ghosted", &[Some(7.0), None]),
     ];
     let results = results(vec![text("c4"), average], &rows);
     let table = wide(&results, None, "", Vec::new()).unwrap();
@@ -326,10 +337,9 @@ fn a_users_own_grid_has_the_marks_of_the_papers_tables() {
 #[test]
 fn ours_is_tested_only_within_its_selection_and_calibration() {
     for setting in ["calibration.seed", "criterion.cosine"] {
-        let other = |of: &mut Measurement| {
-            of.setup.variant = Arc::new(Factors::from([(setting.to_owned(), 1.into())]));
-        };
-        let table = tested(other);
+        let table = tested(|measurement: &mut Measurement| {
+            measurement.setup.variant = Arc::new(Factors::from([(setting.to_owned(), 1.into())]));
+        });
         assert_eq!(table.rows[2].cells[0].as_ref().unwrap().paired.as_ref().unwrap().against, "none", "{setting}");
     }
 }
@@ -348,10 +358,10 @@ fn own_grid_prints_latex_with_marks_without_shared_columns() {
 fn texts_drawn_with_replacement_and_equal_cuts_are_named() {
     let mut results = results(vec![text("wikitext2"), text("c4")], &[cell("a", 3, "none", &[Some(2.0), Some(3.0)])]);
     assert_eq!(results.notes(), Vec::<String>::new(), "of what has no errors nothing is to be said");
-    for of in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
-        let of = Arc::get_mut(of).unwrap();
-        of.sample = Sample::Losses(vec![1.0, 1.1]);
-        of.setup.scored = vec![text(if of.asked == text("c4").asked() { "c4" } else { "wikitext2" })];
+    for number in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
+        let measurement = Arc::get_mut(number).unwrap();
+        measurement.sample = Sample::Losses(vec![1.0, 1.1]);
+        measurement.setup.scored = vec![text(if measurement.asked == text("c4").asked() { "c4" } else { "wikitext2" })];
     }
     let mut twin = results.cells[0].clone();
     twin.criterion = Some("shortgpt".into());

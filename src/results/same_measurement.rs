@@ -19,8 +19,10 @@ pub struct MeasuredProgram {
 
 impl MeasuredProgram {
     pub fn new(removed: &[usize], boundaries: &[BoundaryResult]) -> Self {
-        let operator = |of: &BoundaryResult| Some((of.region.0, of.placed, of.operator.clone()?));
-        let mut operators: Vec<_> = boundaries.iter().filter_map(operator).collect();
+        let mut operators: Vec<_> = boundaries
+            .iter()
+            .filter_map(|result| Some((result.region.0, result.placed, result.operator.clone()?)))
+            .collect();
         operators.sort_by_key(|(start, ..)| *start);
         Self { removed: removed.iter().copied().collect(), operators }
     }
@@ -38,12 +40,16 @@ pub enum RowContent<'a> {
 impl RowContent<'_> {
     /// Returns the scores of rows whose programs were not recorded: those that the paper prints, or those of `numbers.json`.
     pub fn scores<'r>(records: impl IntoIterator<Item = &'r Record>) -> Self {
-        let score = |Record { condition, metric, value, .. }: &Record| {
-            let decimals = Metric::find(metric).map_or(2, |metric| metric.decimals);
-            let condition = Condition { criterion: String::new(), ..condition.clone() };
-            ((metric.clone(), condition), value.map(|value| Metric::print(value, decimals)))
-        };
-        Self::Scores(records.into_iter().map(score).collect())
+        Self::Scores(
+            records
+                .into_iter()
+                .map(|Record { condition, metric, value, .. }| {
+                    let decimals = Metric::find(metric).map_or(2, |metric| metric.decimals);
+                    let condition = Condition { criterion: String::new(), ..condition.clone() };
+                    ((metric.clone(), condition), value.map(|value| Metric::print(value, decimals)))
+                })
+                .collect(),
+        )
     }
 
     /// Whether there is enough to compare.

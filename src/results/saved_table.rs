@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::measurement::Sample;
 use super::paired::{PaperComparison, PaperVerdict};
-use super::table::{PrintedNumber, Table, TableRow};
+use super::table::{PrintedNumber, Table};
 use crate::recovery;
 
 /// One table.
@@ -78,7 +78,8 @@ pub struct SavedCell {
     #[serde(skip_serializing_if = "usual")]
     pub mark: Option<SavedMark>,
     #[serde(skip_serializing_if = "usual")]
-    pub beside: Option<SavedComparison>,
+    #[serde(rename = "beside")]
+    pub comparison: Option<SavedComparison>,
     /// The note that the number opens, a key of the page's cells. A key without a note makes no link.
     #[serde(skip_serializing_if = "usual")]
     pub key: Option<String>,
@@ -99,11 +100,14 @@ impl SavedColumn {
 impl SavedTable {
     /// Builds a table of texts.
     pub fn of_words(columns: Vec<SavedColumn>, rows: &[Vec<String>]) -> Self {
-        let row = |texts: &Vec<String>| SavedRow {
-            cells: texts.iter().map(SavedCell::words).collect(),
-            ..SavedRow::default()
-        };
-        Self { columns, rows: rows.iter().map(row).collect(), ..Self::default() }
+        Self {
+            columns,
+            rows: rows
+                .iter()
+                .map(|texts| SavedRow { cells: texts.iter().map(SavedCell::words).collect(), ..SavedRow::default() })
+                .collect(),
+            ..Self::default()
+        }
     }
 }
 
@@ -115,8 +119,8 @@ impl SavedCell {
 }
 
 /// Returns whether a value is the default, which is not written.
-fn usual<T: Default + PartialEq>(of: &T) -> bool {
-    *of == T::default()
+fn usual<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A difference that is more than chance.
@@ -143,31 +147,35 @@ pub struct SavedComparison {
 }
 
 impl From<&Table> for SavedTable {
-    fn from(of: &Table) -> Self {
-        let mut groups = of.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head.clone(), *count));
-        let lead = of.lead.iter().skip(1).map(|lead| SavedColumn { choice: true, ..SavedColumn::named(&lead.head) });
-        let measured = of.columns.iter().map(|column| SavedColumn {
+    fn from(table: &Table) -> Self {
+        let mut groups = table.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head.clone(), *count));
+        let lead = table.lead.iter().skip(1).map(|lead| SavedColumn { choice: true, ..SavedColumn::named(&lead.head) });
+        let measured = table.columns.iter().map(|column| SavedColumn {
             group: groups.next(),
             numeric: true,
             higher_is_better: column.higher_is_better(),
             ..SavedColumn::named(&column.head)
         });
-        let row = |row: &TableRow| {
-            let texts = row.lead.iter().skip(1).map(SavedCell::words);
-            let values = row.cells.iter().map(|shown| shown.as_ref().map_or_else(|| SavedCell::words("—"), cell));
-            SavedRow {
-                group: row.lead.first().cloned(),
-                ours: row.shaded,
-                cells: texts.chain(values).collect(),
-                ..SavedRow::default()
-            }
-        };
         SavedTable {
-            protocol: of.protocol.clone(),
-            notes: of.notes.clone(),
-            group_name: of.lead.first().map(|lead| lead.head.clone()).unwrap_or_default(),
+            protocol: table.protocol.clone(),
+            notes: table.notes.clone(),
+            group_name: table.lead.first().map(|lead| lead.head.clone()).unwrap_or_default(),
             columns: lead.chain(measured).collect(),
-            rows: of.rows.iter().map(row).collect(),
+            rows: table
+                .rows
+                .iter()
+                .map(|row| {
+                    let texts = row.lead.iter().skip(1).map(SavedCell::words);
+                    let values =
+                        row.cells.iter().map(|shown| shown.as_ref().map_or_else(|| SavedCell::words("—"), cell));
+                    SavedRow {
+                        group: row.lead.first().cloned(),
+                        ours: row.shaded,
+                        cells: texts.chain(values).collect(),
+                        ..SavedRow::default()
+                    }
+                })
+                .collect(),
             ..SavedTable::default()
         }
     }
@@ -182,16 +190,16 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
     });
     SavedCell {
         text: shown.text.clone(),
-        value: shown.of.record.value,
-        error: shown.of.record.error.map(|error| format!("{error:.2}")).unwrap_or_default(),
-        items: items(&shown.of.sample),
+        value: shown.measurement.record.value,
+        error: shown.measurement.record.error.map(|error| format!("{error:.2}")).unwrap_or_default(),
+        items: items(&shown.measurement.sample),
         best: shown.best,
         second: shown.second,
         mark,
-        beside: shown.beside.as_ref().map(beside),
-        key: Some(shown.of.cell.clone()),
-        identity: shown.of.identity(),
-        failed: shown.of.failure.is_some(),
+        comparison: shown.comparison.as_ref().map(beside),
+        key: Some(shown.measurement.cell.clone()),
+        identity: shown.measurement.identity(),
+        failed: shown.measurement.failure.is_some(),
     }
 }
 
@@ -206,11 +214,11 @@ fn items(sample: &Sample) -> Option<usize> {
     }
 }
 
-fn beside(of: &PaperComparison) -> SavedComparison {
+fn beside(comparison: &PaperComparison) -> SavedComparison {
     SavedComparison {
-        paper: of.paper_text(),
-        difference: of.difference_text(),
-        tolerance: of.other_protocol().is_none().then(|| format!("{:.2}", of.tolerance)),
-        verdict: of.verdict.clone(),
+        paper: comparison.paper_text(),
+        difference: comparison.difference_text(),
+        tolerance: comparison.other_protocol().is_none().then(|| format!("{:.2}", comparison.tolerance)),
+        verdict: comparison.verdict.clone(),
     }
 }

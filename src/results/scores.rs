@@ -26,7 +26,7 @@ pub struct ModelScores<'a> {
 #[derive(Debug)]
 pub struct ModelScore {
     /// `c4@2048`, or the task as a grid writes it.
-    pub of: String,
+    pub label: String,
     /// `perplexity`, `acc` or `acc_norm`; of a definition any of its metrics, with the filter's name where it has one.
     pub metric: String,
     /// A perplexity, or a share of the documents in percent.
@@ -57,18 +57,18 @@ impl<'a> ModelScores<'a> {
             let losses = sample.losses;
             let Of::Text(bits_per_byte) = BITS_PER_BYTE.of else { continue };
             scores.push(ModelScore {
-                of: text.to_string(),
+                label: text.to_string(),
                 metric: TEXT.name.to_owned(),
                 value: losses.perplexity(),
                 error: losses.standard_error(),
-                bits_per_byte: bits_per_byte(&sample).map(|of| of.value),
+                bits_per_byte: bits_per_byte(&sample).map(|bits_per_byte| bits_per_byte.value),
                 items: losses.windows.len(),
                 percent: false,
                 windows: true,
             });
         }
-        let percent = |of: String, metric: &str, measure: tasks::Measure, items: usize| ModelScore {
-            of,
+        let percent = |label: String, metric: &str, measure: tasks::Measure, items: usize| ModelScore {
+            label,
             metric: metric.to_owned(),
             value: 100.0 * measure.value,
             error: measure.stderr.map(|error| 100.0 * error),
@@ -84,32 +84,17 @@ impl<'a> ModelScores<'a> {
             }
         }
         if all.len() > 1 {
-            let all: Vec<TaskResult> = all.iter().map(|of| of.result.clone()).collect();
-            let items = all.iter().map(|of| of.effective).sum();
+            let all: Vec<TaskResult> = all.iter().map(|entry| entry.result.clone()).collect();
+            let items = all.iter().map(|entry| entry.effective).sum();
             // By each task's own column, as in the paper's tables.
             scores.extend(tasks::average(&all).map(|mean| percent("average".into(), "acc, acc_norm", mean, items)));
         }
-        let defined = |of: String, score: &Score| {
-            let metric = Metric::defined(&of, &score.metric, &score.filter);
-            let scale = scale(&metric);
-            let behind = if score.filter == "none" { String::new() } else { format!(",{}", score.filter) };
-            ModelScore {
-                of,
-                metric: format!("{}{behind}", score.metric),
-                value: scale * score.score,
-                error: score.error.filter(|error| error.is_finite()).map(|error| scale * error),
-                bits_per_byte: None,
-                items: score.documents,
-                percent: metric.unit == Unit::Percent,
-                windows: false,
-            }
-        };
         for group in &grid.evaluate.groups {
             let all = result.group(group).unwrap_or_default();
-            scores.extend(all.iter().map(|score| defined(group.to_string(), score)));
+            scores.extend(all.iter().map(|score| defined_score(group.to_string(), score)));
         }
-        for of in result.definitions.iter().filter_map(|of| of.sample.as_ref()) {
-            scores.extend(of.scores.iter().map(|judged| defined(of.label.clone(), &judged.score)));
+        for sample in result.definitions.iter().filter_map(|definition| definition.sample.as_ref()) {
+            scores.extend(sample.scores.iter().map(|judged| defined_score(sample.label.clone(), &judged.score)));
         }
         Ok(Self { grid, result, scores })
     }
@@ -119,9 +104,9 @@ impl<'a> ModelScores<'a> {
     /// # Errors
     /// A task that is scored twice under several protocols: the layout has one place for it.
     pub fn lm_eval(&self, model: &str) -> Result<Value> {
-        let tasks: Vec<TaskResult> = self.result.scored().map(|of| of.result.clone()).collect();
+        let tasks: Vec<TaskResult> = self.result.scored().map(|scored| scored.result.clone()).collect();
         // A task's scores stand together.
-        let mut names: Vec<&str> = self.scores.iter().map(|score| score.of.as_str()).collect();
+        let mut names: Vec<&str> = self.scores.iter().map(|score| score.label.as_str()).collect();
         names.dedup();
         let mut file = tasks::export(&tasks, json!({"model": "ghostlab", "model_args": model, "tasks": names}))?;
         let mut files = with_definitions(vec![file.clone()], self.grid, self.result, model).into_iter();
@@ -130,7 +115,7 @@ impl<'a> ModelScores<'a> {
             return Err(Error::bad_input("a task is there twice").expected("each task once in a results file"));
         }
         for score in self.scores.iter().filter(|score| score.windows) {
-            let name = &score.of;
+            let name = &score.label;
             file["results"][name] = json!({
                 "name": name, "alias": name, "sample_len": score.items,
                 "perplexity,none": score.value,
@@ -148,6 +133,22 @@ impl<'a> ModelScores<'a> {
     }
 }
 
+fn defined_score(label: String, score: &Score) -> ModelScore {
+    let metric = Metric::defined(&label, &score.metric, &score.filter);
+    let scale = scale(&metric);
+    let behind = if score.filter == "none" { String::new() } else { format!(",{}", score.filter) };
+    ModelScore {
+        label,
+        metric: format!("{}{behind}", score.metric),
+        value: scale * score.score,
+        error: score.error.filter(|error| error.is_finite()).map(|error| scale * error),
+        bits_per_byte: None,
+        items: score.documents,
+        percent: metric.unit == Unit::Percent,
+        windows: false,
+    }
+}
+
 /// Builds a cell's results files: a file holds each task once, so several protocols make several files. `native` are those
 /// of built-in tasks.
 ///
@@ -156,17 +157,17 @@ impl<'a> ModelScores<'a> {
 pub fn with_definitions(native: Vec<Value>, grid: &Grid, result: &CellResult, model: &str) -> Vec<Value> {
     let mut files = native;
     let mut ways: Vec<&Asking> = Vec::new();
-    for of in &grid.evaluate.definitions {
-        if !ways.contains(&&of.how) {
-            ways.push(&of.how);
+    for definition in &grid.evaluate.definitions {
+        if !ways.contains(&&definition.how) {
+            ways.push(&definition.how);
         }
     }
     for (at, how) in ways.into_iter().enumerate() {
-        let uses: Vec<&DefinitionUse> = grid.evaluate.definitions.iter().filter(|of| of.how == *how).collect();
-        let groups: Vec<&GroupUse> = grid.evaluate.groups.iter().filter(|of| of.how == *how).collect();
-        let taken = |file: &Value| uses.iter().any(|of| !file["results"][&of.name].is_null());
-        let own = files.iter().position(|file| at == 0 && !taken(file));
-        let place = own.unwrap_or_else(|| {
+        let uses: Vec<&DefinitionUse> =
+            grid.evaluate.definitions.iter().filter(|definition| definition.how == *how).collect();
+        let groups: Vec<&GroupUse> = grid.evaluate.groups.iter().filter(|group| group.how == *how).collect();
+        let found = files.iter().position(|file| at == 0 && !is_taken(&uses, file));
+        let index = found.unwrap_or_else(|| {
             let labels: Vec<String> = uses.iter().map(ToString::to_string).collect();
             files.push(json!({
                 "results": {}, "versions": {}, "n-shot": {}, "n-samples": {}, "higher_is_better": {}, "group_subtasks": {},
@@ -174,28 +175,34 @@ pub fn with_definitions(native: Vec<Value>, grid: &Grid, result: &CellResult, mo
             }));
             files.len() - 1
         });
-        add(&mut files[place], grid, result, &uses, &groups);
+        add(&mut files[index], grid, result, &uses, &groups);
     }
     files.retain(|file| file["results"].as_object().is_some_and(|results| !results.is_empty()));
     files
+}
+
+fn is_taken(uses: &[&DefinitionUse], file: &Value) -> bool {
+    uses.iter().any(|task_use| !file["results"][&task_use.name].is_null())
 }
 
 fn add(file: &mut Value, grid: &Grid, result: &CellResult, uses: &[&DefinitionUse], groups: &[&GroupUse]) {
     for used in uses {
         let name = &used.name;
         let definition = &grid.definitions[&used.name].definition;
-        let Some(scores) = result.defined(used).and_then(|of| of.sample.as_ref()) else { continue };
-        let mut values = harness_scores(scores.scores.iter().map(|of| &of.score));
+        let Some(scores) = result.defined(used).and_then(|defined| defined.sample.as_ref()) else { continue };
+        let mut values = harness_scores(scores.scores.iter().map(|score| &score.score));
         let about = [("name", name), ("alias", &definition.alias)].map(|(key, text)| (key.to_owned(), json!(text)));
         values.extend(about);
         values.insert("sample_len".to_owned(), json!(scores.effective));
         file["results"][name] = Value::Object(values);
         // A version is a number there, where it is one.
-        file["versions"][name] = definition.version.parse::<f64>().map_or(json!(definition.version), |of| json!(of));
+        file["versions"][name] =
+            definition.version.parse::<f64>().map_or(json!(definition.version), |number| json!(number));
         let shots = definition.shots(used.how.shots);
         file["n-shot"][name] = json!(shots);
         file["n-samples"][name] = json!({"original": scores.original, "effective": scores.effective});
-        let better = definition.metrics.iter().map(|of| (of.kind.name().to_owned(), json!(of.higher_is_better)));
+        let better =
+            definition.metrics.iter().map(|metric| (metric.kind.name().to_owned(), json!(metric.higher_is_better)));
         file["higher_is_better"][name] = Value::Object(better.collect());
         let mut config = json!(definition.said());
         config["num_fewshot"] = json!(shots);
@@ -209,25 +216,25 @@ fn add(file: &mut Value, grid: &Grid, result: &CellResult, uses: &[&DefinitionUs
             file["config"]["fewshot_as_multiturn"] = json!(multiturn);
         }
     }
-    for of in groups {
-        let Some(scores) = result.group(of) else { continue };
-        let name = &of.group.name;
-        let documents: usize = scores.iter().map(|of| of.documents).max().unwrap_or_default();
+    for group in groups {
+        let Some(scores) = result.group(group) else { continue };
+        let name = &group.group.name;
+        let documents: usize = scores.iter().map(|score| score.documents).max().unwrap_or_default();
         let mut values = harness_scores(scores.iter());
-        values.insert("alias".to_owned(), json!(of.group.alias));
+        values.insert("alias".to_owned(), json!(group.group.alias));
         values.insert("name".to_owned(), json!(name));
         values.insert("sample_len".to_owned(), json!(documents));
         file["results"][name] = Value::Object(values.clone());
         file["groups"][name] = Value::Object(values);
-        file["group_subtasks"][name] = json!(of.group.tasks);
+        file["group_subtasks"][name] = json!(group.group.tasks);
         let shots: BTreeSet<usize> =
-            of.group.tasks.iter().map(|task| grid.definitions[task].definition.shots(of.how.shots)).collect();
+            group.group.tasks.iter().map(|task| grid.definitions[task].definition.shots(group.how.shots)).collect();
         if let (1, Some(shots)) = (shots.len(), shots.first()) {
             file["n-shot"][name] = json!(shots);
         }
-        let better = scores.iter().map(|of| {
-            let up = Metric::defined(name, &of.metric, &of.filter).direction == Direction::Higher;
-            (of.metric.clone(), json!(up))
+        let better = scores.iter().map(|score| {
+            let up = Metric::defined(name, &score.metric, &score.filter).direction == Direction::Higher;
+            (score.metric.clone(), json!(up))
         });
         file["higher_is_better"][name] = Value::Object(better.collect());
     }

@@ -14,7 +14,7 @@ use crate::metric::Of;
 /// the others. Without a `width`, where output is no terminal, each row has all of its columns.
 pub fn screen(table: &Table, width: Option<usize>) -> String {
     let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
-    let texts = TextTable::of(table, |place| place != LeadPlace::Data, &|_, _, text, _| said(text), &numbers);
+    let texts = TextTable::of(table, |visibility| visibility != LeadPlace::Data, &|_, _, text, _| said(text), &numbers);
     match width {
         None => text.push_str(&ScreenTable::whole(texts).to_string()),
         Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).folded(width)),
@@ -100,15 +100,9 @@ impl ScreenTable {
 
     /// Takes out what several rows share and what concerns single rows.
     fn condensed(mut texts: TextTable, table: &Table, width: usize) -> Self {
-        let kinds = |leads: &[Lead]| -> Vec<(LeadKind, LeadPlace)> {
-            leads.iter().filter(|lead| lead.place != LeadPlace::Data).map(|lead| (lead.kind, lead.place)).collect()
-        };
         let tail = kinds(&table.tail);
         let first_tail = texts.columns.len() - tail.len();
-        let of_kind = |wanted: LeadKind| -> Vec<usize> {
-            (0..tail.len()).filter(|at| tail[*at].0 == wanted).map(|at| first_tail + at).collect()
-        };
-        let remarks = of_kind(LeadKind::Remark);
+        let remarks = of_kind(&tail, first_tail, LeadKind::Remark);
         let words: Vec<usize> = (0..texts.lead).chain(first_tail..texts.columns.len()).collect();
         let terminal: Vec<usize> =
             (0..tail.len()).filter(|at| tail[*at].1 == LeadPlace::Terminal).map(|at| first_tail + at).collect();
@@ -160,9 +154,10 @@ impl ScreenTable {
 
     /// The table in as few parts as its columns need, each with the columns that lead.
     fn folded(&self, width: usize) -> String {
-        let has_room = |units: &[Vec<usize>]| self.wide(&[self.lead.as_slice(), &units.concat()].concat()) <= width;
         let mut text = self.above.clone();
-        let parts = parts(&self.units, &has_room);
+        let parts = parts(&self.units, &|units: &[Vec<usize>]| {
+            self.wide(&[self.lead.as_slice(), &units.concat()].concat()) <= width
+        });
         let count: usize = self.units.iter().map(Vec::len).sum();
         let mut from = 0;
         for part in &parts {
@@ -171,7 +166,7 @@ impl ScreenTable {
                 let line = if from == 0 { "" } else { "\n" };
                 let range = match columns.len() {
                     1 => format!("column {}", from + 1),
-                    own => format!("columns {}–{}", from + 1, from + own),
+                    count => format!("columns {}–{}", from + 1, from + count),
                 };
                 text.push_str(&format!("{line}{range} of {count}\n"));
             }
@@ -192,49 +187,38 @@ impl ScreenTable {
         let shown = self.lead.iter().chain(behind);
         let columns: Vec<(usize, usize, &TextColumn)> =
             shown.map(|&at| (at, self.width(at), &self.texts.columns[at])).collect();
-        let line = |text: &dyn Fn(&TextColumn) -> String| {
-            let cell = |(_, width, column): &(usize, usize, &TextColumn)| match column.is_number {
-                true => format!("{:>width$}", text(column)),
-                false => format!("{:<width$}", text(column)),
-            };
-            format!("{}\n", columns.iter().map(cell).collect::<Vec<_>>().join("  ").trim_end())
-        };
-        let rule = |sign: &str| columns.iter().map(|(_, width, _)| sign.repeat(*width)).collect::<Vec<_>>().join("  ");
         let mut text = if self.texts.groups.is_empty() { String::new() } else { self.over(&columns) };
         let height = columns.iter().map(|(_, _, column)| self.head(column).len()).max().unwrap_or(0);
         for row in 0..height {
-            text.push_str(&line(&|column| {
+            text.push_str(&joined_line(&columns, &|column| {
                 let head = self.head(column);
                 (row + head.len()).checked_sub(height).and_then(|at| head.get(at).cloned()).unwrap_or_default()
             }));
         }
-        text.push_str(&format!("{}\n", rule("─")));
-        let whole = columns.iter().map(|(_, width, _)| width + 2).sum::<usize>().saturating_sub(2);
+        text.push_str(&format!("{}\n", rule_line(&columns, "─")));
+        let total_width = columns.iter().map(|(_, width, _)| width + 2).sum::<usize>().saturating_sub(2);
         for row in 0..columns.first().map_or(0, |(_, _, column)| column.cells.len()) {
             match self.blocks.iter().find(|(at, _)| *at == row) {
                 Some((_, head)) if !head.is_empty() => {
-                    let rest = whole.saturating_sub(head.chars().count() + 4);
+                    let rest = total_width.saturating_sub(head.chars().count() + 4);
                     text.push_str(&format!("┄┄ {head} {}\n", "┄".repeat(rest)));
                 }
-                Some(_) if row > 0 => text.push_str(&format!("{}\n", rule("┄"))),
+                Some(_) if row > 0 => text.push_str(&format!("{}\n", rule_line(&columns, "┄"))),
                 _ => {}
             }
-            text.push_str(&line(&|column| column.cells[row].clone()));
+            text.push_str(&joined_line(&columns, &|column| column.cells[row].clone()));
         }
         printable(&text).into_owned()
     }
 
     /// The heads over groups of columns, as far as these are shown.
     fn over(&self, columns: &[(usize, usize, &TextColumn)]) -> String {
-        let width = |of: &dyn Fn(usize) -> bool| {
-            columns.iter().filter(|(at, ..)| of(*at)).map(|(_, width, _)| width + 2).sum::<usize>()
-        };
         let mut at = self.texts.lead;
-        let mut text = " ".repeat(width(&|at| at < self.texts.lead));
+        let mut text = " ".repeat(width_over(columns, &|at| at < self.texts.lead));
         for (head, count) in &self.texts.groups {
             let group = at..at + count;
             at += count;
-            let width = width(&|at| group.contains(&at));
+            let width = width_over(columns, &|at| group.contains(&at));
             if width > 0 {
                 text.push_str(&format!("{head:^0$}  ", width - 2));
             }
@@ -255,8 +239,7 @@ impl ScreenTable {
         let longest = words.iter().map(|word| word.chars().count()).max().unwrap_or(0);
         // Words stay in one line where the cells are as wide.
         let lines = wrapped(&broken, Some(cells.max(longest)));
-        let joined = |line: &str| if is_call { line.replace(" (", "(") } else { line.to_owned() };
-        lines.lines().map(|line| joined(line).replace(" @", "@")).collect()
+        lines.lines().map(|line| joined_heads(is_call, line).replace(" @", "@")).collect()
     }
 
     fn width(&self, at: usize) -> usize {
@@ -269,6 +252,41 @@ impl ScreenTable {
     fn wide(&self, columns: &[usize]) -> usize {
         columns.iter().map(|&at| self.width(at) + 2).sum::<usize>().saturating_sub(2)
     }
+}
+
+fn of_kind(tail: &[(LeadKind, LeadPlace)], first_tail: usize, wanted: LeadKind) -> Vec<usize> {
+    (0..tail.len()).filter(|at| tail[*at].0 == wanted).map(|at| first_tail + at).collect()
+}
+
+fn joined_line(columns: &[(usize, usize, &TextColumn)], text: &dyn Fn(&TextColumn) -> String) -> String {
+    format!(
+        "{}\n",
+        columns
+            .iter()
+            .map(|(_, width, column)| match column.is_number {
+                true => format!("{:>width$}", text(column)),
+                false => format!("{:<width$}", text(column)),
+            })
+            .collect::<Vec<_>>()
+            .join("  ")
+            .trim_end()
+    )
+}
+
+fn rule_line(columns: &[(usize, usize, &TextColumn)], sign: &str) -> String {
+    columns.iter().map(|(_, width, _)| sign.repeat(*width)).collect::<Vec<_>>().join("  ")
+}
+
+fn width_over(columns: &[(usize, usize, &TextColumn)], is_kept: &dyn Fn(usize) -> bool) -> usize {
+    columns.iter().filter(|(at, ..)| is_kept(*at)).map(|(_, width, _)| width + 2).sum::<usize>()
+}
+
+fn joined_heads(is_call: bool, line: &str) -> String {
+    if is_call { line.replace(" (", "(") } else { line.to_owned() }
+}
+
+fn kinds(leads: &[Lead]) -> Vec<(LeadKind, LeadPlace)> {
+    leads.iter().filter(|lead| lead.visibility != LeadPlace::Data).map(|lead| (lead.kind, lead.visibility)).collect()
 }
 
 impl fmt::Display for ScreenTable {
@@ -311,7 +329,7 @@ fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (
     let shared: Vec<&(usize, SharedBy)> = shared.collect();
     let mut text = String::new();
     for (by, rows) in [(SharedBy::All, "all rows"), (SharedBy::Pruned, "all pruned rows")] {
-        let of_all = shared.iter().filter(|(_, own)| *own == by).map(|(at, _)| {
+        let of_all = shared.iter().filter(|(_, index)| *index == by).map(|(at, _)| {
             let TextColumn { head, cells, .. } = &texts.columns[*at];
             let cell = cells.iter().find(|cell| *cell != NONE).map_or("", String::as_str);
             if head.is_empty() { cell.to_owned() } else { format!("{head} {cell}") }
@@ -334,11 +352,12 @@ fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
     if blocks.len() < 2 || blocks.iter().all(|block| block.len() < 2) {
         return Vec::new();
     }
-    let is_shared = |at: &usize| {
-        let cells = &texts.columns[*at].cells;
-        !gone.contains(at) && blocks.iter().all(|block| distinct(&cells[block.clone()]).len() == 1)
-    };
-    let shared: Vec<usize> = (0..texts.lead).filter(is_shared).collect();
+    let shared: Vec<usize> = (0..texts.lead)
+        .filter(|at| {
+            let cells = &texts.columns[*at].cells;
+            !gone.contains(at) && blocks.iter().all(|block| distinct(&cells[block.clone()]).len() == 1)
+        })
+        .collect();
     let is_left = (0..texts.lead).any(|at| !gone.contains(&at) && !shared.contains(&at));
     if is_left { shared } else { Vec::new() }
 }
@@ -356,25 +375,26 @@ fn name_dense(texts: &mut TextTable, gone: &[usize], is_dense: &[bool]) {
 
 /// A head for each block, empty where it would repeat the one before.
 fn block_heads(texts: &TextTable, columns: &[usize]) -> Vec<(usize, String)> {
-    let head = |row: usize| {
-        let words = columns.iter().filter_map(|&at| {
-            let TextColumn { head, cells, .. } = &texts.columns[at];
-            let cell = &cells[row];
-            // Counts and layers say nothing without their head; names and `4/16` do.
-            let needs_head = cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains('/');
-            (cell != NONE).then(|| if needs_head { format!("{head} {cell}") } else { cell.clone() })
-        });
-        words.collect::<Vec<_>>().join(", ")
-    };
     let mut blocks: Vec<(usize, String)> = Vec::new();
     let mut last = String::new();
     let first = (!columns.is_empty()).then_some(0);
     for row in first.into_iter().chain(texts.breaks.iter().copied()) {
-        let own = head(row);
-        blocks.push((row, if own == last { String::new() } else { own.clone() }));
-        last = own;
+        let label = block_heading(texts, columns, row);
+        blocks.push((row, if label == last { String::new() } else { label.clone() }));
+        last = label;
     }
     blocks
+}
+
+fn block_heading(texts: &TextTable, columns: &[usize], row: usize) -> String {
+    let words = columns.iter().filter_map(|&at| {
+        let TextColumn { head, cells, .. } = &texts.columns[at];
+        let cell = &cells[row];
+        // Counts and layers say nothing without their head; names and `4/16` do.
+        let needs_head = cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains('/');
+        (cell != NONE).then(|| if needs_head { format!("{head} {cell}") } else { cell.clone() })
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// A line for each row of which something has to be said; that it is well is not.
@@ -382,14 +402,16 @@ fn remark_lines(texts: &TextTable, remarks: &[usize], gone: &[usize]) -> Vec<Str
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let names: Vec<usize> =
         (0..texts.lead).filter(|at| !gone.contains(at) || distinct(&texts.columns[*at].cells).len() > 2).collect();
-    let line = |row: usize| {
-        let said = remarks.iter().map(|at| texts.columns[*at].cells[row].as_str());
-        let said: Vec<&str> = said.filter(|text| ![NONE, super::run_tables::OK].contains(text)).collect();
-        let name = names.iter().map(|at| texts.columns[*at].cells[row].as_str()).filter(|cell| *cell != NONE);
-        let name = name.collect::<Vec<_>>().join(" ");
-        (!said.is_empty()).then(|| format!("{name}: {}", said.join("; ")))
-    };
-    (0..rows).filter_map(line).collect()
+    (0..rows)
+        .filter_map(|row| {
+            let remarks_of = remarks.iter().map(|at| texts.columns[*at].cells[row].as_str());
+            let shown_texts: Vec<&str> =
+                remarks_of.filter(|text| ![NONE, super::run_tables::OK].contains(text)).collect();
+            let name = names.iter().map(|at| texts.columns[*at].cells[row].as_str()).filter(|cell| *cell != NONE);
+            let name = name.collect::<Vec<_>>().join(" ");
+            (!shown_texts.is_empty()).then(|| format!("{name}: {}", shown_texts.join("; ")))
+        })
+        .collect()
 }
 
 /// Units of columns in as few parts as have room, of about equal numbers of units.

@@ -88,36 +88,16 @@ impl StoredResults {
         results: &Results,
         program: &str,
     ) -> Result<Self> {
-        let stored = |number: &Arc<Measurement>| {
-            let (right, losses) = match &number.sample {
-                Sample::Right(right) => (Some(bits(right)), None),
-                Sample::Tasks(tasks) => {
-                    (Some(tasks.iter().map(|right| bits(right)).collect::<Vec<_>>().join(",")), None)
-                }
-                // JSON has no NaN; a test needs finite losses anyway.
-                Sample::Losses(losses) if losses.iter().all(|loss| loss.is_finite()) => (None, Some(losses.clone())),
-                _ => (None, None),
-            };
-            StoredNumber {
-                record: number.record.clone(),
-                cell: number.cell.clone(),
-                column: number.asked.to_string(),
-                failure: number.failure.clone(),
-                right,
-                losses,
-            }
-        };
-        let identity =
-            |number: &Arc<Measurement>| Some((number.cell.clone(), number.setup.identity.as_deref()?.clone()));
         let (mut measured, mut timed) =
             (BTreeMap::<String, BTreeMap<_, _>>::new(), BTreeMap::<_, BTreeMap<_, _>>::new());
         for number in results.numbers().filter(|number| !number.setup.measures.is_empty()) {
-            let own = match number.metric.is_latency() {
+            let protocols = match number.metric.is_latency() {
                 true => timed.entry(number.cell.clone()).or_default(),
                 false => measured.entry(number.record.condition.backbone.clone()).or_default(),
             };
-            let all = || number.setup.measures.iter().map(|measure| MeasureId::clone(measure)).collect();
-            own.entry(number.asked.to_string()).or_insert_with(all);
+            protocols
+                .entry(number.asked.to_string())
+                .or_insert_with(|| number.setup.measures.iter().map(|measure| MeasureId::clone(measure)).collect());
         }
         Ok(Self {
             name: name.to_owned(),
@@ -129,11 +109,17 @@ impl StoredResults {
             engines: outcome.engines.iter().map(|(name, &id)| (name.clone(), id.into())).collect(),
             protocols: protocols(grid, outcome),
             cells: results.cells.iter().map(|cell| (cell.name.clone(), Factors::clone(&cell.factors))).collect(),
-            measures: results.numbers().map(|of| (of.asked.to_string(), of.setup.measure.clone())).collect(),
-            identities: results.numbers().filter_map(identity).collect(),
+            measures: results
+                .numbers()
+                .map(|numbers| (numbers.asked.to_string(), numbers.setup.measure.clone()))
+                .collect(),
+            identities: results
+                .numbers()
+                .filter_map(|number| Some((number.cell.clone(), number.setup.identity.as_deref()?.clone())))
+                .collect(),
             measured,
             timed,
-            numbers: results.numbers().map(stored).collect(),
+            numbers: results.numbers().map(is_stored_number).collect(),
         })
     }
 
@@ -172,7 +158,7 @@ impl StoredResults {
 
     /// Returns whether it has identities, which older programs did not write. Unplanned numbers have none.
     pub fn identified(&self) -> bool {
-        let known = |of: &StoredNumber| self.identities.contains_key(&of.cell) && !of.column.is_empty();
+        let known = |number: &StoredNumber| self.identities.contains_key(&number.cell) && !number.column.is_empty();
         self.numbers.iter().all(|number| known(number) || number.record.value.is_none())
     }
 
@@ -185,18 +171,18 @@ impl StoredResults {
 
     /// Returns the measurements of a number; for a mean, of each part.
     pub fn measures(&self, number: &StoredNumber) -> &[MeasureId] {
-        let own = self.timed.get(&number.cell).and_then(|of| of.get(&number.column));
-        let own = own.or_else(|| self.measured.get(&number.record.condition.backbone)?.get(&number.column));
-        own.map_or(&[], Vec::as_slice)
+        let protocols = self.timed.get(&number.cell).and_then(|timed| timed.get(&number.column));
+        let protocols = protocols.or_else(|| self.measured.get(&number.record.condition.backbone)?.get(&number.column));
+        protocols.map_or(&[], Vec::as_slice)
     }
 
     /// Flattens a number's identity: its variant and each measurement. `None` for older programs.
     pub fn leaves(&self, number: &StoredNumber) -> Option<Leaves> {
         let mut all = self.identities.get(&number.cell)?.leaves();
         for (at, measure) in self.measures(number).iter().enumerate() {
-            let of = leaves(&serde_json::to_value(measure).unwrap_or_default());
-            let whole = Aspect::new("measure").below(&at.to_string());
-            all.extend(of.into_iter().map(|(aspect, value)| (whole.below(aspect.as_str()), value)));
+            let settings = leaves(&serde_json::to_value(measure).unwrap_or_default());
+            let path = Aspect::new("measure").below(&at.to_string());
+            all.extend(settings.into_iter().map(|(aspect, value)| (path.below(aspect.as_str()), value)));
         }
         Some(all)
     }
@@ -210,6 +196,24 @@ impl StoredResults {
 
     pub fn records(&self) -> Vec<Record> {
         self.numbers.iter().map(|number| number.record.clone()).collect()
+    }
+}
+
+fn is_stored_number(number: &Arc<Measurement>) -> StoredNumber {
+    let (right, losses) = match &number.sample {
+        Sample::Right(right) => (Some(bits(right)), None),
+        Sample::Tasks(tasks) => (Some(tasks.iter().map(|right| bits(right)).collect::<Vec<_>>().join(",")), None),
+        // JSON has no NaN; a test needs finite losses anyway.
+        Sample::Losses(losses) if losses.iter().all(|loss| loss.is_finite()) => (None, Some(losses.clone())),
+        _ => (None, None),
+    };
+    StoredNumber {
+        record: number.record.clone(),
+        cell: number.cell.clone(),
+        column: number.asked.to_string(),
+        failure: number.failure.clone(),
+        right,
+        losses,
     }
 }
 
@@ -244,7 +248,7 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
             "rule": corpus.rule, "length": text.length, "limit": corpus.limit,
         });
         if let Some(stream) = &corpus.stream {
-            protocol["shards"] = json!({"order": stream.shards, "of": stream.of});
+            protocol["shards"] = json!({"order": stream.shards, "of": stream.count});
         }
         let (part, name) = match texts_of(&text.corpus) {
             1 => (text.corpus.clone(), Metric::perplexity(stem(&text.corpus)).id),
@@ -254,14 +258,14 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         all.insert(name, protocol);
     }
     for used in &grid.evaluate.tasks {
-        let Some(of) = outcome.task(used) else { continue };
+        let Some(outcome_of) = outcome.task(used) else { continue };
         let protocol = json!({
-            "data": data(&grid.tasks[&used.name].path), "task": of.task.name, "version": of.task.version,
-            "metric": of.task.column.name(), "bos": used.bos.to_string(), "documents": of.documents,
+            "data": data(&grid.tasks[&used.name].path), "task": outcome_of.task.name, "version": outcome_of.task.version,
+            "metric": outcome_of.task.column.name(), "bos": used.bos.to_string(), "documents": outcome_of.documents,
         });
         if grid.evaluate.tasks.iter().filter(|other| other.name == used.name).count() == 1 {
             tasks.insert(used.name.clone(), protocol.clone());
-            all.insert(of.task.name.to_owned(), protocol.clone());
+            all.insert(outcome_of.task.name.to_owned(), protocol.clone());
             all.insert(used.name.clone(), protocol);
         } else {
             tasks.insert(used.to_string(), protocol.clone());
@@ -269,12 +273,12 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         }
     }
     for used in &grid.evaluate.definitions {
-        let of = &grid.definitions[&used.name];
-        let files: Vec<&String> = of.all_files().flat_map(|file| data(file)).collect();
-        let asks = sha256::of_bytes(of.definition.asks());
-        let judges = sha256::of_bytes(of.definition.judges());
+        let task = &grid.definitions[&used.name];
+        let files: Vec<&String> = task.all_files().flat_map(|file| data(file)).collect();
+        let asks = sha256::of_bytes(task.definition.asks());
+        let judges = sha256::of_bytes(task.definition.judges());
         let protocol = json!({"data": files, "asks": asks, "judges": judges, "how": used.how});
-        for column in defined_columns(&used.to_string(), &of.definition) {
+        for column in defined_columns(&used.to_string(), &task.definition) {
             all.insert(column.metric().id, protocol.clone());
         }
     }

@@ -35,7 +35,8 @@ struct OfCell {
 #[serde(deny_unknown_fields)]
 struct OneValue {
     /// Its place among the columns.
-    of: usize,
+    #[serde(rename = "of")]
+    index: usize,
     value: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<f64>,
@@ -68,13 +69,13 @@ pub(super) fn serialize<S: Serializer>(numbers: &[StoredNumber], to: S) -> Resul
             _ => right.split(',').map(packed).collect::<Vec<_>>().join(","),
         });
         tasks.extend(right.as_deref().filter(|right| !right.contains(',')));
-        let own = OneColumn { column: column.clone(), metric: metric.clone() };
-        let of = columns.iter().position(|known| *known == own).unwrap_or(columns.len());
-        if of == columns.len() {
-            columns.push(own);
+        let heading = OneColumn { column: column.clone(), metric: metric.clone() };
+        let index = columns.iter().position(|known| *known == heading).unwrap_or(columns.len());
+        if index == columns.len() {
+            columns.push(heading);
         }
         let value = OneValue {
-            of,
+            index,
             value: *value,
             error: *error,
             failure: failure.clone(),
@@ -93,15 +94,20 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Stor
     let AllNumbers { columns, cells } = AllNumbers::deserialize(from)?;
     for OfCell { cell, condition, values } in cells {
         let mut tasks: Vec<String> = Vec::new();
-        for OneValue { of, value, error, failure, right, losses } in values {
-            let lacking = || de::Error::custom(format!("a number of {cell} is of column {of}, and there is none"));
-            let OneColumn { column, metric } = columns.get(of).ok_or_else(lacking)?;
+        for OneValue { index: column_index, value, error, failure, right, losses } in values {
+            let OneColumn { column, metric } = columns.get(column_index).ok_or_else(|| {
+                de::Error::custom(format!("a number of {cell} is of column {column_index}, and there is none"))
+            })?;
             let right = match right.as_deref() {
                 Some(ABOVE) => Some(tasks.join(",")),
                 Some(all) => {
                     let all: Option<Vec<String>> = all.split(',').map(unpacked).collect();
-                    let bad = || de::Error::custom(format!("the answers of {column} of {cell} are no `N:HEX`"));
-                    Some(all.ok_or_else(bad)?.join(","))
+                    Some(
+                        all.ok_or_else(|| {
+                            de::Error::custom(format!("the answers of {column} of {cell} are no `N:HEX`"))
+                        })?
+                        .join(","),
+                    )
                 }
                 None => None,
             };
@@ -120,9 +126,12 @@ fn packed(bits: &str) -> String {
     // The first digit may stand for less than four.
     let lacking = (4 - bits.len() % 4) % 4;
     let padded: Vec<u8> = std::iter::repeat_n(b'0', lacking).chain(bits.bytes()).collect();
-    let digit = |four: &[u8]| four.iter().fold(0, |digit, bit| 2 * digit + u32::from(*bit == b'1'));
-    let digits = padded.chunks(4).filter_map(|four| char::from_digit(digit(four), 16));
+    let digits = padded.chunks(4).filter_map(|four| char::from_digit(is_digit(four), 16));
     format!("{}:{}", bits.len(), digits.collect::<String>())
+}
+
+fn is_digit(four: &[u8]) -> u32 {
+    four.iter().fold(0, |digit, bit| 2 * digit + u32::from(*bit == b'1'))
 }
 
 /// Decodes the packed form. `None` if invalid.
@@ -132,8 +141,8 @@ fn unpacked(text: &str) -> Option<String> {
     if digits.len() != count.div_ceil(4) {
         return None;
     }
-    let four = |digit: char| Some(format!("{:04b}", digit.to_digit(16)?));
-    let bits: String = digits.chars().map(four).collect::<Option<_>>()?;
+    let bits: String =
+        digits.chars().map(|digit| Some(format!("{:04b}", digit.to_digit(16)?))).collect::<Option<_>>()?;
     Some(bits.get(bits.len() - count..)?.to_owned())
 }
 
@@ -162,14 +171,14 @@ pub(super) mod identities {
         let mut places: HashMap<String, usize> = HashMap::new();
         for (cell, identity) in all {
             let Value::Object(parts) = serde_json::to_value(identity).map_err(ser::Error::custom)? else { continue };
-            let own = parts.into_iter().map(|(name, part)| {
-                let place = *places.entry(part.to_string()).or_insert(shared.parts.len());
-                if place == shared.parts.len() {
+            let parts_of = parts.into_iter().map(|(name, part)| {
+                let index = *places.entry(part.to_string()).or_insert(shared.parts.len());
+                if index == shared.parts.len() {
                     shared.parts.push(part);
                 }
-                (name, place)
+                (name, index)
             });
-            shared.cells.insert(cell.clone(), own.collect());
+            shared.cells.insert(cell.clone(), parts_of.collect());
         }
         shared.serialize(to)
     }
@@ -178,16 +187,19 @@ pub(super) mod identities {
         from: D,
     ) -> Result<BTreeMap<String, Identity>, D::Error> {
         let SharedParts { parts, cells } = SharedParts::deserialize(from)?;
-        let whole = |(cell, own): (String, BTreeMap<String, usize>)| {
-            let lacking =
-                |place| de::Error::custom(format!("the identity of {cell} has a part {place}, and there is none"));
-            let part =
-                |(name, place): (String, usize)| Ok((name, parts.get(place).cloned().ok_or_else(|| lacking(place))?));
-            let object = own.into_iter().map(part).collect::<Result<Map<String, Value>, D::Error>>()?;
-            let identity = serde_json::from_value(object.into()).map_err(de::Error::custom)?;
-            Ok((cell, identity))
-        };
-        cells.into_iter().map(whole).collect()
+        cells
+            .into_iter()
+            .map(|(cell, indices)| {
+                let lacking =
+                    |index| de::Error::custom(format!("the identity of {cell} has a part {index}, and there is none"));
+                let object = indices
+                    .into_iter()
+                    .map(|(name, index)| Ok((name, parts.get(index).cloned().ok_or_else(|| lacking(index))?)))
+                    .collect::<Result<Map<String, Value>, D::Error>>()?;
+                let identity = serde_json::from_value(object.into()).map_err(de::Error::custom)?;
+                Ok((cell, identity))
+            })
+            .collect()
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Table {
     /// other.
     pub against: Option<String>,
     /// Values common to all columns of a printed table: backbone, removed layers. May be empty.
-    pub of: String,
+    pub scope: String,
     /// How its numbers were made, in a sentence; may be empty.
     pub protocol: String,
     /// Notes below the table in every format.
@@ -45,7 +45,7 @@ pub struct Lead {
     pub head: String,
     /// Whether it holds counts: they stand to the right.
     pub count: bool,
-    pub place: LeadPlace,
+    pub visibility: LeadPlace,
     pub kind: LeadKind,
 }
 
@@ -106,7 +106,7 @@ pub struct TableRow {
 /// One number in its place.
 #[derive(Debug, Clone)]
 pub struct PrintedNumber {
-    pub of: Arc<Measurement>,
+    pub measurement: Arc<Measurement>,
     /// The value with the table's decimals, or `failed`.
     pub text: String,
     /// The value behind the text; `None` if the cell failed.
@@ -117,7 +117,7 @@ pub struct PrintedNumber {
     /// Ours against the best other row of the same selection, or what [`Table::against`] says, where both have items.
     pub paired: Option<Paired>,
     /// The paper's value, where it has one for this condition.
-    pub beside: Option<PaperComparison>,
+    pub comparison: Option<PaperComparison>,
 }
 
 impl Lead {
@@ -137,44 +137,53 @@ impl Lead {
 
     /// Restricts a column to some formats.
     #[must_use]
-    pub fn only(self, place: LeadPlace) -> Self {
-        Self { place, ..self }
+    pub fn only(self, visibility: LeadPlace) -> Self {
+        Self { visibility, ..self }
     }
 }
 
 impl PrintedNumber {
     /// Formats a number without rank: a latency or speedup with its spread, or the word for out of memory. `lacking`
     /// replaces missing values. Failed cells have no value.
-    pub fn printed(of: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
-        let over_seeds = matches!(of.sample, Sample::Seeds(_));
-        let spread = |of: &Measurement| of.record.error.filter(|_| of.metric.is_latency() || over_seeds);
-        let text = match of.record.value.filter(|_| of.failure.is_none()) {
-            Some(value) => match spread(of) {
+    pub fn printed(measurement: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
+        let over_seeds = matches!(measurement.sample, Sample::Seeds(_));
+        let text = match measurement.record.value.filter(|_| measurement.failure.is_none()) {
+            Some(value) => match spread_text(over_seeds, measurement) {
                 Some(error) => {
-                    let noisy = if of.is_noise() { NOISY } else { "" };
+                    let noisy = if measurement.is_noise() { NOISY } else { "" };
                     format!("{noisy}{} ± {}", Metric::print(value, decimals), Metric::print(error, decimals))
                 }
                 None => Metric::print(value, decimals),
             },
-            None if of.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
+            None if measurement.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
             None => lacking.to_owned(),
         };
         // Computed from fewer seeds than the others.
-        let text = match &of.sample {
-            Sample::Seeds(seeds) if of.record.value.is_some() && seeds.iter().any(|of| of.value.is_none()) => {
-                format!("{text} (n = {})", seeds.iter().filter(|of| of.value.is_some()).count())
+        let text = match &measurement.sample {
+            Sample::Seeds(seeds)
+                if measurement.record.value.is_some() && seeds.iter().any(|seed| seed.value.is_none()) =>
+            {
+                format!("{text} (n = {})", seeds.iter().filter(|seed| seed.value.is_some()).count())
             }
             _ => text,
         };
-        let value = of.record.value.map(|value| Metric::printed(value, decimals));
-        let value = value.filter(|value| value.is_finite() && of.failure.is_none());
-        Self { of: Arc::clone(of), text, value, best: false, second: false, paired: None, beside: None }
+        let value = measurement.record.value.map(|value| Metric::printed(value, decimals));
+        let value = value.filter(|value| value.is_finite() && measurement.failure.is_none());
+        Self {
+            measurement: Arc::clone(measurement),
+            text,
+            value,
+            best: false,
+            second: false,
+            paired: None,
+            comparison: None,
+        }
     }
 
     /// Returns the number of seeds of a mean, if it is one.
     pub fn seeds(&self) -> Option<usize> {
-        match &self.of.sample {
-            Sample::Seeds(seeds) => Some(seeds.iter().filter(|of| of.value.is_some()).count()),
+        match &self.measurement.sample {
+            Sample::Seeds(seeds) => Some(seeds.iter().filter(|seed| seed.value.is_some()).count()),
             _ => None,
         }
     }
@@ -183,6 +192,10 @@ impl PrintedNumber {
     pub fn mark(&self) -> &'static str {
         self.paired.as_ref().map_or("", Paired::mark)
     }
+}
+
+fn spread_text(over_seeds: bool, measurement: &Measurement) -> Option<f64> {
+    measurement.record.error.filter(|_| measurement.metric.is_latency() || over_seeds)
 }
 
 impl Table {
@@ -206,30 +219,30 @@ impl Table {
             return;
         }
         let shown = |at: usize| {
-            let shown = self.rows[at].cells[column].as_ref().filter(|shown| !shown.of.setup.undetermined)?;
-            metric.cost(shown.value?).map(|cost| (cost, &shown.of))
+            let shown = self.rows[at].cells[column].as_ref().filter(|shown| !shown.measurement.setup.undetermined)?;
+            metric.cost(shown.value?).map(|cost| (cost, &shown.measurement))
         };
         let mut costs: Vec<f64> = block.iter().filter_map(|&at| shown(at)).map(|(cost, _)| cost).collect();
         costs.sort_by(f64::total_cmp);
         costs.dedup();
         // Another row of the same selection, be it without a repair: what else differs is the criterion's merit.
-        let runner_up = |own: &Measurement| {
+        let runner_up = |measurement: &Measurement| {
             let others = block.iter().filter(|&&at| !self.rows[at].ours).filter_map(|&at| shown(at));
-            let others = others.filter(|(_, of)| of.same_selection(own));
-            others.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, of)| of)
+            let others = others.filter(|(_, other)| other.same_selection(measurement));
+            others.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, other)| other)
         };
-        let named = |own: &Measurement, name: &str| {
-            let is_named = |of: &Measurement| of.record.condition.recovery == name;
+        let named = |measurement: &Measurement, name: &str| {
+            let is_named = |measurement: &Measurement| measurement.record.condition.recovery == name;
             let mut others = block.iter().filter_map(|&at| shown(at)).map(|(_, other)| other);
-            others.find(|other| !is_named(own) && is_named(other) && other.same_selection(own))
+            others.find(|other| !is_named(measurement) && is_named(other) && other.same_selection(measurement))
         };
         let tested = |at: usize| {
-            let (_, own) = shown(at)?;
+            let (_, measurement) = shown(at)?;
             let other = match &self.against {
-                Some(name) => named(own, name),
-                None => runner_up(own).filter(|_| self.rows[at].ours),
+                Some(name) => named(measurement, name),
+                None => runner_up(measurement).filter(|_| self.rows[at].ours),
             };
-            paired::test(own, other?)
+            paired::test(measurement, other?)
         };
         let found: Vec<(Option<f64>, Option<Paired>)> =
             block.iter().map(|&at| (shown(at).map(|(cost, _)| cost), tested(at))).collect();
@@ -254,7 +267,7 @@ impl Table {
     /// Removes the paper's values.
     #[must_use]
     pub fn alone(mut self) -> Self {
-        self.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten().for_each(|shown| shown.beside = None);
+        self.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten().for_each(|shown| shown.comparison = None);
         self
     }
 
@@ -262,15 +275,15 @@ impl Table {
     #[must_use]
     pub fn printed(&self, title: &str) -> Self {
         let mut table = self.clone();
-        table.title = [title, &self.title].into_iter().filter(|of| !of.is_empty()).collect::<Vec<_>>().join(", ");
+        table.title = [title, &self.title].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ");
         // In Markdown it explains each column; that is what the protocol's line says in one.
         table.caption.clear();
         table.rows.iter_mut().for_each(|row| row.shaded = row.ours);
-        let tells = |at: &usize| distinct(self.rows.iter().map(|row| &row.tail[*at])).len() > 1;
-        let kept: Vec<usize> = (0..self.tail.len()).filter(tells).collect();
+        let kept: Vec<usize> =
+            (0..self.tail.len()).filter(|at| distinct(self.rows.iter().map(|row| &row.tail[*at])).len() > 1).collect();
         table.tail = kept.iter().map(|&at| self.tail[at].clone()).collect();
-        for (row, own) in table.rows.iter_mut().zip(&self.rows) {
-            row.tail = kept.iter().map(|&at| own.tail[at].clone()).collect();
+        for (row, original) in table.rows.iter_mut().zip(&self.rows) {
+            row.tail = kept.iter().map(|&at| original.tail[at].clone()).collect();
         }
         table
     }
@@ -282,15 +295,15 @@ impl Table {
 
     /// Returns whether the paper has a value for any shown number.
     pub fn has_paper(&self) -> bool {
-        self.shown().any(|(_, shown)| shown.beside.is_some())
+        self.shown().any(|(_, shown)| shown.comparison.is_some())
     }
 
     /// Explains the signs of paper values that occur in the table.
     pub fn signs(&self) -> String {
         let mut known: Vec<(&str, &str)> = self
             .shown()
-            .filter_map(|(_, shown)| shown.beside.as_ref())
-            .map(|beside| (beside.verdict.sign(), beside.verdict.word()))
+            .filter_map(|(_, shown)| shown.comparison.as_ref())
+            .map(|comparison| (comparison.verdict.sign(), comparison.verdict.word()))
             .filter(|(sign, _)| !sign.is_empty())
             .collect();
         known.sort_unstable();

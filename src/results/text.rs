@@ -1,6 +1,6 @@
 //! A table as columns of texts, in which form a terminal, Markdown and LaTeX show it; Markdown is laid out here.
 
-use super::table::{Lead, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
+use super::table::{Lead, LeadPlace, PrintedNumber, Table, TableRow};
 use crate::error::printable;
 
 /// Stands for a value that is not there.
@@ -34,31 +34,39 @@ impl TextTable {
         words: &dyn Fn(&Lead, usize, &str, bool) -> String,
         numbers: &dyn Fn(&[Option<&PrintedNumber>]) -> Vec<String>,
     ) -> Self {
-        let beside = |leads: &[Lead], cells: fn(&TableRow) -> &[String], is_lead: bool| -> Vec<TextColumn> {
-            let column = |(at, lead): (usize, &Lead)| TextColumn {
-                head: lead.head.clone(),
-                cells: table
-                    .rows
-                    .iter()
-                    .enumerate()
-                    .map(|(row, of)| words(lead, row, &cells(of)[at], is_lead))
-                    .collect(),
-                is_number: lead.count,
-            };
-            leads.iter().enumerate().filter(|(_, lead)| places(lead.place)).map(column).collect()
+        let header_columns = |leads: &[Lead], cells: fn(&TableRow) -> &[String], is_lead: bool| -> Vec<TextColumn> {
+            leads
+                .iter()
+                .enumerate()
+                .filter(|(_, lead)| places(lead.visibility))
+                .map(|(at, lead)| TextColumn {
+                    head: lead.head.clone(),
+                    cells: table
+                        .rows
+                        .iter()
+                        .enumerate()
+                        .map(|(row, cells_of)| words(lead, row, &cells(cells_of)[at], is_lead))
+                        .collect(),
+                    is_number: lead.count,
+                })
+                .collect()
         };
-        let number = |(at, column): (usize, &NumberColumn)| {
+        let lead = header_columns(&table.lead, |row| &row.lead, true);
+        let measured = table.columns.iter().enumerate().map(|(at, column)| {
             let all: Vec<_> = table.rows.iter().map(|row| row.cells[at].as_ref()).collect();
             TextColumn { head: column.head.clone(), cells: numbers(&all), is_number: true }
-        };
-        let lead = beside(&table.lead, |row| &row.lead, true);
-        let begins = |&at: &usize| at > 0 && table.rows[at - 1].block != table.rows[at].block;
-        let measured = table.columns.iter().enumerate().map(number);
+        });
         Self {
             lead: lead.len(),
             groups: table.groups.clone(),
-            breaks: (0..table.rows.len()).filter(begins).collect(),
-            columns: lead.into_iter().chain(measured).chain(beside(&table.tail, |row| &row.tail, false)).collect(),
+            breaks: (0..table.rows.len())
+                .filter(|&at| at > 0 && table.rows[at - 1].block != table.rows[at].block)
+                .collect(),
+            columns: lead
+                .into_iter()
+                .chain(measured)
+                .chain(header_columns(&table.tail, |row| &row.tail, false))
+                .collect(),
         }
     }
 
@@ -66,14 +74,20 @@ impl TextTable {
     pub(super) fn markdown(&self) -> String {
         let groups: Vec<&String> =
             self.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head, *count)).collect();
-        let head = |(at, column): (usize, &TextColumn)| match at.checked_sub(self.lead).and_then(|at| groups.get(at)) {
-            Some(group) => escaped(&format!("{} ({group})", column.head)),
-            None => escaped(&column.head),
-        };
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-        let mut text = line(self.columns.iter().enumerate().map(head).collect());
-        let rule = |column: &TextColumn| if column.is_number { "---:" } else { "---" }.to_owned();
-        text.push_str(&line(self.columns.iter().map(rule).collect()));
+        let mut text = line(
+            self.columns
+                .iter()
+                .enumerate()
+                .map(|(at, column)| match at.checked_sub(self.lead).and_then(|at| groups.get(at)) {
+                    Some(group) => escaped(&format!("{} ({group})", column.head)),
+                    None => escaped(&column.head),
+                })
+                .collect(),
+        );
+        text.push_str(&line(
+            self.columns.iter().map(|column| if column.is_number { "---:" } else { "---" }.to_owned()).collect(),
+        ));
         for row in 0..self.columns.first().map_or(0, |column| column.cells.len()) {
             text.push_str(&line(self.columns.iter().map(|column| column.cells[row].clone()).collect()));
         }
@@ -106,15 +120,18 @@ pub fn markdown(table: &Table) -> String {
         "" => String::new(),
         title => format!("**{}**\n\n", escaped(title)),
     };
-    let words = |_: &Lead, row: usize, text: &str, leads: bool| match (text, table.rows[row].ours && leads) {
-        ("", _) => NONE.to_owned(),
-        (text, true) => format!("*{}*", escaped(text)),
-        (text, false) => escaped(text),
-    };
-    let numbers = |all: &[Option<&PrintedNumber>]| {
-        all.iter().map(|shown| shown.map_or_else(|| NONE.to_owned(), marked)).collect()
-    };
-    let texts = TextTable::of(table, |place| place == LeadPlace::Everywhere, &words, &numbers);
+    let texts = TextTable::of(
+        table,
+        |visibility| visibility == LeadPlace::Everywhere,
+        &|_: &Lead, row: usize, text: &str, leads: bool| match (text, table.rows[row].ours && leads) {
+            ("", _) => NONE.to_owned(),
+            (text, true) => format!("*{}*", escaped(text)),
+            (text, false) => escaped(text),
+        },
+        &|all: &[Option<&PrintedNumber>]| {
+            all.iter().map(|shown| shown.map_or_else(|| NONE.to_owned(), marked)).collect()
+        },
+    );
     text.push_str(&texts.markdown());
     let mut legend = Vec::new();
     if table.has_ranks() {
@@ -145,8 +162,8 @@ fn marked(shown: &PrintedNumber) -> String {
         (_, true) => format!("<u>{}</u>{mark}", shown.text),
         _ => format!("{}{mark}", shown.text),
     };
-    match &shown.beside {
-        Some(beside) => format!("{text}<br><sub>{}</sub>", beside.said().join("; ")),
+    match &shown.comparison {
+        Some(comparison) => format!("{text}<br><sub>{}</sub>", comparison.said().join("; ")),
         None => text,
     }
 }

@@ -84,12 +84,11 @@ struct Outcome {
 }
 
 fn run(request: &Request, text: &str) -> Result<()> {
-    let failed = |error: std::io::Error| {
+    let mut child = start().map_err(|error| {
         Error::job("the sandbox for untrusted inputs cannot be started")
             .found(error.to_string())
             .hint("the program starts itself as a child process: check limits on processes and memory")
-    };
-    let mut child = start().map_err(failed)?;
+    })?;
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();
     let stderr = child.stderr.take();
@@ -173,7 +172,7 @@ impl Outcome {
         }
         let limit = self.limit();
         let input = self.exceeded.and_then(|(_, input)| input).or(self.last_started);
-        let place = input.unwrap_or_else(|| request.probe.origin());
+        let input = input.unwrap_or_else(|| request.probe.origin());
         let error = match limit {
             Some(limit) => {
                 let (resource, most) = limit.in_words(request.limits);
@@ -190,7 +189,7 @@ impl Outcome {
                     .found(format!("{status} {}", first_line(&self.stderr)).trim_end().to_owned())
             }
         };
-        let error = error.at(place).hint(HINT);
+        let error = error.at(input).hint(HINT);
         Err(match request.probe.subject() {
             Some(subject) => error.at(subject),
             None => error,

@@ -64,13 +64,12 @@ impl Probe {
 
     /// Returns the bytes of the files of rows, as they are on the disk.
     pub(super) fn file_bytes(&self) -> u64 {
-        let size = |file: &PathBuf| fs::metadata(file).map_or(0, |about| about.len());
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 0,
-            Self::Task(probe) => probe.rows.splits.values().flatten().map(size).sum(),
+            Self::Task(probe) => probe.rows.splits.values().flatten().map(file_size).sum(),
             Self::Known { task, path, .. } => {
                 let files = tasks::Task::find(task).and_then(|task| task.files(path));
-                files.map_or(0, |files| files.iter().map(size).sum())
+                files.map_or(0, |files| files.iter().map(file_size).sum())
             }
         }
     }
@@ -93,6 +92,10 @@ impl Probe {
             Self::Definitions { .. } | Self::Chat { .. } => None,
         }
     }
+}
+
+fn file_size(file: &PathBuf) -> u64 {
+    fs::metadata(file).map_or(0, |about| about.len())
 }
 
 impl TaskProbe {

@@ -9,7 +9,7 @@ use super::race::mean_of_means;
 use super::{Candidate, Costs, Fate, LeftOut, Score, gigabytes};
 use crate::error::{Error, Result};
 use crate::exec::stored_program;
-use crate::grid::{Budget, Cell, Grid, Latency, Search, Unselectable};
+use crate::grid::{Budget, Cell, Grid, Latency, Search};
 use crate::model::{Config, EngineChoice, Program, deployed};
 use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::Stratified;
@@ -29,8 +29,9 @@ pub fn parts(grid: &Grid) -> Vec<Grid> {
         part.backbone = vec![backbone.clone()];
         if let Some(search) = &mut part.search {
             search.budget.layers = layers.clone();
-            let own = |of: &Unselectable| of.backbone == *backbone && (layers.is_empty() || layers.contains(&of.depth));
-            search.unselectable.retain(own);
+            search.unselectable.retain(|unselectable| {
+                unselectable.backbone == *backbone && (layers.is_empty() || layers.contains(&unselectable.depth))
+            });
         }
         part
     };
@@ -50,7 +51,7 @@ pub fn shallowest(
 ) -> Result<usize> {
     let meets = |depth: usize| Costs::of_cut(depth, config, engine, prompt).misses(budget, dense).is_none();
     let refused = |what: &str| Error::bad_input(what).at(format!("--budget {budget}"));
-    let of = |depth: usize| {
+    let reasons_at = |depth: usize| {
         let costs = Costs::of_cut(depth, config, engine, prompt);
         let time = dense.map_or_else(String::new, |dense| format!(", {:.2} ms", dense / costs.speedup));
         format!("{:.3} times as fast{time}, {:.4} GB", costs.speedup, gigabytes(costs.bytes))
@@ -58,13 +59,13 @@ pub fn shallowest(
     if meets(0) {
         return Err(refused("the dense backbone meets the budget already")
             .expected("a budget for which layers have to go")
-            .found(of(0))
-            .hint(format!("one layer less is {}", of(1))));
+            .found(reasons_at(0))
+            .hint(format!("one layer less is {}", reasons_at(1))));
     }
     let most = config.layers.saturating_sub(1);
     (1..=most).find(|&depth| meets(depth)).ok_or_else(|| {
         refused("the budget is below what one layer costs")
-            .expected(format!("at most what removing {most} of {} layers gives: {}", config.layers, of(most)))
+            .expected(format!("at most what removing {most} of {} layers gives: {}", config.layers, reasons_at(most)))
             .found(budget.to_string())
             .hint("weights of embedding and head stay, whatever is removed")
     })
@@ -84,8 +85,11 @@ pub(super) fn candidates(
     let Some(search) = &grid.search else { return Ok((Vec::new(), Vec::new())) };
     let budget = &search.budget;
     let prompt = search.prompt;
-    let unselectable = |of: &Unselectable| LeftOut { cell: of.to_string(), reason: of.reason.clone() };
-    let mut left_out: Vec<LeftOut> = search.unselectable.iter().map(unselectable).collect();
+    let mut left_out: Vec<LeftOut> = search
+        .unselectable
+        .iter()
+        .map(|unselectable| LeftOut { cell: unselectable.to_string(), reason: unselectable.reason.clone() })
+        .collect();
     let mut taken = Vec::new();
     let mut nearest = Vec::new();
     for cell in grid.cells.iter().filter(|cell| !cell.is_dense()) {
@@ -107,13 +111,15 @@ pub(super) fn candidates(
         nearest.sort_by_key(|(distance, _)| *distance);
         // Cells of one cut cost the same.
         nearest.dedup_by(|(_, later), (_, one)| later.reason == one.reason);
-        let near: Vec<String> = nearest.iter().take(3).map(|(_, of)| format!("{}: {}", of.cell, of.reason)).collect();
-        let near = if near.is_empty() { left_out.iter().take(3).map(|of| of.reason.clone()).collect() } else { near };
+        let near: Vec<String> =
+            nearest.iter().take(3).map(|(_, entry)| format!("{}: {}", entry.cell, entry.reason)).collect();
+        let near =
+            if near.is_empty() { left_out.iter().take(3).map(|entry| entry.reason.clone()).collect() } else { near };
         let found =
             if near.is_empty() { "no pruned cell".to_owned() } else { format!("the nearest: {}", near.join("; ")) };
         return Err(none_meets("no candidate meets the budget", grid, budget, &found));
     }
-    left_out.extend(nearest.into_iter().map(|(_, of)| of));
+    left_out.extend(nearest.into_iter().map(|(_, entry)| entry));
     Ok((taken, left_out))
 }
 
@@ -156,7 +162,7 @@ pub(super) struct Racer {
 
 impl Racer {
     pub(super) fn told(self, tracks: &[Track]) -> Candidate {
-        let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|of| !of.is_empty()));
+        let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|gain| !gain.is_empty()));
         let scores = scores.map(|(track, gains)| score(Stratified::of(gains), mean_of_means(gains), track)).collect();
         let items = self.gains.iter().flatten().map(Vec::len).sum();
         let Self { cell, removed, costs, same, milliseconds, beyond, fate, .. } = self;
@@ -209,7 +215,7 @@ pub(super) fn solved(
     let kept = without_deeper(fits.iter().map(|(cell, ..)| cell.clone()).collect(), left_out);
     for (cell, result, costs) in fits.into_iter().filter(|(cell, ..)| kept.contains(cell)) {
         let program = MeasuredProgram::new(&result.removed, &result.boundaries);
-        match racers.iter_mut().find(|of| is_copy(&of.program, &program)) {
+        match racers.iter_mut().find(|racer| is_copy(&racer.program, &program)) {
             Some(same) => same.same.push(cell.name),
             None => racers.push(Racer {
                 cell,
@@ -235,7 +241,7 @@ fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
 
 /// Returns the best survivor on the first objective, the first of equals.
 pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
-    let merit = |of: usize| mean_of_means(&racers[of].gains[0]);
-    let alive = (0..racers.len()).filter(|&of| racers[of].fate == Fate::Survived);
+    let merit = |racer: usize| mean_of_means(&racers[racer].gains[0]);
+    let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == Fate::Survived);
     alive.reduce(|best, other| if merit(other) > merit(best) { other } else { best })
 }

@@ -10,7 +10,7 @@ use super::program_path::{layers, path};
 use super::race::{judge, mean_of_means};
 use super::{Fate, Found, Judged, Lead, Objective, Round, Spent, lead};
 use crate::error::{Error, Result};
-use crate::exec::{CellResult, Event};
+use crate::exec::Event;
 use crate::grid::{Cell, Grid, Method, Search};
 use crate::model::Program;
 use crate::results::distinct;
@@ -24,8 +24,8 @@ use crate::significance::stratified::Stratified;
 pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
     let spec = grid.search.as_ref().ok_or_else(|| Error::bad_input("the grid has no `search`"))?;
     // Impossible cuts are reported once, by the search.
-    let told = Search { unselectable: Vec::new(), ..spec.clone() };
-    let bare = Grid { search: Some(told), ..grid.clone() };
+    let selectable = Search { unselectable: Vec::new(), ..spec.clone() };
+    let bare = Grid { search: Some(selectable), ..grid.clone() };
     let (config, engine) = backbone(&bare, lab)?;
     // Candidates violating bounds that need no timing are reported before anything runs.
     let (mut cells, mut left_out) = candidates(grid, &config, engine, None)?;
@@ -38,7 +38,8 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
     }
     let mut racers = solved(grid, spec, lab, cells, dense_time, &mut left_out)?;
     if racers.is_empty() {
-        let reasons: Vec<String> = left_out.iter().take(3).map(|of| format!("{}: {}", of.cell, of.reason)).collect();
+        let reasons: Vec<String> =
+            left_out.iter().take(3).map(|entry| format!("{}: {}", entry.cell, entry.reason)).collect();
         return Err(none_meets(
             "no candidate meets the budget once it is repaired",
             grid,
@@ -46,7 +47,7 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
             &reasons.join("; "),
         ));
     }
-    racers.iter_mut().for_each(|of| of.gains = no_gains(&tracks));
+    racers.iter_mut().for_each(|racer| racer.gains = no_gains(&tracks));
     let (rounds, mut spent) = race(grid, spec, lab, &tracks, &mut racers)?;
     measure(grid, spec, lab, &mut racers)?;
     let best = winner(&racers);
@@ -58,14 +59,8 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
         None => (Vec::new(), Vec::new()),
     };
     let winner = best.map(|best| racers[best].cell.name.clone());
-    let objective = |track: &Track| Objective {
-        name: track.name.to_owned(),
-        on: track.strata.iter().map(|of| of.on.name()).collect(),
-        items: track.strata.iter().map(|of| of.used - of.judged()).sum(),
-        kept: track.strata.iter().map(Stratum::judged).sum(),
-    };
     let (mut survivors, others): (Vec<Racer>, Vec<Racer>) =
-        racers.into_iter().partition(|of| of.fate == Fate::Survived);
+        racers.into_iter().partition(|racer| racer.fate == Fate::Survived);
     survivors.extend(others);
     Ok(Found {
         backbone: grid.backbone.first().cloned().unwrap_or_default(),
@@ -74,9 +69,17 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
         alpha: spec.alpha,
         seed: spec.seed,
         prompt: spec.prompt.to_string(),
-        objectives: tracks.iter().map(objective).collect(),
+        objectives: tracks
+            .iter()
+            .map(|track| Objective {
+                name: track.name.to_owned(),
+                on: track.strata.iter().map(|stratum| stratum.on.name()).collect(),
+                items: track.strata.iter().map(|stratum| stratum.used - stratum.judged()).sum(),
+                kept: track.strata.iter().map(Stratum::judged).sum(),
+            })
+            .collect(),
         rounds,
-        candidates: survivors.into_iter().map(|of| of.told(&tracks)).collect(),
+        candidates: survivors.into_iter().map(|survivor| survivor.told(&tracks)).collect(),
         left_out,
         winner,
         judged,
@@ -94,38 +97,37 @@ fn race(
     racers: &mut [Racer],
 ) -> Result<(Vec<Round>, Spent)> {
     let count = tracks.iter().map(|track| track.schedule.rounds()).max().unwrap_or(1);
-    let all: usize = tracks.iter().flat_map(|track| &track.strata).map(|of| of.used).sum();
-    let everyone = layers(racers.iter().map(|of| &of.path));
+    let all: usize = tracks.iter().flat_map(|track| &track.strata).map(|stratum| stratum.used).sum();
+    let everyone = layers(racers.iter().map(|racer| &racer.path));
     let all_items = (all * racers.len()) as f64;
     let all_layers = all as f64 * everyone;
     let mut spent = Spent { all_items, all_layers, ..Spent::default() };
     let mut rounds = Vec::new();
     let mut before = 0;
     for round in 0..count {
-        let alive: Vec<usize> = (0..racers.len()).filter(|&of| racers[of].fate == Fate::Survived).collect();
+        let alive: Vec<usize> = (0..racers.len()).filter(|&racer| racers[racer].fate == Fate::Survived).collect();
         if round > 0 && alive.len() < 2 {
             break;
         }
-        let draws = |track: &Track, stratum: usize| track.schedule.new_in(round, stratum);
-        let cells = alive.iter().map(|&of| racers[of].cell.clone()).collect();
+        let cells = alive.iter().map(|&racer| racers[racer].cell.clone()).collect();
         let name = format!("{}.round-{}", grid.name, round + 1);
-        let evaluate = evaluate(spec, tracks, &draws);
-        let own = Grid { cells, name, evaluate, ..grid.clone() };
+        let evaluate = evaluate(spec, tracks, &|track: &Track, stratum: usize| track.schedule.new_in(round, stratum));
+        let round_grid = Grid { cells, name, evaluate, ..grid.clone() };
         let seen: usize = tracks.iter().flat_map(|track| track.schedule.seen(round)).sum();
-        let outcome = (lab.run)(&own)?;
+        let outcome = (lab.run)(&round_grid)?;
         spent.items += ((seen - before) * alive.len()) as f64;
-        spent.layers += (seen - before) as f64 * layers(alive.iter().map(|&of| &racers[of].path));
+        spent.layers += (seen - before) as f64 * layers(alive.iter().map(|&racer| &racers[racer].path));
         before = seen;
-        for (&of, result) in alive.iter().zip(&outcome.cells) {
-            let racer = &mut racers[of];
+        for (&index, result) in alive.iter().zip(&outcome.cells) {
+            let racer = &mut racers[index];
             match result.failure.as_ref().or(result.missing.as_ref()) {
                 Some(reason) => racer.fate = Fate::Failed { reason: reason.clone() },
-                None => take(&mut racer.gains, tracks, &own.evaluate, result)?,
+                None => take(&mut racer.gains, tracks, &round_grid.evaluate, result)?,
             }
         }
-        let running: Vec<usize> = alive.iter().copied().filter(|&of| racers[of].fate == Fate::Survived).collect();
+        let running: Vec<usize> = alive.iter().copied().filter(|&racer| racers[racer].fate == Fate::Survived).collect();
         let gains: Vec<Vec<Gains>> =
-            (0..tracks.len()).map(|at| racers.iter().map(|of| of.gains[at].clone()).collect()).collect();
+            (0..tracks.len()).map(|at| racers.iter().map(|racer| racer.gains[at].clone()).collect()).collect();
         let verdict = judge(&running, &gains, spec.alpha / count as f64);
         let out = verdict.map_or_else(Vec::new, |verdict| verdict.out);
         for exit in &out {
@@ -144,12 +146,14 @@ fn measure(grid: &Grid, spec: &Search, lab: &Laboratory<'_>, racers: &mut [Racer
     if spec.budget.speedup.is_none() && spec.budget.latency.is_none() {
         return Ok(());
     }
-    let alive = || racers.iter().filter(|of| of.fate == Fate::Survived).map(|of| of.cell.clone());
-    let cells: Vec<Cell> = dense(grid).into_iter().chain(alive()).collect();
+    let cells: Vec<Cell> = dense(grid)
+        .into_iter()
+        .chain(racers.iter().filter(|racer| racer.fate == Fate::Survived).map(|racer| racer.cell.clone()))
+        .collect();
     let outcome = times(&Grid { cells, name: format!("{}.times", grid.name), ..timed(grid, spec) }, lab)?;
-    for result in outcome.cells.iter().filter(|of| !of.cell.is_dense()) {
-        let Some(racer) = racers.iter_mut().find(|of| of.cell == result.cell) else { continue };
-        let Some((time, speedup)) = result.prompt(&spec.prompt).and_then(|of| took(of.sample.as_ref()?)) else {
+    for result in outcome.cells.iter().filter(|cell| !cell.cell.is_dense()) {
+        let Some(racer) = racers.iter_mut().find(|racer| racer.cell == result.cell) else { continue };
+        let Some((time, speedup)) = result.prompt(&spec.prompt).and_then(|prompt| took(prompt.sample.as_ref()?)) else {
             let reason =
                 format!("it has no time over {}: memory did not suffice, or its engine does not decode", spec.prompt);
             racer.fate = Fate::Slow { reason };
@@ -180,29 +184,33 @@ pub(super) fn judgement(
     let winner = &racers[best];
     let plain = plain_removal(grid, winner)?;
     let mut roles = vec![("winner", winner.cell.clone())];
-    roles.extend(second(racers, best).map(|of| ("runner-up", racers[of].cell.clone())));
+    roles.extend(second(racers, best).map(|second| ("runner-up", racers[second].cell.clone())));
     if winner.cell != plain {
         roles.push(("plain", plain.clone()));
     }
     roles.extend(dense(grid).into_iter().map(|cell| ("dense", cell)));
-    let held_out = |track: &Track, stratum: usize| {
-        let of = &track.strata[stratum];
-        vec![(of.all - of.judged(), of.all)]
-    };
     let cells = distinct(roles.iter().map(|(_, cell)| cell));
-    let scored = scored(grid, spec, lab, tracks, ("judgement", cells), &held_out)?;
+    let scored = scored(grid, spec, lab, tracks, ("judgement", cells), &|track: &Track, stratum: usize| {
+        let first = &track.strata[stratum];
+        vec![(first.all - first.judged(), first.all)]
+    })?;
     let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::judged).sum();
     spent.judged_items = (items * scored.len()) as f64;
-    spent.judged_layers = items as f64 * layers(scored.iter().map(|of| &of.path));
-    let gains_of = |cell: &Cell| scored.iter().find(|of| of.cell == *cell).map(|of| of.gains.as_slice());
+    spent.judged_layers = items as f64 * layers(scored.iter().map(|entry| &entry.path));
+    let gains_of = |cell: &Cell| scored.iter().find(|entry| entry.cell == *cell).map(|entry| entry.gains.as_slice());
     let Some(won) = gains_of(&winner.cell) else { return Ok((Vec::new(), Vec::new())) };
-    let judged = |(role, cell): (&str, Cell)| -> Option<Judged> {
-        let gains = gains_of(&cell)?;
-        let scores = tracks.iter().zip(gains).map(|(track, of)| score(Stratified::of(of), mean_of_means(of), track));
-        let beyond = if role == "winner" { Vec::new() } else { lead::beyond(tracks, gains, won) };
-        Some(Judged { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
-    };
-    let judged = roles.into_iter().filter_map(judged).collect();
+    let judged = roles
+        .into_iter()
+        .filter_map(|(role, cell): (&str, Cell)| -> Option<Judged> {
+            let gains = gains_of(&cell)?;
+            let scores = tracks
+                .iter()
+                .zip(gains)
+                .map(|(track, gains_of)| score(Stratified::of(gains_of), mean_of_means(gains_of), track));
+            let beyond = if role == "winner" { Vec::new() } else { lead::beyond(tracks, gains, won) };
+            Some(Judged { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
+        })
+        .collect();
     let leads = match gains_of(&plain).filter(|_| winner.cell != plain) {
         None => Vec::new(),
         Some(held_out) => {
@@ -215,19 +223,19 @@ pub(super) fn judgement(
 
 /// Returns the best candidate behind the winner: survivors first, then who saw most items; of equals the first.
 fn second(racers: &[Racer], best: usize) -> Option<usize> {
-    let rank = |of: usize| {
-        let seen: usize = racers[of].gains.iter().flatten().map(Vec::len).sum();
-        (racers[of].fate == Fate::Survived, seen)
+    let rank = |racer: usize| {
+        let seen: usize = racers[racer].gains.iter().flatten().map(Vec::len).sum();
+        (racers[racer].fate == Fate::Survived, seen)
     };
-    let merit = |of: usize| mean_of_means(&racers[of].gains[0]);
-    let others = (0..racers.len()).filter(|&of| of != best && !matches!(racers[of].fate, Fate::Failed { .. }));
+    let merit = |racer: usize| mean_of_means(&racers[racer].gains[0]);
+    let others = (0..racers.len()).filter(|&racer| racer != best && !matches!(racers[racer].fate, Fate::Failed { .. }));
     others.rev().max_by(|&a, &b| rank(a).cmp(&rank(b)).then(merit(a).total_cmp(&merit(b))))
 }
 
 /// Returns the cell that removes the winner's layers and repairs nothing: the grid's own, where there is one.
 fn plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
     let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
-    let known = grid.cells.iter().find(|of| Cell { name: plain.name.clone(), ..(*of).clone() } == plain);
+    let known = grid.cells.iter().find(|cell| Cell { name: plain.name.clone(), ..(*cell).clone() } == plain);
     Ok(known.cloned().unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain }))
 }
 
@@ -246,14 +254,14 @@ fn raced_plain(
     let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {
         let rounds = 0..track.schedule.rounds();
         let stretches = rounds.flat_map(|round| track.schedule.new_in(round, stratum));
-        let at = tracks.iter().position(|of| of.name == track.name).unwrap_or_default();
+        let at = tracks.iter().position(|other| other.name == track.name).unwrap_or_default();
         let winner_saw = winner.gains[at][stratum].len();
         stretches.filter(|(from, _)| *from < winner_saw).collect()
     };
     let mut scored = scored(grid, spec, lab, tracks, ("plain", vec![plain.clone()]), &raced)?;
     let plain_scored = scored.pop().ok_or_else(|| Error::job("plain removal has no scores").at(plain.to_string()))?;
-    let known = racers.iter().find(|of| of.cell == *plain || of.same.contains(&plain.name));
-    let new = seen(&plain_scored.gains).saturating_sub(known.map_or(0, |of| seen(&of.gains))) as f64;
+    let known = racers.iter().find(|racer| racer.cell == *plain || racer.same.contains(&plain.name));
+    let new = seen(&plain_scored.gains).saturating_sub(known.map_or(0, |known| seen(&known.gains))) as f64;
     spent.judged_items += new;
     spent.judged_layers += new * layers([&plain_scored.path]);
     Ok(plain_scored.gains)
@@ -277,14 +285,17 @@ fn scored(
 ) -> Result<Vec<Scored>> {
     let name = format!("{}.{name}", grid.name);
     let evaluate = evaluate(spec, tracks, draws);
-    let own = Grid { cells, name, evaluate, ..grid.clone() };
-    let outcome = (lab.run)(&own)?;
-    let read = |result: &CellResult| {
-        result.ok()?;
-        let mut gains = no_gains(tracks);
-        take(&mut gains, tracks, &own.evaluate, result)?;
-        let path = path(result.layers, &result.removed, &result.boundaries)?;
-        Ok(Scored { cell: result.cell.clone(), path, gains })
-    };
-    outcome.cells.iter().map(read).collect()
+    let judged_grid = Grid { cells, name, evaluate, ..grid.clone() };
+    let outcome = (lab.run)(&judged_grid)?;
+    outcome
+        .cells
+        .iter()
+        .map(|result| {
+            result.ok()?;
+            let mut gains = no_gains(tracks);
+            take(&mut gains, tracks, &judged_grid.evaluate, result)?;
+            let path = path(result.layers, &result.removed, &result.boundaries)?;
+            Ok(Scored { cell: result.cell.clone(), path, gains })
+        })
+        .collect()
 }

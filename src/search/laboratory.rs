@@ -38,8 +38,8 @@ impl Laboratory<'_> {
 pub(super) fn backbone(grid: &Grid, lab: &Laboratory<'_>) -> Result<(Config, EngineChoice)> {
     let bare = Grid { cells: dense(grid), ..bare(grid) };
     let plan = lab.plan(&bare)?;
-    let of = plan.backbones.first().ok_or_else(|| Error::bad_input("the search has no backbone"))?;
-    Ok((of.config.clone(), of.engine))
+    let backbone = plan.backbones.first().ok_or_else(|| Error::bad_input("the search has no backbone"))?;
+    Ok((backbone.config.clone(), backbone.engine))
 }
 
 /// Returns the grid without scores.
@@ -56,7 +56,7 @@ pub(super) fn dense(grid: &Grid) -> Vec<Cell> {
 pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<f64> {
     let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..timed(grid, spec) };
     let outcome = times(&timed, lab)?;
-    let time = outcome.cells.first().and_then(|of| milliseconds(of, spec));
+    let time = outcome.cells.first().and_then(|cell| milliseconds(cell, spec));
     time.ok_or_else(|| Error::job("the dense backbone has no time").at(grid.backbone.join(", ")))
 }
 
@@ -71,23 +71,23 @@ pub(super) fn times(grid: &Grid, lab: &Laboratory<'_>) -> Result<GridOutcome> {
         return (lab.run)(grid);
     }
     let outcome = exec::stored(grid, lab.settings, lab.store, &())?;
-    match outcome.cells.iter().find(|of| of.missing.is_some() && of.failure.is_none()) {
+    match outcome.cells.iter().find(|cell| cell.missing.is_some() && cell.failure.is_none()) {
         None => Ok(outcome),
-        Some(of) => Err(Error::missing("a search under a time waits for times, which no worker measures")
-            .at(of.cell.to_string())
+        Some(result) => Err(Error::missing("a search under a time waits for times, which no worker measures")
+            .at(result.cell.to_string())
             .hint("`ghostlab search` of the same file measures them, while workers run or afterwards")),
     }
 }
 
-pub(super) fn milliseconds(of: &CellResult, spec: &Search) -> Option<f64> {
-    Some(took(of.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
+pub(super) fn milliseconds(result: &CellResult, spec: &Search) -> Option<f64> {
+    Some(took(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
 }
 
 /// Returns the mean milliseconds of a variant, and its speedup if the dense backbone was timed with it, for prompt and
 /// decoding.
 pub fn took(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let read = timed.spread()?.mean;
-    let faster = timed.speedup().map(|of| of.ratio);
+    let faster = timed.speedup().map(|speedup| speedup.ratio);
     let Some(decode) = &timed.decode else { return Some((read, faster)) };
     let new = decode.spread()?.mean;
     let dense = faster.zip(decode.speedup()).map(|(of_prompt, of_new)| of_prompt * read + of_new.ratio * new);
@@ -202,19 +202,17 @@ impl On {
 
 /// Returns the texts and tasks to race on, with their numbers of items, tokenizing all of them.
 pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<Vec<Track>> {
-    let whole = Grid { cells: dense(grid), ..grid.clone() };
-    let plan = lab.plan(&whole)?;
+    let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
+    let plan = lab.plan(&dense_grid)?;
     exec::preflight(&plan, &lab.settings, Where::Here, lab.store, lab.reporter, lab.stop)?;
     let outcome = GridOutcome::read(&plan, lab.store, &BTreeMap::new())?;
-    let documents = |used: &TaskUse| outcome.task(used).map_or(0, |of| of.documents);
-    let windows = |text: &Perplexity| outcome.text_reads(text).next().map_or(0, |of| of.windows);
-    let tasks = grid.evaluate.tasks.iter().map(|used| (On::Task(used.clone()), documents(used)));
-    let texts = grid.evaluate.perplexity.iter().map(|text| (On::Text(text.clone()), windows(text)));
+    let tasks = grid.evaluate.tasks.iter().map(|used| (On::Task(used.clone()), document_count(&outcome, used)));
+    let texts = grid.evaluate.perplexity.iter().map(|text| (On::Text(text.clone()), window_count(&outcome, text)));
     let track = |name, strata: Vec<(On, usize)>, first, scale| {
         let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
         let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
         let strata: Vec<Stratum> = strata.collect();
-        let sizes = strata.iter().map(|of| of.used - of.judged()).collect();
+        let sizes = strata.iter().map(|stratum| stratum.used - stratum.judged()).collect();
         Track { name, strata, schedule: Schedule::new(sizes, first), scale }
     };
     let tracks = [
@@ -222,14 +220,22 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result
         track("loss", texts.collect(), FIRST_WINDOWS, -1.0),
     ];
     let tracks: Vec<Track> = tracks.into_iter().filter(|track| !track.strata.is_empty()).collect();
-    match tracks.iter().flat_map(|track| &track.strata).find(|of| of.judged() == 0) {
+    match tracks.iter().flat_map(|track| &track.strata).find(|stratum| stratum.judged() == 0) {
         None => Ok(tracks),
-        Some(of) => Err(Error::bad_input("no item is left for the judgement")
-            .at(of.on.name())
+        Some(stratum) => Err(Error::bad_input("no item is left for the judgement")
+            .at(stratum.on.name())
             .expected("3 items or more of each task and text: a fifth is kept for what the race never sees")
-            .found(format!("{} of {}", of.used, of.all))
+            .found(format!("{} of {}", stratum.used, stratum.all))
             .hint("more --items, or fewer tasks and texts")),
     }
+}
+
+fn document_count(outcome: &GridOutcome, used: &TaskUse) -> usize {
+    outcome.task(used).map_or(0, |task| task.documents)
+}
+
+fn window_count(outcome: &GridOutcome, text: &Perplexity) -> usize {
+    outcome.text_reads(text).next().map_or(0, |text| text.windows)
 }
 
 /// Which stretches of a stratum's order.
@@ -264,20 +270,25 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
     for (track, gains) in tracks.iter().zip(gains) {
         for (stratum, gains) in track.strata.iter().zip(gains) {
             match &stratum.on {
-                On::Task(own) => {
-                    let drawn = evaluate.tasks.iter().filter(|of| TaskUse { draw: None, ..(*of).clone() } == *own);
+                On::Task(task_use) => {
+                    let drawn =
+                        evaluate.tasks.iter().filter(|task| TaskUse { draw: None, ..(*task).clone() } == *task_use);
                     for used in drawn {
-                        let scores = result.task(used).and_then(|of| of.sample.as_ref());
+                        let scores = result.task(used).and_then(|task| task.sample.as_ref());
                         let scores = scores.ok_or_else(|| lacking(used.to_string()))?;
                         let column = scores.result.task.column;
-                        gains.extend(scores.answers.documents().map(|of| f64::from(u8::from(of.right(column)))));
+                        gains.extend(
+                            scores.answers.documents().map(|documents| f64::from(u8::from(documents.right(column)))),
+                        );
                     }
                 }
-                On::Text(own) => {
-                    let drawn =
-                        evaluate.perplexity.iter().filter(|of| Perplexity { draw: None, ..(*of).clone() } == *own);
+                On::Text(text_use) => {
+                    let drawn = evaluate
+                        .perplexity
+                        .iter()
+                        .filter(|text| Perplexity { draw: None, ..(*text).clone() } == *text_use);
                     for text in drawn {
-                        let losses = result.text(text).and_then(|of| of.sample.as_ref());
+                        let losses = result.text(text).and_then(|scores| scores.sample.as_ref());
                         let losses = losses.ok_or_else(|| lacking(text.to_string()))?;
                         gains.extend(losses.windows.iter().map(|loss| -loss));
                     }
@@ -289,8 +300,11 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
 }
 
 /// Converts a mean gain to a score for display.
-pub(super) fn score(of: Option<Stratified>, mean: f64, track: &Track) -> Score {
-    Score { mean: track.scale * mean, half: of.map(|of| track.scale.abs() * of.half_width(0.95)) }
+pub(super) fn score(stratified: Option<Stratified>, mean: f64, track: &Track) -> Score {
+    Score {
+        mean: track.scale * mean,
+        half: stratified.map(|stratified| track.scale.abs() * stratified.half_width(0.95)),
+    }
 }
 
 #[cfg(test)]

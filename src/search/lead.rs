@@ -7,12 +7,12 @@ use super::{Fate, Lead, Score};
 use crate::significance::stratified::Stratified;
 
 /// Returns the scores of a variant less another's on the same items, by objective.
-pub(super) fn beyond(tracks: &[Track], own: &[Gains], other: &[Gains]) -> Vec<Score> {
-    let pairs = tracks.iter().zip(own.iter().zip(other));
+pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Vec<Score> {
+    let pairs = tracks.iter().zip(gainses.iter().zip(other));
     pairs
-        .map(|(track, (own, other))| {
-            let mean = mean_of_means(own) - mean_of_means(other);
-            score(Stratified::paired(own, other), mean, track)
+        .map(|(track, (gain, other))| {
+            let mean = mean_of_means(gain) - mean_of_means(other);
+            score(Stratified::paired(gain, other), mean, track)
         })
         .collect()
 }
@@ -20,25 +20,28 @@ pub(super) fn beyond(tracks: &[Track], own: &[Gains], other: &[Gains]) -> Vec<Sc
 /// Returns a candidate's scores in the race less those of the rival that beat it, of a survivor those of the winner.
 pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
     let rival = match &racers[at].fate {
-        Fate::Out { rival, .. } => racers.iter().position(|of| of.cell.name == *rival),
+        Fate::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
         Fate::Survived | Fate::Slow { .. } => winner,
         Fate::Failed { .. } => None,
     };
     let Some(rival) = rival.filter(|rival| *rival != at) else { return Vec::new() };
-    let own = &racers[at].gains;
-    beyond(tracks, own, &first_items(&racers[rival].gains, own))
+    let gains = &racers[at].gains;
+    beyond(tracks, gains, &first_items(&racers[rival].gains, gains))
 }
 
 /// Returns the gains on as many items of each stratum as `like` has: all candidates see items in the same order.
 fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
-    let cut = |(values, like): (&Vec<f64>, &Vec<f64>)| values[..like.len().min(values.len())].to_vec();
-    gains.iter().zip(like).map(|(gains, like)| gains.iter().zip(like).map(cut).collect()).collect()
+    gains.iter().zip(like).map(|(gains, like)| gains.iter().zip(like).map(cut_to).collect()).collect()
+}
+
+fn cut_to((values, like): (&Vec<f64>, &Vec<f64>)) -> Vec<f64> {
+    values[..like.len().min(values.len())].to_vec()
 }
 
 /// Returns the winner's lead over plain removal on two sets of items, by objective. Each pair: the winner's gains and plain
 /// removal's.
 pub(super) fn leads(tracks: &[Track], raced: (&[Gains], &[Gains]), held_out: (&[Gains], &[Gains])) -> Vec<Lead> {
-    let better = |track: &Track, of: Score| Score { mean: of.mean * track.scale.signum(), ..of };
+    let better = |track: &Track, score: Score| Score { mean: score.mean * track.scale.signum(), ..score };
     let raced = beyond(tracks, raced.0, raced.1);
     let held_out = beyond(tracks, held_out.0, held_out.1);
     let pairs = tracks.iter().zip(raced.into_iter().zip(held_out));

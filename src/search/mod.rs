@@ -213,39 +213,40 @@ pub struct Spent {
 
 impl Found {
     pub fn survivors(&self) -> impl Iterator<Item = &Candidate> {
-        self.candidates.iter().filter(|of| of.fate == Fate::Survived)
+        self.candidates.iter().filter(|candidate| candidate.fate == Fate::Survived)
     }
 
     /// Formats the result in one sentence.
     pub fn sentence(&self) -> String {
         let Some(winner) = &self.winner else {
-            let slow = self.candidates.iter().find_map(|of| match &of.fate {
-                Fate::Slow { reason } => Some((of, reason)),
+            let slow = self.candidates.iter().find_map(|candidate| match &candidate.fate {
+                Fate::Slow { reason } => Some((candidate, reason)),
                 _ => None,
             });
             // Eliminated candidates are not timed, so a deeper cut is the remaining option.
-            let nearest = slow.map_or_else(String::new, |(of, reason)| {
-                let more = of.removed.len() + 1;
-                format!(": {} {reason}; `layers={more}` in the budget instead removes one layer more", of.cell)
+            let nearest = slow.map_or_else(String::new, |(cell, reason)| {
+                let more = cell.removed.len() + 1;
+                format!(": {} {reason}; `layers={more}` in the budget instead removes one layer more", cell.cell)
             });
             return format!("No candidate meets {} when it is measured{nearest}.", self.budget);
         };
         let survivors = self.survivors().count();
-        let role = |role: &str| self.judged.iter().find(|of| of.role == role);
-        let score = |of: &Judged| {
-            let each = of.scores.iter().zip(&self.objectives).map(|(score, objective)| objective.said(score));
+        let role = |role: &str| self.judged.iter().find(|entry| entry.role == role);
+        let score = |judged: &Judged| {
+            let each = judged.scores.iter().zip(&self.objectives).map(|(score, objective)| objective.said(score));
             each.collect::<Vec<_>>().join(" and ")
         };
-        let judged = role("winner").map_or_else(String::new, |of| format!(": {} on items it never saw", score(of)));
-        let beside = [("dense", "dense"), ("plain", "plain removal")].into_iter();
-        let beside = beside.filter_map(|(of, said)| Some(format!("{said} {}", score(role(of)?))));
-        let beside: Vec<String> = beside.collect();
-        let beside = if beside.is_empty() { String::new() } else { format!(" ({})", beside.join(", ")) };
+        let judged = role("winner").map_or_else(String::new, |role| format!(": {} on items it never saw", score(role)));
+        let references = [("dense", "dense"), ("plain", "plain removal")].into_iter();
+        let references =
+            references.filter_map(|(role_name, label)| Some(format!("{label} {}", score(role(role_name)?))));
+        let references: Vec<String> = references.collect();
+        let references = if references.is_empty() { String::new() } else { format!(" ({})", references.join(", ")) };
         let sure = match survivors {
             1 => format!("alone of {}", counted(self.candidates.len(), "candidate")),
             _ => format!("not separated from {} other{}", survivors - 1, if survivors == 2 { "" } else { "s" }),
         };
-        format!("{winner}, {sure}{judged}{beside}.")
+        format!("{winner}, {sure}{judged}{references}.")
     }
 }
 
@@ -280,8 +281,8 @@ impl Costs {
         let new = prompt.decode;
         let read = Prompt { length: prompt.length, batch: prompt.batch };
         let flops = |program: &Program| {
-            let own = Trie::new(std::slice::from_ref(program)).flops(config, &load).separate;
-            own + new.map_or(0.0, |new| decode_work(config, program, read, new))
+            let flops = Trie::new(std::slice::from_ref(program)).flops(config, &load).separate;
+            flops + new.map_or(0.0, |new| decode_work(config, program, read, new))
         };
         let dense = Program::dense(config.layers);
         Self { speedup: flops(&dense) / flops(program), bytes: engine.needed_bytes(config, program) }
@@ -302,10 +303,14 @@ impl Costs {
         let late = late.filter(|(most, time)| time > most);
         let late = late.map(|(most, time)| format!("{time:.2} ms by the cost model, not {most}"));
         let large = budget.memory.filter(|most| self.bytes > *most);
-        let megabytes = |bytes: u64| bytes as f64 / 1e6;
-        let large = large.map(|most| format!("{:.2} MB of weights, not {:.2}", megabytes(self.bytes), megabytes(most)));
+        let large =
+            large.map(|most| format!("{:.2} MB of weights, not {:.2}", in_megabytes(self.bytes), in_megabytes(most)));
         slow.or(late).or(large)
     }
+}
+
+fn in_megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
 }
 
 fn gigabytes(bytes: u64) -> f64 {

@@ -9,9 +9,10 @@ use crate::stage::operator::{self, BoundaryResult};
 /// # Errors
 /// Results with an operator that has no place in a program.
 pub fn path(layers: usize, removed: &[usize], boundaries: &[BoundaryResult]) -> Result<Program> {
-    let placeholder = |_, key: &str| Operator::diagonal(key.bytes().map(f32::from).collect());
-    operator::repaired(layers, removed, boundaries, placeholder)?
-        .ok_or_else(|| Error::job("an operator of a branch has no layer before it"))
+    operator::repaired(layers, removed, boundaries, |_, key: &str| {
+        Operator::diagonal(key.bytes().map(f32::from).collect())
+    })?
+    .ok_or_else(|| Error::job("an operator of a branch has no layer before it"))
 }
 
 /// Counts the layers that one item runs through under some candidates, shared ones once.

@@ -38,14 +38,17 @@ pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level
     let first = objectives.first()?;
     let leader = best(first)?;
     let rivals = if objectives.len() == 1 { vec![leader] } else { front(alive, objectives) };
-    let others = alive.iter().copied().filter(|of| objectives.len() > 1 || *of != leader);
-    let exit = |candidate| {
-        let against = |&rival: &usize| (rival, worse(candidate, rival, objectives) * rivals.len() as f64);
-        let closest = rivals.iter().filter(|rival| **rival != candidate).map(against);
-        let (rival, p) = closest.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((leader, 1.0));
-        Exit { candidate, rival, p: p.min(1.0) }
-    };
-    let exits: Vec<Exit> = others.map(exit).collect();
+    let others = alive.iter().copied().filter(|racer| objectives.len() > 1 || *racer != leader);
+    let exits: Vec<Exit> = others
+        .map(|candidate| {
+            let closest = rivals
+                .iter()
+                .filter(|rival| **rival != candidate)
+                .map(|&rival| (rival, worse(candidate, rival, objectives) * rivals.len() as f64));
+            let (rival, p) = closest.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((leader, 1.0));
+            Exit { candidate, rival, p: p.min(1.0) }
+        })
+        .collect();
     let rejected = holm(&exits.iter().map(|exit| exit.p).collect::<Vec<_>>(), level);
     let out = exits.into_iter().zip(rejected).filter(|(_, out)| *out).map(|(exit, _)| exit).collect();
     Some(Verdict { leader, out })
@@ -61,11 +64,13 @@ pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
 /// Computes the p of a candidate being worse than a rival in every objective: the largest of the objectives' p (an
 /// intersection-union test needs no correction); 1 if it is not worse in one.
 fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
-    let one = |of: &Vec<Vec<S>>| match Stratified::paired(&of[rival], &of[candidate]) {
-        Some(difference) if difference.mean > 0.0 => difference.p().max(exact(&of[rival], &of[candidate])),
-        _ => 1.0,
-    };
-    objectives.iter().map(one).fold(0.0, f64::max)
+    objectives
+        .iter()
+        .map(|seses| match Stratified::paired(&seses[rival], &seses[candidate]) {
+            Some(difference) if difference.mean > 0.0 => difference.p().max(exact(&seses[rival], &seses[candidate])),
+            _ => 1.0,
+        })
+        .fold(0.0, f64::max)
 }
 
 /// Computes McNemar's exact p if gains are answers, because a t-test is too optimistic for few differences. 0, which bounds
@@ -75,16 +80,18 @@ fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     if !pairs().all(|(a, b)| [a, b].into_iter().all(|gain| *gain == 0.0 || *gain == 1.0)) {
         return 0.0;
     }
-    let only = |of: fn(&f64, &f64) -> bool| pairs().filter(|(a, b)| of(a, b)).count() as u64;
+    let only = |compare: fn(&f64, &f64) -> bool| pairs().filter(|(a, b)| compare(a, b)).count() as u64;
     mcnemar_exact(only(|a, b| a > b), only(|a, b| a < b))
 }
 
 /// Returns the candidates that no other beats in every objective so far.
 pub fn front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Vec<usize> {
-    let means = |of: usize| -> Vec<f64> { objectives.iter().map(|objective| mean_of_means(&objective[of])).collect() };
-    let all: Vec<(usize, Vec<f64>)> = alive.iter().map(|&of| (of, means(of))).collect();
-    let beaten = |own: &[f64]| all.iter().any(|(_, other)| other.iter().zip(own).all(|(other, own)| other > own));
-    all.iter().filter(|(_, own)| !beaten(own)).map(|(of, _)| *of).collect()
+    let means =
+        |racer: usize| -> Vec<f64> { objectives.iter().map(|objective| mean_of_means(&objective[racer])).collect() };
+    let all: Vec<(usize, Vec<f64>)> = alive.iter().map(|&racer| (racer, means(racer))).collect();
+    let beaten =
+        |numbers: &[f64]| all.iter().any(|(_, other)| other.iter().zip(numbers).all(|(other, merits)| other > merits));
+    all.iter().filter(|(_, merits)| !beaten(merits)).map(|(racer, _)| *racer).collect()
 }
 
 #[cfg(test)]

@@ -1,14 +1,25 @@
 //! A search's tables, as rows of texts, and what it cost in words.
 
 use super::short_name::ShortNames;
-use super::{Candidate, Fate, Found, Judged, Lead, Objective, Score};
+use super::{Candidate, Fate, Found, Lead, Objective, Score};
 use crate::quantity::counted;
 
 impl Found {
     /// Formats the title: backbone, budget and data.
     pub fn title(&self) -> String {
-        let on = |of: &Objective| format!("{} on {} ({} items, {} kept)", of.name, of.on.join(", "), of.items, of.kept);
-        let on: Vec<String> = self.objectives.iter().map(on).collect();
+        let on: Vec<String> = self
+            .objectives
+            .iter()
+            .map(|objective| {
+                format!(
+                    "{} on {} ({} items, {} kept)",
+                    objective.name,
+                    objective.on.join(", "),
+                    objective.items,
+                    objective.kept
+                )
+            })
+            .collect();
         format!("{}, {}: {}", self.backbone, self.budget, on.join("; "))
     }
 
@@ -16,26 +27,30 @@ impl Found {
     pub fn table(&self) -> Vec<Vec<String>> {
         let names = self.short_names();
         let mut head = ["candidate", "removed", "speedup", "weights"].map(str::to_owned).to_vec();
-        let timed = self.candidates.iter().any(|of| of.milliseconds.is_some());
+        let timed = self.candidates.iter().any(|candidate| candidate.milliseconds.is_some());
         head.extend(timed.then(|| "measured".to_owned()));
-        head.extend(self.objectives.iter().flat_map(|of| [of.name.clone(), "less its rival's".to_owned()]));
+        head.extend(
+            self.objectives.iter().flat_map(|objective| [objective.name.clone(), "less its rival's".to_owned()]),
+        );
         head.extend(["items", "fate"].map(str::to_owned));
         let mut rows = vec![head];
         let mut order: Vec<&Candidate> = self.candidates.iter().collect();
-        order.sort_by_key(|of| self.rank(of));
-        for of in order {
+        order.sort_by_key(|candidate| self.rank(candidate));
+        for candidate in order {
             let mut row = vec![
-                names.of(&of.cell).to_owned(),
-                ranges(&of.removed),
-                format!("{:.3}×", of.costs.speedup),
-                bytes(of.costs.bytes),
+                names.of(&candidate.cell).to_owned(),
+                ranges(&candidate.removed),
+                format!("{:.3}×", candidate.costs.speedup),
+                bytes(candidate.costs.bytes),
             ];
-            row.extend(timed.then(|| of.milliseconds.map_or_else(String::new, |time| format!("{time:.2} ms"))));
+            row.extend(timed.then(|| candidate.milliseconds.map_or_else(String::new, |time| format!("{time:.2} ms"))));
             for (at, objective) in self.objectives.iter().enumerate() {
-                row.push(of.scores.get(at).map_or_else(|| "—".to_owned(), |score| objective.said(score)));
-                row.push(of.beyond.get(at).map_or_else(|| "—".to_owned(), |of| objective.difference(of)));
+                row.push(candidate.scores.get(at).map_or_else(|| "—".to_owned(), |score| objective.said(score)));
+                row.push(
+                    candidate.beyond.get(at).map_or_else(|| "—".to_owned(), |beyond| objective.difference(beyond)),
+                );
             }
-            row.extend([of.items.to_string(), self.fate_text(of, &names)]);
+            row.extend([candidate.items.to_string(), self.fate_text(candidate, &names)]);
             rows.push(row);
         }
         rows
@@ -53,8 +68,12 @@ impl Found {
     }
 
     fn short_names(&self) -> ShortNames {
-        let copies = self.candidates.iter().flat_map(|of| of.same.iter());
-        let cells = self.candidates.iter().map(|of| &of.cell).chain(self.judged.iter().map(|of| &of.cell));
+        let copies = self.candidates.iter().flat_map(|candidate| candidate.same.iter());
+        let cells = self
+            .candidates
+            .iter()
+            .map(|candidate| &candidate.cell)
+            .chain(self.judged.iter().map(|judged| &judged.cell));
         ShortNames::new(&self.backbone, cells.chain(copies))
     }
 
@@ -72,17 +91,22 @@ impl Found {
     /// Tabulates the evaluation on held-out items.
     pub fn judgement(&self) -> Vec<Vec<String>> {
         let mut head = ["role", "variant"].map(str::to_owned).to_vec();
-        head.extend(self.objectives.iter().flat_map(|of| [of.name.clone(), "beyond the winner".to_owned()]));
+        head.extend(
+            self.objectives.iter().flat_map(|objective| [objective.name.clone(), "beyond the winner".to_owned()]),
+        );
         let names = self.short_names();
-        let row = |of: &Judged| {
-            let mut row = vec![of.role.clone(), names.of(&of.cell).to_owned()];
-            for (at, objective) in self.objectives.iter().enumerate() {
-                row.push(of.scores.get(at).map_or_else(String::new, |score| objective.said(score)));
-                row.push(of.beyond.get(at).map_or_else(|| "—".to_owned(), |of| objective.difference(of)));
-            }
-            row
-        };
-        std::iter::once(head).chain(self.judged.iter().map(row)).collect()
+        std::iter::once(head)
+            .chain(self.judged.iter().map(|judged| {
+                let mut row = vec![judged.role.clone(), names.of(&judged.cell).to_owned()];
+                for (at, objective) in self.objectives.iter().enumerate() {
+                    row.push(judged.scores.get(at).map_or_else(String::new, |score| objective.said(score)));
+                    row.push(
+                        judged.beyond.get(at).map_or_else(|| "—".to_owned(), |beyond| objective.difference(beyond)),
+                    );
+                }
+                row
+            }))
+            .collect()
     }
 
     /// Formats certainty and cost, one per line.
@@ -92,7 +116,7 @@ impl Found {
         lines.extend((survivors > 1).then(|| {
             format!("{} are not significantly different (α = {}).", counted(survivors, "candidate"), self.alpha)
         }));
-        if self.candidates.iter().any(|of| of.items != self.candidates[0].items) {
+        if self.candidates.iter().any(|candidate| candidate.items != self.candidates[0].items) {
             lines.push(
                 "Scores are means over the items that each candidate saw. Compare candidates by their differences to a rival, \
                  which are means over items that both saw."
@@ -100,26 +124,25 @@ impl Found {
             );
         }
         let names = self.short_names();
-        for of in self.candidates.iter().filter(|of| !of.same.is_empty()) {
-            let copies: Vec<&str> = of.same.iter().map(|name| names.of(name)).collect();
-            lines.push(format!("Identical to {}: {}.", names.of(&of.cell), copies.join(", ")));
+        for candidate in self.candidates.iter().filter(|candidate| !candidate.same.is_empty()) {
+            let copies: Vec<&str> = candidate.same.iter().map(|name| names.of(name)).collect();
+            lines.push(format!("Identical to {}: {}.", names.of(&candidate.cell), copies.join(", ")));
         }
         lines.extend(names.without_middle().map(|(short, full)| format!("{short} is {full}.")));
         lines.extend(self.objectives.iter().zip(&self.leads).map(|(objective, lead)| objective.said_lead(lead)));
-        let of = &self.spent;
-        let share = |part: f64, all: f64| if all > 0.0 { 100.0 * part / all } else { 0.0 };
+        let spent = &self.spent;
         lines.push(format!(
             "The race scored {:.0} of {:.0} items ({:.0} %), {:.0} of {:.0} items × layers ({:.0} %); the judgement {:.0} items ({:.0} %), {:.0} items × layers ({:.0} %).",
-            of.items,
-            of.all_items,
-            share(of.items, of.all_items),
-            of.layers,
-            of.all_layers,
-            share(of.layers, of.all_layers),
-            of.judged_items,
-            share(of.judged_items, of.all_items),
-            of.judged_layers,
-            share(of.judged_layers, of.all_layers),
+            spent.items,
+            spent.all_items,
+            share_text(spent.items, spent.all_items),
+            spent.layers,
+            spent.all_layers,
+            share_text(spent.layers, spent.all_layers),
+            spent.judged_items,
+            share_text(spent.judged_items, spent.all_items),
+            spent.judged_layers,
+            share_text(spent.judged_layers, spent.all_layers),
         ));
         lines
     }
@@ -133,10 +156,14 @@ impl Found {
         self.lines().iter().for_each(|line| text += &format!("\n{line}\n"));
         if !self.left_out.is_empty() {
             text += "\nLeft out:\n\n";
-            self.left_out.iter().for_each(|of| text += &format!("- {}: {}\n", of.cell, of.reason));
+            self.left_out.iter().for_each(|entry| text += &format!("- {}: {}\n", entry.cell, entry.reason));
         }
         text
     }
+}
+
+fn share_text(part: f64, all: f64) -> f64 {
+    if all > 0.0 { 100.0 * part / all } else { 0.0 }
 }
 
 impl Objective {
@@ -151,38 +178,42 @@ impl Objective {
     }
 
     /// Formats a difference with its unit and interval.
-    fn difference(&self, of: &Score) -> String {
-        let Score { mean, half } = *of;
-        let half = |decimals: usize| half.map_or_else(String::new, |half| format!(" ± {half:.decimals$}"));
+    fn difference(&self, score: &Score) -> String {
+        let Score { mean, half } = *score;
         match self.name.as_str() {
-            "accuracy" => format!("{mean:+.2}{} points", half(2)),
-            _ => format!("{mean:+.4}{} nats", half(4)),
+            "accuracy" => format!("{mean:+.2}{} points", half_width(half, 2)),
+            _ => format!("{mean:+.4}{} nats", half_width(half, 4)),
         }
     }
+}
+
+fn half_width(half: Option<f64>, decimals: usize) -> String {
+    half.map_or_else(String::new, |half| format!(" ± {half:.decimals$}"))
 }
 
 /// Formats `4–7, 9`.
 fn ranges(layers: &[usize]) -> String {
     let runs = layers.chunk_by(|a, b| a + 1 == *b);
-    let run = |run: &[usize]| match run {
+    runs.map(|run| match run {
         [one] => one.to_string(),
         [first, .., last] => format!("{first}–{last}"),
         [] => String::new(),
-    };
-    runs.map(run).collect::<Vec<_>>().join(", ")
+    })
+    .collect::<Vec<_>>()
+    .join(", ")
 }
 
-fn bytes(of: u64) -> String {
-    let size = of as f64;
+fn bytes(count: u64) -> String {
+    let size = count as f64;
     if size < 1e9 { format!("{:.2} MB", size / 1e6) } else { format!("{:.2} GB", size / 1e9) }
 }
 
 /// Formats rows of texts as a Markdown table with a header.
 pub fn markdown(rows: &[Vec<String>]) -> String {
-    let line = |row: &Vec<String>| {
-        format!("| {} |", row.iter().map(|of| of.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
-    };
-    let mut lines: Vec<String> = rows.iter().map(line).collect();
+    let mut lines: Vec<String> = rows
+        .iter()
+        .map(|row| format!("| {} |", row.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | ")))
+        .collect();
     if let Some(head) = rows.first() {
         lines.insert(1, format!("|{}", " --- |".repeat(head.len())));
     }

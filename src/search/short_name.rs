@@ -17,13 +17,13 @@ impl ShortNames {
         let full: BTreeSet<&String> = names.into_iter().collect();
         let mut used = BTreeSet::new();
         let short = full.into_iter().map(|name| {
-            let own = name.strip_prefix(backbone).and_then(|rest| rest.strip_prefix('.')).unwrap_or(name);
-            let mut text = shortened(own, "…");
+            let name_in_model = name.strip_prefix(backbone).and_then(|rest| rest.strip_prefix('.')).unwrap_or(name);
+            let mut text = shortened(name_in_model, "…");
             for number in 2.. {
                 if used.insert(text.clone()) {
                     break;
                 }
-                text = shortened(own, &format!("…{number}…"));
+                text = shortened(name_in_model, &format!("…{number}…"));
             }
             (name.clone(), text)
         });
@@ -59,7 +59,6 @@ mod tests {
 
     #[test]
     fn long_names_are_shortened_and_stay_apart() {
-        let long = |middle: &str| format!("my.streamline-4.c4-train-128x{middle}-0.linearpatch-rotate.boundary-layer");
         let names = ["my.dense".to_owned(), long("1024"), long("2048"), "other.a.dense".to_owned()];
         let short = ShortNames::new("my", &names);
         assert_eq!(short.of("my.dense"), "dense");
@@ -70,5 +69,9 @@ mod tests {
         assert!(shown.iter().all(|name| name.chars().count() <= MAX_LENGTH), "{shown:?}");
         let kept: Vec<&str> = short.without_middle().map(|(_, full)| full).collect();
         assert_eq!(kept, [&names[1], &names[2]]);
+    }
+
+    fn long(middle: &str) -> String {
+        format!("my.streamline-4.c4-train-128x{middle}-0.linearpatch-rotate.boundary-layer")
     }
 }

@@ -71,8 +71,8 @@ pub fn claim(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
 
 impl CalibrationPlan {
     /// Returns the lease name for making the repairs of a calibration.
-    pub fn claim(&self, of: &BackbonePlan) -> String {
-        claim(of.calibrated().keyed(), &self.tokens)
+    pub fn claim(&self, plan: &BackbonePlan) -> String {
+        claim(plan.calibrated().keyed(), &self.tokens)
     }
 }
 
@@ -117,8 +117,8 @@ pub(crate) fn first(
     sites: BTreeSet<HookPoint>,
 ) -> PassRequest {
     let mut request = PassRequest { pairs, sites };
-    let of = |sites: &BTreeSet<HookPoint>| job.shape.bytes() * sites.len() as u64;
-    let bytes = of(&request.sites);
+    let site_bytes = |sites: &BTreeSet<HookPoint>| job.shape.bytes() * sites.len() as u64;
+    let bytes = site_bytes(&request.sites);
     let fits = bytes <= job.run.settings.spool_bytes;
     if !request.is_empty() {
         job.run.note(format!(
@@ -131,7 +131,7 @@ pub(crate) fn first(
     }
     let waits = !request.pairs.is_empty() || !read.is_empty();
     if waits && !fits {
-        let may = of(read) <= job.run.settings.spool_bytes;
+        let may = site_bytes(read) <= job.run.settings.spool_bytes;
         request.sites.retain(|site| may && read.contains(site));
     }
     request
@@ -148,14 +148,17 @@ pub(crate) fn run(
         return Ok(Similarities::default());
     }
     let shards: Vec<Range<usize>> = job.shape.shards().collect();
-    let stored = |shard| read_sums(&job.run.get(&sums_key(job, &request.pairs, shard))?, request.pairs.len());
-    let stored: Vec<Option<Vec<f64>>> = shards.iter().map(stored).collect();
-    let missing = |index: usize| {
-        let sites = request.sites.iter().copied().filter(|&site| !kept.has(site, index)).collect();
-        let pairs = if stored[index].is_some() { BTreeSet::new() } else { request.pairs.clone() };
-        PassRequest { pairs, sites }
-    };
-    let work: Vec<PassRequest> = (0..shards.len()).map(missing).collect();
+    let stored: Vec<Option<Vec<f64>>> = shards
+        .iter()
+        .map(|shard| read_sums(&job.run.get(&sums_key(job, &request.pairs, shard))?, request.pairs.len()))
+        .collect();
+    let work: Vec<PassRequest> = (0..shards.len())
+        .map(|index| {
+            let sites = request.sites.iter().copied().filter(|&site| !kept.has(site, index)).collect();
+            let pairs = if stored[index].is_some() { BTreeSet::new() } else { request.pairs.clone() };
+            PassRequest { pairs, sites }
+        })
+        .collect();
     let left: usize = shards.iter().zip(&work).filter(|(_, work)| !work.is_empty()).map(|(s, _)| s.len()).sum();
     let sequences = job.shape.sequences;
     let tokens = left * job.shape.length;
@@ -214,24 +217,26 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     let store = job.run.store;
     let started = Instant::now();
     let mut drafts = shards.iter().map(|_| Drafts::create(store, &work.sites)).collect::<Result<Vec<_>>>()?;
-    let piece = |(shard, drafts)| {
-        let shard: &Range<usize> = shard;
-        let windows = job.windows.iter().skip(shard.start).take(shard.len()).collect();
-        Piece { windows, first_sequence: shard.start, spool: drafts as &mut Drafts }
-    };
-    let mut pieces: Vec<Piece<'_>> = shards.iter().zip(&mut drafts).map(piece).collect();
+    let mut pieces: Vec<Piece<'_>> = shards
+        .iter()
+        .zip(&mut drafts)
+        .map(|(shard, drafts)| {
+            let shard: &Range<usize> = shard;
+            let windows = job.windows.iter().skip(shard.start).take(shard.len()).collect();
+            Piece { windows, first_sequence: shard.start, spool: drafts as &mut Drafts }
+        })
+        .collect();
     let batch = job.backbone.batch_tokens;
-    let whole: usize = shards.iter().map(|shard| shard.len() * job.shape.length).sum();
+    let token_count: usize = shards.iter().map(|shard| shard.len() * job.shape.length).sum();
     let mut done = 0;
-    let progress = |tokens| {
+    let similarities = calibrate::run(&*job.engine, &mut pieces, batch, work, |tokens| {
         done += tokens;
         match job.run.advance(id, tokens) {
             // Finished shards are stored before the pass stops.
-            Err(error) if error.kind() == ErrorKind::Interrupted && done >= whole => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted && done >= token_count => Ok(()),
             advanced => advanced,
         }
-    };
-    let similarities = calibrate::run(&*job.engine, &mut pieces, batch, work, progress);
+    });
     job.engine.notes().into_iter().for_each(|note| job.run.note(format!("{}: {note}", job.label)));
     let similarities = similarities.map_err(|error| error.at(job.label.clone()))?;
     job.unchanged()?;
@@ -259,11 +264,13 @@ fn commit_rows(
     drafts: Vec<(HookPoint, Key, (Draft, Payload))>,
     seconds: f64,
 ) -> Result<BTreeMap<HookPoint, StoredObject>> {
-    let commit = |(site, key, (draft, payload)): (HookPoint, Key, (Draft, Payload))| {
-        payload.close().map_err(|error| unwritten(site, &error))?;
-        Ok((site, store.commit(draft, &key, seconds)?))
-    };
-    let committed: Vec<Result<_>> = drafts.into_par_iter().map(commit).collect();
+    let committed: Vec<Result<_>> = drafts
+        .into_par_iter()
+        .map(|(site, key, (draft, payload))| {
+            payload.close().map_err(|error| unwritten(site, &error))?;
+            Ok((site, store.commit(draft, &key, seconds)?))
+        })
+        .collect();
     committed.into_iter().collect()
 }
 
@@ -272,12 +279,16 @@ struct Drafts(BTreeMap<HookPoint, (Draft, Payload)>);
 
 impl Drafts {
     fn create(store: &Store, sites: &BTreeSet<HookPoint>) -> Result<Self> {
-        let create = |&site: &HookPoint| {
-            let mut draft = store.draft()?;
-            let payload = draft.payload(ROWS)?;
-            Ok((site, (draft, payload)))
-        };
-        Ok(Self(sites.iter().map(create).collect::<Result<_>>()?))
+        Ok(Self(
+            sites
+                .iter()
+                .map(|&site| {
+                    let mut draft = store.draft()?;
+                    let payload = draft.payload(ROWS)?;
+                    Ok((site, (draft, payload)))
+                })
+                .collect::<Result<_>>()?,
+        ))
     }
 }
 
@@ -314,8 +325,8 @@ impl KeptActivations {
 
     /// Returns the sites that are not completely stored.
     pub(crate) fn lacking(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
-        let whole = |site: &HookPoint| self.0.get(site).is_some_and(|shards| shards.iter().all(Option::is_some));
-        sites.iter().copied().filter(|site| !whole(site)).collect()
+        let is_complete = |site: &HookPoint| self.0.get(site).is_some_and(|shards| shards.iter().all(Option::is_some));
+        sites.iter().copied().filter(|site| !is_complete(site)).collect()
     }
 
     /// Returns whether a shard of a site is stored.
@@ -331,8 +342,7 @@ impl KeptActivations {
         rows: impl IntoIterator<Item = (HookPoint, StoredObject)>,
     ) {
         for (site, artifact) in rows {
-            let none = || shape.shards().map(|_| None).collect();
-            self.0.entry(site).or_insert_with(none)[shard] = Some(artifact);
+            self.0.entry(site).or_insert_with(|| shape.shards().map(|_| None).collect())[shard] = Some(artifact);
         }
     }
 
@@ -341,21 +351,29 @@ impl KeptActivations {
     /// # Errors
     /// A site that is not stored whole.
     pub(crate) fn open(&self, shape: ActivationShape, sites: &BTreeSet<HookPoint>) -> Result<Activations> {
-        let of_site = |&site: &HookPoint| {
-            let shards = self.0.get(&site).into_iter().flatten().map(map).collect::<Result<_>>()?;
-            Ok((site, shards))
-        };
-        Activations::new(shape, sites.iter().map(of_site).collect::<Result<_>>()?)
+        Activations::new(
+            shape,
+            sites
+                .iter()
+                .map(|&site| {
+                    let shards = self.0.get(&site).into_iter().flatten().map(map).collect::<Result<_>>()?;
+                    Ok((site, shards))
+                })
+                .collect::<Result<_>>()?,
+        )
     }
 }
 
 fn map(artifact: &Option<StoredObject>) -> Result<Shard> {
-    let vanished = || Error::job("activations vanished from the store");
-    let artifact = artifact.as_ref().ok_or_else(vanished)?;
-    Ok(match artifact.map(ROWS).map_err(|error| vanished().found(error.one_line()))? {
+    let artifact = artifact.as_ref().ok_or_else(vanished_error)?;
+    Ok(match artifact.map(ROWS).map_err(|error| vanished_error().found(error.one_line()))? {
         Mapped::File(map) => Shard::Mapped(map),
         Mapped::Memory(bytes) => Shard::Memory(bytemuck::pod_collect_to_vec(&bytes)),
     })
+}
+
+fn vanished_error() -> Error {
+    Error::job("activations vanished from the store")
 }
 
 /// Removes objects of a pass that are no longer needed: sites that no selection chose, and the sums used for choosing.

@@ -23,10 +23,10 @@ use ghostlab_store::{Key, Lookup};
 pub const GROUP: Group = Group {
     kind: WorkKind::Calibrate,
     places: |backbone| backbone.calibrations.len(),
-    label: |backbone, place| backbone.calibrations[place].label(backbone),
-    claim: |backbone, place| backbone.calibrations[place].claim(backbone),
+    label: |backbone, index| backbone.calibrations[index].label(backbone),
+    claim: |backbone, index| backbone.calibrations[index].claim(backbone),
     on: |_, _| None,
-    made: |variant, place| variant.repairs().filter(|_| variant.calibration == Some(place)).collect(),
+    made: |variant, index| variant.repairs().filter(|_| variant.calibration == Some(index)).collect(),
     bytes: |backbone, variants| {
         let training = variants.iter().filter_map(|variant| variant.trained.as_ref());
         let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max();
@@ -46,12 +46,12 @@ pub const GROUP: Group = Group {
 fn make(
     tools: &Tools<'_>,
     backbone: &BackbonePlan,
-    place: usize,
+    index: usize,
     variants: &[&Variant],
     _: &mut Going,
 ) -> Result<Progressed> {
     let Tools { run, models, .. } = *tools;
-    let plan = &backbone.calibrations[place];
+    let plan = &backbone.calibrations[index];
     let label = plan.label(backbone);
     let name = plan.claim(backbone);
     let Some(lease) = run.claim(&name, &label)? else { return Ok(Progressed::Busy) };
@@ -156,12 +156,14 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     let label = format!("{}: solve {}", job.label, counted(count, "operator"));
     let config = &job.backbone.config;
     let load = Load::windows(tokens, job.shape.length);
-    let solving = |&(variant, selection, _): &(&Variant, &Selection, _)| {
-        let recovery = operator::recovery_of(&run.grid.cells[variant.cell])?;
-        let spans = operator::spans(recovery, selection.regions()).count();
-        Ok(solve_flops(config, recovery, &load, variant.fitted, spans))
-    };
-    let flops = lacking.iter().map(solving).sum::<Result<f64>>()?;
+    let flops = lacking
+        .iter()
+        .map(|&(variant, selection, _)| {
+            let recovery = operator::recovery_of(&run.grid.cells[variant.cell])?;
+            let spans = operator::spans(recovery, selection.regions()).count();
+            Ok(solve_flops(config, recovery, &load, variant.fitted, spans))
+        })
+        .sum::<Result<f64>>()?;
     let id = run.start(job.hold.name(), &label, count * tokens, 0, flops);
     for (variant, selection, key) in lacking {
         match operator::solve(job, variant, selection, activations, key) {

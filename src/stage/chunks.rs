@@ -39,8 +39,10 @@ impl ChunkRun<'_> {
     pub(crate) fn begin(&self, keys: Vec<Arc<Key>>) -> Result<ChunkState> {
         let mut journal = self.run.store.journal(&self.journal)?;
         let chunks = self.eval_set.chunks();
-        let new = |key| ScoredVariant { key, program: None, chunks: vec![None; chunks], seconds: 0.0, settled: false };
-        let mut candidates: Vec<ScoredVariant> = keys.into_iter().map(new).collect();
+        let mut candidates: Vec<ScoredVariant> = keys
+            .into_iter()
+            .map(|key| ScoredVariant { key, program: None, chunks: vec![None; chunks], seconds: 0.0, settled: false })
+            .collect();
         self.catch_up(&mut journal, &mut candidates);
         let left = self.left(&candidates);
         if left.len() < chunks {
@@ -64,7 +66,8 @@ impl ChunkRun<'_> {
             candidate.settled = candidate.program.is_none();
         }
         let left = self.left(candidates);
-        let all = Trie::scoring(&candidates.iter().filter_map(|of| of.program.clone()).collect::<Vec<_>>());
+        let all =
+            Trie::scoring(&candidates.iter().filter_map(|candidate| candidate.program.clone()).collect::<Vec<_>>());
         let flops = all.flops(&self.backbone.config, &self.eval_set.load(&left)).shared;
         let tokens = left.iter().map(|&chunk| self.eval_set.tokens(chunk)).sum();
         let work = self.within.map_or(&*self.journal, Hold::name);
@@ -86,8 +89,9 @@ impl ChunkRun<'_> {
     fn store(&self, scoring: &mut ChunkState) -> Result<Progressed> {
         let store = self.run.store;
         let known_objects = &self.run.known_objects;
-        let mut left: Vec<&mut ScoredVariant> = scoring.candidates.iter_mut().filter(|of| !of.settled).collect();
-        let stored = |left: &[&mut ScoredVariant]| known_objects.all(store, left.iter().map(|of| &of.key));
+        let mut left: Vec<&mut ScoredVariant> =
+            scoring.candidates.iter_mut().filter(|candidate| !candidate.settled).collect();
+        let stored = |left: &[&mut ScoredVariant]| known_objects.all(store, left.iter().map(|variant| &variant.key));
         let mut lease = None;
         let mut all_stored = stored(&left);
         if !all_stored {
@@ -99,15 +103,14 @@ impl ChunkRun<'_> {
             all_stored = stored(&left);
         }
         if !all_stored {
-            left.retain(|of| !known_objects.knows(of.key.hash()));
+            left.retain(|variant| !known_objects.knows(variant.key.hash()));
             self.put(left)?;
         }
         if let Some(journal) = scoring.journal.take() {
             match lease {
                 Some(_) => {
-                    let kind = scoring.candidates.first().map_or(scores::KIND, |of| of.key.kind());
-                    let stored = |hash: &str| known_objects.knows(hash) || store.has_hash(kind, hash);
-                    store.retire(journal, stored);
+                    let kind = scoring.candidates.first().map_or(scores::KIND, |candidate| candidate.key.kind());
+                    store.retire(journal, |hash| known_objects.knows(hash) || store.has_hash(kind, hash));
                     store.clear_attempts(&self.journal);
                 }
                 None => store.leave(journal),
@@ -123,8 +126,8 @@ impl ChunkRun<'_> {
     fn put(&self, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
         let store = self.run.store;
         let mut packed = Vec::new();
-        for ScoredVariant { key, chunks, seconds, .. } in candidates.iter_mut().map(|of| &mut **of) {
-            let chunks: Vec<Vec<f64>> = chunks.iter_mut().map(|of| of.take().unwrap_or_default()).collect();
+        for ScoredVariant { key, chunks, seconds, .. } in candidates.iter_mut().map(|candidate| &mut **candidate) {
+            let chunks: Vec<Vec<f64>> = chunks.iter_mut().map(|chunk| chunk.take().unwrap_or_default()).collect();
             let values = self.eval_set.assemble(&chunks);
             match self.eval_set.generations(&values)? {
                 None => packed.push(store.packing(key, *seconds, &[(scores::VALUES, &scores::bytes(&values))])),
@@ -286,9 +289,10 @@ impl ChunkRun<'_> {
         known: &mut Option<(Vec<usize>, Trie)>,
     ) -> Result<(Vec<usize>, HashMap<usize, usize>)> {
         let ChunkGroup { chunks, members, leases, tokens } = group;
-        known.take_if(|(of, _)| of != members);
+        known.take_if(|(cached, _)| cached != members);
         let (_, trie) = known.get_or_insert_with(|| {
-            let programs: Vec<Program> = members.iter().filter_map(|&of| candidates[of].program.clone()).collect();
+            let programs: Vec<Program> =
+                members.iter().filter_map(|&member| candidates[member].program.clone()).collect();
             (members.clone(), Trie::scoring(&programs))
         });
         let mut seconds = vec![0.0; trie.len()];

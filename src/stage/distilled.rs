@@ -49,7 +49,7 @@ pub const STATE: &str = "state.bin";
 
 /// Returns the key of a trained operator: the operator that training starts from, and its text.
 pub fn key(backbone: KeyedBackbone<'_>, operator: &Arc<Key>, text: &Arc<Key>, what: &Arc<Identity>) -> Key {
-    let of = json!({
+    let identity = json!({
         "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
         // Whatever engine made what it reads, a training runs on the CPU in f32.
         "likeliest": Finetune::TOP_TOKENS, "dtype": CPU.dtype, "device": CPU.device,
@@ -57,7 +57,7 @@ pub fn key(backbone: KeyedBackbone<'_>, operator: &Arc<Key>, text: &Arc<Key>, wh
     let teacher = Arc::new(teacher::family(backbone, text).key());
     let activations = Arc::new(activations::family(backbone, text).key());
     let parents = [("operator", Arc::clone(operator)), ("teacher", teacher), ("activations", activations)];
-    Key::new(KIND, of, parents).about(what)
+    Key::new(KIND, identity, parents).about(what)
 }
 
 /// Returns the key of a training checkpoint after `steps` steps.
@@ -161,10 +161,13 @@ fn one(
     let [(start, end)] = selection.regions()[..] else {
         return Err(Error::job("an operator is only fine-tuned at a contiguous cut"));
     };
-    let missing = || Error::job("its operator is not in the store");
-    let solved = variant.operator.as_ref().and_then(|key| run.get(key)).ok_or_else(missing)?;
-    let tail = || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu);
-    let tail = job.models.read(backbone, tail)?;
+    let solved = variant
+        .operator
+        .as_ref()
+        .and_then(|key| run.get(key))
+        .ok_or_else(|| Error::job("its operator is not in the store"))?;
+    let tail =
+        job.models.read(backbone, || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu))?;
     let lessons = teacher::TrainingData::kept(job, plan, start, &tail)?;
     let began = Instant::now();
     let (state, spent) = resumed(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
@@ -205,7 +208,7 @@ fn one(
         training.state(),
         spent + began.elapsed().as_secs_f64(),
     )?;
-    (1..=CHECKPOINTS).try_for_each(|place| run.store.discard(&self::checkpoint(&plan.key, place * every)))
+    (1..=CHECKPOINTS).try_for_each(|number| run.store.discard(&self::checkpoint(&plan.key, number * every)))
 }
 
 /// Returns the last checkpoint of a training with its seconds, or the start.
@@ -215,10 +218,10 @@ fn resumed(
     start: impl FnOnce() -> Result<Checkpoint>,
 ) -> Result<(Checkpoint, f64)> {
     let every = plan.finetune.sequences.div_ceil(CHECKPOINTS);
-    for place in (1..=CHECKPOINTS).rev() {
-        let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, place * every)) else { continue };
+    for number in (1..=CHECKPOINTS).rev() {
+        let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, number * every)) else { continue };
         let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;
-        job.run.note(format!("fine-tuning resumes after step {} of {}", place * every, plan.finetune.sequences));
+        job.run.note(format!("fine-tuning resumes after step {} of {}", number * every, plan.finetune.sequences));
         return Ok((state, artifact.meta().seconds));
     }
     Ok((start()?, 0.0))

@@ -30,8 +30,8 @@ pub struct GeneratedText {
 }
 
 impl From<&Generation> for GeneratedText {
-    fn from(of: &Generation) -> Self {
-        Self { text: of.text.clone(), tokens: of.ids.len(), end: of.end }
+    fn from(generation: &Generation) -> Self {
+        Self { text: generation.text.clone(), tokens: generation.ids.len(), end: generation.end }
     }
 }
 

@@ -68,21 +68,21 @@ pub(crate) struct Tools<'a> {
 #[derive(Clone, Copy)]
 pub struct Job {
     pub group: &'static Group,
-    pub place: usize,
+    pub index: usize,
 }
 
 impl Job {
-    pub fn label(self, of: &BackbonePlan) -> String {
-        (self.group.label)(of, self.place)
+    pub fn label(self, plan: &BackbonePlan) -> String {
+        (self.group.label)(plan, self.index)
     }
 
-    pub fn claim(self, of: &BackbonePlan) -> String {
-        (self.group.claim)(of, self.place)
+    pub fn claim(self, plan: &BackbonePlan) -> String {
+        (self.group.claim)(plan, self.index)
     }
 
     /// Returns the objects that it makes of a variant.
-    pub fn made(self, of: &Variant) -> Vec<&Arc<Key>> {
-        (self.group.made)(of, self.place)
+    pub fn made(self, variant: &Variant) -> Vec<&Arc<Key>> {
+        (self.group.made)(variant, self.index)
     }
 
     pub fn is_alone(self) -> bool {
@@ -93,13 +93,12 @@ impl Job {
 impl BackbonePlan {
     /// Iterates over its jobs in order.
     pub fn jobs(&self) -> impl Iterator<Item = Job> {
-        let of = |group: &'static Group| (0..(group.places)(self)).map(move |place| Job { group, place });
-        GROUPS.into_iter().flat_map(of)
+        GROUPS.into_iter().flat_map(|group| (0..(group.places)(self)).map(move |index| Job { group, index }))
     }
 
     /// Iterates over what a variant is made from, in order: the job, its name, and its key.
-    pub fn parts<'v>(&self, of: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
-        let made = self.jobs().flat_map(|job| job.made(of).into_iter().map(move |key| (job, key)));
+    pub fn parts<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
+        let made = self.jobs().flat_map(|job| job.made(variant).into_iter().map(move |key| (job, key)));
         made.filter_map(|(job, key)| Some((job, Stage::of(key.kind()).ok()?.words?, key)))
     }
 }
@@ -113,7 +112,7 @@ impl Variant {
 
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {}", self.group.kind, self.place)
+        write!(f, "{:?} {}", self.group.kind, self.index)
     }
 }
 
@@ -206,8 +205,7 @@ impl Programs {
         if let Some(program) = lock(&self.programs).get(&backbone.content) {
             return Ok(program.clone());
         }
-        let read = || whole(&backbone.config, &backbone.folder);
-        let program = run.inputs.guarded(&[&backbone.folder], read)?;
+        let program = run.inputs.guarded(&[&backbone.folder], || whole(&backbone.config, &backbone.folder))?;
         lock(&self.programs).insert(backbone.content.clone(), program.clone());
         Ok(program)
     }

@@ -51,19 +51,19 @@ pub fn key(
     among: &str,
     what: &Arc<Identity>,
 ) -> Key {
-    let mut of = backbone.on_engine();
+    let mut identity = backbone.on_engine();
     if let MeasureId::Prefill { length, batch, decode, warmups, rounds, machine, .. } = measure {
-        of["machine"] = machine.value();
+        identity["machine"] = machine.value();
         for (name, value) in [("length", length), ("batch", batch), ("warmups", warmups), ("rounds", rounds)] {
-            of[name] = json!(value);
+            identity[name] = json!(value);
         }
         if let Some(decode) = decode {
-            of["decode"] = json!(decode);
+            identity["decode"] = json!(decode);
         }
-        of["among"] = json!(among);
+        identity["among"] = json!(among);
     }
     let operator = operator.map(|key| ("operator", Arc::clone(key)));
-    Key::new(KIND, of, operator).named(backbone.name).about(what)
+    Key::new(KIND, identity, operator).named(backbone.name).about(what)
 }
 
 /// Estimates the fixed cost of a decoding step in prefill rows: all weights are read, and products of few rows fill neither
@@ -75,15 +75,18 @@ fn beside_rows(config: &Config, sequences: usize) -> f64 {
 /// Estimates timing each variant alone, and all of a cohort if one is missing. Decoding reads the prompt again. Extra
 /// rounds for unstable times are not included.
 pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
-    let flops = |tokens: usize, length: usize| all.flops(config, &Load::windows(tokens, length)).separate;
-    let of = |length: usize| flops(length * prompt.batch, length);
-    let decoded = |new: usize| {
-        let beside = beside_rows(config, prompt.batch) * new as f64;
-        of(prompt.length + new) + flops(beside as usize, 1)
-    };
-    let pass = of(prompt.length) + prompt.decode.map_or(0.0, decoded);
+    let pass_flops = |length: usize| flops(config, all, length * prompt.batch, length);
+    let pass = pass_flops(prompt.length)
+        + prompt.decode.map_or(0.0, |new| {
+            let extra_rows = beside_rows(config, prompt.batch) * new as f64;
+            pass_flops(prompt.length + new) + flops(config, all, extra_rows as usize, 1)
+        });
     let rounds = passes(1, Rounds::PAPER) as f64 * pass;
     Cost { separate: rounds, shared: rounds, left: if left { rounds } else { 0.0 }, ..Cost::default() }
+}
+
+fn flops(config: &Config, all: &Trie, tokens: usize, length: usize) -> f64 {
+    all.flops(config, &Load::windows(tokens, length)).separate
 }
 
 /// Reads a stored variant's latency.
@@ -104,20 +107,26 @@ struct TimedVariant {
 
 /// Describes what `--retime` will do.
 pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
-    let timed = |backbone: &BackbonePlan| {
-        let prompts: Vec<String> = backbone.latencies.iter().map(ToString::to_string).collect();
-        let of = |variant: &Variant| variant.latencies.first().map(|key| key.hash().to_owned());
-        let variants = backbone.variants.iter().filter_map(of).collect::<BTreeSet<_>>().len();
-        let Rounds { warmups, timed } = Rounds::PAPER;
-        (!prompts.is_empty()).then(|| {
-            format!(
-                "{} over {} ({variants} variants side by side, {timed} rounds or more after {warmups} warm-ups)",
-                backbone.name,
-                prompts.join(", ")
-            )
+    let timed: Vec<String> = backbones
+        .iter()
+        .filter_map(|backbone| {
+            let prompts: Vec<String> = backbone.latencies.iter().map(ToString::to_string).collect();
+            let variants = backbone
+                .variants
+                .iter()
+                .filter_map(|variant| variant.latencies.first().map(|key| key.hash().to_owned()))
+                .collect::<BTreeSet<_>>()
+                .len();
+            let Rounds { warmups, timed } = Rounds::PAPER;
+            (!prompts.is_empty()).then(|| {
+                format!(
+                    "{} over {} ({variants} variants side by side, {timed} rounds or more after {warmups} warm-ups)",
+                    backbone.name,
+                    prompts.join(", ")
+                )
+            })
         })
-    };
-    let timed: Vec<String> = backbones.iter().filter_map(timed).collect();
+        .collect();
     match timed.is_empty() {
         true => "--retime: nothing is timed here".to_owned(),
         false => {
@@ -132,8 +141,8 @@ pub const GROUP: Group = Group {
     places: |backbone| backbone.latencies.len(),
     label,
     claim: label,
-    on: |backbone, place| Some(backbone.latencies[place].to_string()),
-    made: |variant, place| variant.latencies.get(place).into_iter().collect(),
+    on: |backbone, index| Some(backbone.latencies[index].to_string()),
+    made: |variant, index| variant.latencies.get(index).into_iter().collect(),
     // Insufficient memory is a result of its own.
     bytes: |_, _| 0,
     order: Order::Alone("latencies are not measured by workers: `ghostlab run` measures them on its machine"),
@@ -141,8 +150,8 @@ pub const GROUP: Group = Group {
     tell: |_, _, _, _| {},
 };
 
-fn label(backbone: &BackbonePlan, place: usize) -> String {
-    format!("time {} over {}", backbone.name, backbone.latencies[place])
+fn label(backbone: &BackbonePlan, position: usize) -> String {
+    format!("time {} over {}", backbone.name, backbone.latencies[position])
 }
 
 /// Measures all variants of a backbone over the prompt at `place` again: times of two sessions are not comparable. A
@@ -150,21 +159,27 @@ fn label(backbone: &BackbonePlan, place: usize) -> String {
 ///
 /// # Errors
 /// What stops the whole run, and what all variants suffer from.
-fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant], _: &mut Going) -> Result<Progressed> {
+fn make(
+    tools: &Tools<'_>,
+    backbone: &BackbonePlan,
+    position: usize,
+    _: &[&Variant],
+    _: &mut Going,
+) -> Result<Progressed> {
     let Tools { run, models, programs } = *tools;
-    let asked = backbone.latencies[place];
-    let label = label(backbone, place);
+    let asked = backbone.latencies[position];
+    let label = label(backbone, position);
     let lease = progress::claim(run.store, timing_claim(), &label, run.reporter, run.stop)?;
-    let left = |variant: &&Variant| !run.failed(variant.cell);
-    let stored = |variant: &Variant| {
-        let key = &variant.latencies[place];
-        let whole = matches!(run.store.get(key), Lookup::Whole(_));
-        whole.then(|| run.known_objects.found(key)).is_some()
-    };
-    if !run.settings.retime && backbone.variants.iter().filter(left).all(stored) {
+    if !run.settings.retime
+        && backbone.variants.iter().filter(|variant| !run.failed(variant.cell)).all(|variant| {
+            let key = &variant.latencies[position];
+            let is_stored = matches!(run.store.get(key), Lookup::Whole(_));
+            is_stored.then(|| run.known_objects.found(key)).is_some()
+        })
+    {
         return Ok(Progressed::Done);
     }
-    let candidates = candidates(run, programs, backbone, place)?;
+    let candidates = candidates(run, programs, backbone, position)?;
     let prompt = Prompt { length: asked.length, batch: asked.batch };
     let started = Instant::now();
     let engine = models.get(backbone)?;
@@ -193,7 +208,7 @@ fn make(tools: &Tools<'_>, backbone: &BackbonePlan, place: usize, _: &[&Variant]
     let sessions = results.first().map_or(1, |result| result.sessions);
     let seconds = started.elapsed().as_secs_f64() / (sessions * candidates.len().max(1)) as f64;
     // Removes stored times first, so that a kill in between cannot leave times of two sessions side by side.
-    backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[place]))?;
+    backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[position]))?;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
         run.known_objects.found(&candidate.key);
@@ -206,14 +221,14 @@ fn candidates(
     run: &Context<'_>,
     programs: &Programs,
     backbone: &BackbonePlan,
-    place: usize,
+    position: usize,
 ) -> Result<Vec<TimedVariant>> {
     let mut candidates = Vec::new();
     let mut seen = BTreeSet::new();
     for variant in backbone.variants.iter().filter(|variant| !run.failed(variant.cell)) {
         let Some(program) = programs.or_failed(run, backbone, variant)? else { continue };
         let program = deployed(&program, &backbone.config).program;
-        let key = Arc::clone(&variant.latencies[place]);
+        let key = Arc::clone(&variant.latencies[position]);
         // Two cells may be one variant.
         if !seen.insert(key.hash().to_string()) {
             continue;
@@ -241,7 +256,8 @@ struct TimedComparison<'a> {
 
 impl TimedComparison<'_> {
     fn results(&self, candidates: &[TimedVariant]) -> Result<Vec<LatencyResult>> {
-        let forms = candidates.iter().flat_map(|of| [Some(&of.full), of.by_channel.as_ref()]).flatten();
+        let forms =
+            candidates.iter().flat_map(|candidate| [Some(&candidate.full), candidate.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
         // Decoding reads the prompt first.
         let decode = self.asked.decode;
@@ -261,7 +277,7 @@ impl TimedComparison<'_> {
         let decoded = decoded.transpose()?;
         let mut results = Vec::new();
         let mut timed = prefill.timed.into_iter();
-        let mut behind = decoded.map(|of| (of.first, of.timed.into_iter()));
+        let mut behind = decoded.map(|decoded| (decoded.first, decoded.timed.into_iter()));
         // Variants that did not fit have no timing.
         let next = |timed: &mut std::vec::IntoIter<Timed>, program: &Program| {
             let Timed::Milliseconds(times) = self.fits(program).then(|| timed.next())?? else { return None };
@@ -296,7 +312,8 @@ impl TimedComparison<'_> {
                 decode,
             });
         }
-        let dense = candidates.iter().zip(&results).find(|(of, _)| of.is_dense).map(|(_, result)| result.clone());
+        let dense =
+            candidates.iter().zip(&results).find(|(candidate, _)| candidate.is_dense).map(|(_, result)| result.clone());
         for result in &mut results {
             result.dense = dense.as_ref().and_then(|dense| dense.times.clone());
             result.dense_bytes = dense.as_ref().and_then(LatencyResult::bytes);
@@ -361,9 +378,8 @@ impl TimedComparison<'_> {
             ends.push(std::thread::Builder::new().spawn(|| thread.run())?);
             Ok(())
         });
-        let failed =
-            |error: rayon::ThreadPoolBuildError| Error::job("a thread cannot be started").found(error.to_string());
-        let thread = thread.build().map_err(failed)?;
+        let thread =
+            thread.build().map_err(|error| Error::job("a thread cannot be started").found(error.to_string()))?;
         let batch = self.prompt.as_batch(self.config.vocab);
         let trie = Trie::new(std::slice::from_ref(program));
         let (done, most) = thread.install(|| heap::high_water(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));

@@ -102,10 +102,10 @@ pub const GROUPS: [&Group; 3] = [&calibration::GROUP, &scoring::GROUP, &latency:
 /// stage's output changes and its version does not.)
 pub const KINDS: [ObjectKind; STAGES.len()] = {
     let mut kinds = [STAGES[0].kind; STAGES.len()];
-    let mut place = 0;
-    while place < kinds.len() {
-        kinds[place] = STAGES[place].kind;
-        place += 1;
+    let mut index = 0;
+    while index < kinds.len() {
+        kinds[index] = STAGES[index].kind;
+        index += 1;
     }
     kinds
 };
@@ -167,24 +167,24 @@ impl Stage {
 #[derive(Debug, Clone)]
 pub struct Family {
     kind: ObjectKind,
-    of: Value,
+    identity: Value,
     tokens: Arc<Key>,
     backbone: String,
 }
 
 impl Family {
-    fn new(kind: ObjectKind, of: Value, tokens: &Arc<Key>, backbone: KeyedBackbone<'_>) -> Self {
-        Self { kind, of, tokens: Arc::clone(tokens), backbone: backbone.name.to_owned() }
+    fn new(kind: ObjectKind, identity: Value, tokens: &Arc<Key>, backbone: KeyedBackbone<'_>) -> Self {
+        Self { kind, identity, tokens: Arc::clone(tokens), backbone: backbone.name.to_owned() }
     }
 
     /// Returns the key that stands for all members.
     fn key(self) -> Key {
-        Key::new(self.kind, self.of, [("tokens", self.tokens)]).named(&self.backbone)
+        Key::new(self.kind, self.identity, [("tokens", self.tokens)]).named(&self.backbone)
     }
 
     /// Returns the key of the member with these fields, which [`Member::Of`] names.
     fn member<const N: usize>(mut self, fields: [(&str, Value); N]) -> Key {
-        fields.into_iter().for_each(|(name, value)| self.of[name] = value);
+        fields.into_iter().for_each(|(name, value)| self.identity[name] = value);
         self.key()
     }
 }
@@ -262,11 +262,11 @@ mod tests {
             let store = Store::open(folder.path(), WORDS).unwrap();
             store.put(&member, 1.0, &[("payload", b"1")]).unwrap();
             let entries = store.entries();
-            let leads = |of: &Member| match of {
+            let leads = |member: &Member| match member {
                 Member::Of(fields) => entries[0].hash_without(fields).is_some_and(|hash| hash == family.hash()),
                 Member::Toward(_) => false,
             };
-            let ways = Stage::of(member.kind()).unwrap().members.iter().filter(|of| leads(of)).count();
+            let ways = Stage::of(member.kind()).unwrap().members.iter().filter(|member| leads(member)).count();
             assert_eq!(ways, 1, "{}", member.readable());
         }
     }
@@ -275,11 +275,10 @@ mod tests {
     fn a_checkpoint_names_the_training_that_it_is_on_the_way_to() {
         let trained = Arc::new(Key::new(distilled::KIND, json!({"seed": 1}), []));
         let checkpoint = distilled::checkpoint(&trained, 7);
-        let toward = |of: &Member| match of {
+        assert!(distilled::STAGE.members.iter().any(|member| match member {
             Member::Toward(parent) => checkpoint.parents().any(|(name, key)| name == *parent && *key == trained),
             Member::Of(_) => false,
-        };
-        assert!(distilled::STAGE.members.iter().any(toward));
+        }));
     }
 
     /// Also if its operator was solved before rounding, whose key is that of the stored weights.

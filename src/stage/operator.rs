@@ -44,11 +44,11 @@ pub(super) const FIGURES: &str = "figures.json";
 /// Returns the key of an operator: selection, activations, and the number of sequences it is solved on.
 pub fn key(backbone: KeyedBackbone<'_>, selection: &Arc<Key>, repair: &RepairId, tokens: &Arc<Key>) -> Key {
     let RepairId { recovery, version, options, fitted, training: _ } = repair;
-    let of = json!({
+    let identity = json!({
         "recovery": recovery, "recovery_version": version, "options": options.value(), "sequences": fitted,
     });
     let activations = Arc::new(activations::family(backbone, tokens).key());
-    Key::new(KIND, of, [("selection", Arc::clone(selection)), ("activations", activations)])
+    Key::new(KIND, identity, [("selection", Arc::clone(selection)), ("activations", activations)])
 }
 
 /// Returns the spans that a recovery repairs for removed regions `[start, end)`.
@@ -278,8 +278,8 @@ pub fn repaired(
 }
 
 /// Appends an operator to an existing one: the layer before a region absorbs the maps of all its layers.
-fn add<K: Ord>(place: Entry<'_, K, Arc<Operator>>, operator: Arc<Operator>) -> Result<()> {
-    match place {
+fn add<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: Arc<Operator>) -> Result<()> {
+    match entry {
         Entry::Vacant(free) => drop(free.insert(operator)),
         Entry::Occupied(mut taken) => {
             let product = taken.get().then(&operator)?;
@@ -301,7 +301,7 @@ fn load(artifact: &StoredObject, index: usize) -> Result<Arc<Operator>> {
 
 /// Returns the recovery of a pruned cell.
 pub(crate) fn recovery_of(cell: &Cell) -> Result<&dyn Recovery> {
-    let method = cell.recovery.as_ref().map(|of| &*of.rule);
+    let method = cell.recovery.as_ref().map(|recovery| &*recovery.rule);
     method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))
 }
 
@@ -331,9 +331,9 @@ pub(crate) fn solve(
             earlier: &earlier,
             starts: &job.windows.starts,
         };
-        let place = |error: Error| error.at(format!("boundary of layer {}", span.start));
         let began = Instant::now();
-        let solution = recovery.solve(&boundary).map_err(place)?;
+        let solution =
+            recovery.solve(&boundary).map_err(|error| error.at(format!("boundary of layer {}", span.start)))?;
         let solve_seconds = began.elapsed().as_secs_f64();
         let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
         let placed = match &solution.repair {

@@ -31,9 +31,9 @@ pub(super) const WORDS: Words = Words {
     part: "scores",
     about: "Its scores on a text or task.",
     what: "scores on",
-    reads: |backbone, _, place| {
-        let of = &backbone.evaluations[place];
-        Some((format!("tokens of {}", of.subject), Arc::clone(&of.tokens)))
+    reads: |backbone, _, index| {
+        let evaluation = &backbone.evaluations[index];
+        Some((format!("tokens of {}", evaluation.subject), Arc::clone(&evaluation.tokens)))
     },
 };
 
@@ -44,9 +44,9 @@ const REMOVED: &str = "removed";
 pub(super) const VALUES: &str = "values.f64";
 
 fn dense(backbone: KeyedBackbone<'_>) -> Value {
-    let mut of = backbone.on_engine();
-    of["batch"] = json!(backbone.batch_tokens);
-    of
+    let mut identity = backbone.on_engine();
+    identity["batch"] = json!(backbone.batch_tokens);
+    identity
 }
 
 /// Returns the key part of a scored variant. An operator's key includes its engine, except for weights rounded after
@@ -55,11 +55,11 @@ pub(super) fn scored(backbone: KeyedBackbone<'_>, operator: Option<&Arc<Key>>) -
     if operator.is_none() {
         return dense(backbone);
     }
-    let mut of = json!({"batch": backbone.batch_tokens});
+    let mut identity = json!({"batch": backbone.batch_tokens});
     if let Some(weights) = backbone.weights {
-        of["weights"] = json!(weights.name());
+        identity["weights"] = json!(weights.name());
     }
-    of
+    identity
 }
 
 /// Returns the key of a variant's scores on some tokens, or on part of them.
@@ -71,13 +71,13 @@ pub fn key(
     draw: Option<Draw>,
     what: &Arc<Identity>,
 ) -> Key {
-    let mut of = scored(backbone, operator);
+    let mut identity = scored(backbone, operator);
     if let Some(draw) = draw {
-        of["draw"] = json!(draw);
+        identity["draw"] = json!(draw);
     }
     let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
     let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
-    Key::new(kind, of, parents).named(backbone.name).about(what)
+    Key::new(kind, identity, parents).named(backbone.name).about(what)
 }
 
 /// Estimates scoring the `missing` variants of the trie `all`.
@@ -178,6 +178,6 @@ pub(crate) fn scale(metric: &Metric) -> f64 {
 /// Judges the documents of a task from the scores of its choices.
 pub(crate) fn answered(values: &[f64], sheet: &Arc<Solutions>) -> Result<(Answered, TaskResult)> {
     let scored = choices::scored(values);
-    let scores = scored.iter().map(|of| Score { log_likelihood: of.log_likelihood, greedy: of.greedy });
+    let scores = scored.iter().map(|entry| Score { log_likelihood: entry.log_likelihood, greedy: entry.greedy });
     Answered::new(sheet, scores.collect())
 }

@@ -22,10 +22,10 @@ use ghostlab_store::{Key, Lookup};
 pub(crate) const GROUP: Group = Group {
     kind: WorkKind::Score,
     places: |backbone| backbone.evaluations.len(),
-    label: |backbone, place| format!("{} on {}", backbone.name, backbone.evaluations[place].subject),
-    claim: |backbone, place| backbone.evaluations[place].journal.clone(),
-    on: |backbone, place| Some(backbone.evaluations[place].subject.to_string()),
-    made: |variant, place| variant.scores.get(place).into_iter().collect(),
+    label: |backbone, index| format!("{} on {}", backbone.name, backbone.evaluations[index].subject),
+    claim: |backbone, index| backbone.evaluations[index].journal.clone(),
+    on: |backbone, index| Some(backbone.evaluations[index].subject.to_string()),
+    made: |variant, index| variant.scores.get(index).into_iter().collect(),
     // An operator each.
     bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
     order: Order::Then,
@@ -40,24 +40,24 @@ pub(crate) const GROUP: Group = Group {
 fn make(
     tools: &Tools<'_>,
     backbone: &BackbonePlan,
-    place: usize,
+    index: usize,
     variants: &[&Variant],
     going: &mut Going,
 ) -> Result<Progressed> {
     let Tools { run, models, programs } = *tools;
-    let evaluation = &backbone.evaluations[place];
-    let variants: Vec<&Variant> = variants.iter().copied().filter(|of| !run.failed(of.cell)).collect();
-    let stored = || run.known_objects.all(run.store, variants.iter().map(|of| &of.scores[place]));
+    let evaluation = &backbone.evaluations[index];
+    let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.failed(variant.cell)).collect();
+    let stored = || run.known_objects.all(run.store, variants.iter().map(|variant| &variant.scores[index]));
     if going.is_none() {
         // Where others have done it, nothing has to be read to see that.
         if stored() {
             return Ok(Progressed::Found);
         }
-        if take_over(run, backbone, place, &variants)? && stored() {
+        if take_over(run, backbone, index, &variants)? && stored() {
             return Ok(Progressed::Done);
         }
     }
-    let label = (GROUP.label)(backbone, place);
+    let label = (GROUP.label)(backbone, index);
     let program = |key: &Key| program(run, programs, backbone, &variants, key);
     let (text, begun) = match going.take() {
         Some((text, scoring)) => (text, Some(scoring)),
@@ -71,7 +71,7 @@ fn make(
             None => {
                 // Two cells may be one variant: the same key needs one score.
                 let mut seen = BTreeSet::new();
-                let keys = variants.iter().map(|of| &of.scores[place]).filter(|key| seen.insert(key.hash()));
+                let keys = variants.iter().map(|variant| &variant.scores[index]).filter(|key| seen.insert(key.hash()));
                 job.begin(keys.cloned().collect())?
             }
         };
@@ -85,18 +85,19 @@ fn make(
 
 /// Extracts the scores of a sample for variants that are scored completely. On the CPU scores do not depend on their batch.
 /// Returns whether there were any.
-fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&Variant]) -> Result<bool> {
-    let evaluation = &backbone.evaluations[place];
+fn take_over(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) -> Result<bool> {
+    let evaluation = &backbone.evaluations[index];
     let Some(draw) = evaluation.subject.draw().filter(|_| backbone.engine.id() == CPU) else { return Ok(false) };
     let mut known = Vec::new();
     for variant in variants {
-        let own = &variant.scores[place];
-        if run.known_objects.has(run.store, own) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *own) {
+        let key = &variant.scores[index];
+        if run.known_objects.has(run.store, key) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *key) {
             continue;
         }
-        let whole = scores::key(KIND, backbone.keyed(), variant.repair(), &evaluation.tokens, None, &variant.identity);
-        if let Lookup::Whole(object) = run.store.look(&whole) {
-            known.push((own, read(&object)?));
+        let full_key =
+            scores::key(KIND, backbone.keyed(), variant.repair(), &evaluation.tokens, None, &variant.identity);
+        if let Lookup::Whole(object) = run.store.look(&full_key) {
+            known.push((key, read(&object)?));
         }
     }
     if known.is_empty() {
@@ -104,21 +105,24 @@ fn take_over(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants:
     }
     let text = tokens::whole(run, backbone, &evaluation.subject, &evaluation.tokens)?;
     let drawn = text.drawn_values(draw)?;
-    let fits = |(key, values): (&Arc<Key>, Vec<f64>)| {
-        let parts: Option<Vec<&[f64]>> = drawn.iter().cloned().map(|at| values.get(at)).collect();
-        Some((Arc::clone(key), parts?.concat()))
-    };
-    let known: Vec<(Arc<Key>, Vec<f64>)> = known.into_iter().filter_map(fits).collect();
-    let packing = |(key, values): &(Arc<Key>, Vec<f64>)| run.store.packing(key, 0.0, &[(VALUES, &bytes(values))]);
-    run.store.put_all(known.iter().map(packing).collect())?;
+    let known: Vec<(Arc<Key>, Vec<f64>)> = known
+        .into_iter()
+        .filter_map(|(key, values)| {
+            let parts: Option<Vec<&[f64]>> = drawn.iter().cloned().map(|at| values.get(at)).collect();
+            Some((Arc::clone(key), parts?.concat()))
+        })
+        .collect();
+    run.store.put_all(
+        known.iter().map(|(key, values)| run.store.packing(key, 0.0, &[(VALUES, &bytes(values))])).collect(),
+    )?;
     known.iter().for_each(|(key, _)| run.stored_scores(key));
     Ok(true)
 }
 
 /// Reports the scores computed here: perplexities, and accuracies in percent. Damage right after writing is found when
 /// the results are read.
-fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&Variant]) {
-    let evaluation = &backbone.evaluations[place];
+fn tell(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
+    let evaluation = &backbone.evaluations[index];
     let values = || -> Result<Vec<(usize, f64)>> {
         let sheet = tokens::sheet(evaluation, run.store)?;
         let documents = match run.store.look(&evaluation.tokens) {
@@ -128,9 +132,9 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, place: usize, variants: &[&V
             _ => None,
         };
         let mut values = Vec::new();
-        for (cell, key) in variants.iter().map(|of| (of.cell, &of.scores[place])) {
-            let told = !run.failed(cell) && run.tells_of(key);
-            let Some(Lookup::Whole(object)) = told.then(|| run.store.look(key)) else { continue };
+        for (cell, key) in variants.iter().map(|variant| (variant.cell, &variant.scores[index])) {
+            let is_reported = !run.failed(cell) && run.tells_of(key);
+            let Some(Lookup::Whole(object)) = is_reported.then(|| run.store.look(key)) else { continue };
             let value = match (&evaluation.subject, &sheet) {
                 (Subject::Windows(_), _) => Losses { windows: read(&object)? }.perplexity(),
                 (Subject::Task(_), Some(sheet)) => 100.0 * answered(&read(&object)?, sheet)?.1.column().value,
@@ -164,7 +168,7 @@ fn program(
     key: &Key,
 ) -> Result<Option<Program>> {
     let mut found = None;
-    for variant in variants.iter().filter(|variant| variant.scores.iter().any(|of| of.hash() == key.hash())) {
+    for variant in variants.iter().filter(|variant| variant.scores.iter().any(|score| score.hash() == key.hash())) {
         found = programs.or_failed(run, backbone, variant)?.or(found);
     }
     Ok(found)

@@ -32,9 +32,9 @@ pub const STAGE: Stage = Stage {
         part: "selection",
         about: "The layers to remove.",
         what: "selection",
-        reads: |backbone, _, place| {
-            let of = &backbone.calibrations[place];
-            Some((format!("calibration tokens: {}", of.calibration), Arc::clone(&of.tokens)))
+        reads: |backbone, _, index| {
+            let calibration = &backbone.calibrations[index];
+            Some((format!("calibration tokens: {}", calibration.calibration), Arc::clone(&calibration.tokens)))
         },
     }),
     ..Stage::new(KIND)
@@ -49,22 +49,22 @@ const NOTES: &str = "notes.json";
 /// known only later.
 pub fn key(backbone: KeyedBackbone<'_>, cut: &CutId, rule: (&dyn Criterion, &PruneSpec<'_>), tokens: &Arc<Key>) -> Key {
     let CutId { criterion: name, version, options, depth, known } = cut;
-    let mut of = json!({
+    let mut identity = json!({
         "backbone": backbone.content, "criterion": name, "criterion_version": version, "options": options.value(),
         "depth": depth,
     });
     if let Some(known) = known {
-        of["known"] = known.value();
+        identity["known"] = known.value();
     }
     if let Some(weights) = backbone.weights {
-        of["weights"] = json!(weights.name());
+        identity["weights"] = json!(weights.name());
     }
     let (criterion, spec) = rule;
     let looks = !criterion.pairs(spec).is_empty() || !criterion.sites(spec).is_empty();
     let activations = looks.then(|| ("activations", activations::family(backbone, tokens).key()));
     let scores = (!criterion.trials(spec).is_empty()).then(|| ("scores", scores::trials(backbone, tokens).key()));
     let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
-    Key::new(KIND, of, parents).named(backbone.name)
+    Key::new(KIND, identity, parents).named(backbone.name)
 }
 
 /// Stores a selection with the notes on it.
@@ -74,7 +74,7 @@ pub fn key(backbone: KeyedBackbone<'_>, cut: &CutId, rule: (&dyn Criterion, &Pru
 pub fn store(store: &Store, key: &Key, seconds: f64, selection: &Selection, notes: &[String]) -> Result<()> {
     let layers = to_json(selection)?;
     let notes = (!notes.is_empty()).then(|| to_json(&notes)).transpose()?;
-    let payloads = [Some((LAYERS, layers.as_slice())), notes.as_deref().map(|of| (NOTES, of))];
+    let payloads = [Some((LAYERS, layers.as_slice())), notes.as_deref().map(|notes| (NOTES, notes))];
     store.put(key, seconds, &payloads.into_iter().flatten().collect::<Vec<_>>()).map(drop)
 }
 
@@ -258,8 +258,8 @@ impl<'a> Trials<'a> {
         let batch = backbone.batch_tokens;
         let keys: Vec<_> = removed.iter().map(|set| Arc::new(scores::trial(backbone.keyed(), tokens, set))).collect();
         let program = |key: &Key| {
-            let of = keys.iter().zip(removed).find(|(of, _)| of.hash() == key.hash());
-            Ok(of.map(|(_, set)| Program::pruned(backbone.config.layers, set, |_| None)))
+            let found = keys.iter().zip(removed).find(|(candidate, _)| candidate.hash() == key.hash());
+            Ok(found.map(|(_, set)| Program::pruned(backbone.config.layers, set, |_| None)))
         };
         let scoring = ChunkRun {
             run,
@@ -277,19 +277,26 @@ impl<'a> Trials<'a> {
 }
 
 /// Returns the values of each variant, scoring and storing missing ones.
-fn scored(of: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
-    let stored = |key: &&Arc<Key>| of.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
+fn scored(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
+    let stored = |key: &&Arc<Key>| run.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
     let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();
     if !missing.is_empty() {
-        let mut scoring = of.begin(missing)?;
+        let mut scoring = run.begin(missing)?;
         loop {
-            match of.go_on(&mut scoring)? {
+            match run.go_on(&mut scoring)? {
                 Progressed::Done | Progressed::Found => break,
-                Progressed::Busy => of.run.pause()?,
-                Progressed::GivenUp(reason) => return Err(Error::job(reason).at(of.label.to_string())),
+                Progressed::Busy => run.run.pause()?,
+                Progressed::GivenUp(reason) => return Err(Error::job(reason).at(run.label.to_string())),
             }
         }
     }
-    let vanished = || Error::job("scores vanished from the store").at(of.label.to_string());
-    keys.iter().map(|key| scores::read(&of.run.get(key).ok_or_else(vanished)?)).collect()
+    keys.iter()
+        .map(|key| {
+            scores::read(
+                &run.run
+                    .get(key)
+                    .ok_or_else(|| Error::job("scores vanished from the store").at(run.label.to_string()))?,
+            )
+        })
+        .collect()
 }

@@ -47,9 +47,9 @@ pub(super) fn read_bytes(config: &Config, tokens: usize) -> u64 {
 
 /// Returns the key family of the teacher's predictions for a text.
 pub(super) fn family(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
-    let mut of = backbone.on_engine();
-    of["likeliest"] = json!(Finetune::TOP_TOKENS);
-    Family::new(KIND, of, tokens, backbone)
+    let mut identity = backbone.on_engine();
+    identity["likeliest"] = json!(Finetune::TOP_TOKENS);
+    Family::new(KIND, identity, tokens, backbone)
 }
 
 /// Returns the key of the teacher's predictions for some sequences.
@@ -76,14 +76,17 @@ pub fn read(object: &StoredObject, positions: Range<usize>, all: usize) -> Resul
     let logits = object.read(LOGITS)?;
     let kept = tokens.len() / (4 * all).max(1);
     let range = 4 * positions.start * kept..4 * positions.end * kept;
-    let damaged = || Error::damaged("a teacher's shard has another length");
-    let tokens = tokens.get(range.clone()).ok_or_else(damaged)?;
-    let logits = logits.get(range).ok_or_else(damaged)?;
+    let tokens = tokens.get(range.clone()).ok_or_else(damaged_error)?;
+    let logits = logits.get(range).ok_or_else(damaged_error)?;
     Ok(TopTokens {
         kept,
         tokens: tokens.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
         logits: logits.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
     })
+}
+
+fn damaged_error() -> Error {
+    Error::damaged("a teacher's shard has another length")
 }
 
 /// Rows whose logits are there at a time.
@@ -172,8 +175,11 @@ impl TrainingData {
     }
 
     pub(super) fn teacher(&self, sequence: usize) -> Result<TopTokens> {
-        let lost = || Error::job("what the teacher said vanished from the store");
-        let at = self.shards.iter().position(|shard| shard.contains(&sequence)).ok_or_else(lost)?;
+        let at = self
+            .shards
+            .iter()
+            .position(|shard| shard.contains(&sequence))
+            .ok_or_else(|| Error::job("what the teacher said vanished from the store"))?;
         let shard = &self.shards[at];
         let length = self.shape.length;
         let first = (sequence - shard.start) * length;
@@ -200,10 +206,9 @@ impl CalibrationJob<'_> {
         let mut spool = Both { site, payload, last, ends: Vec::new() };
         let ends = if top.is_some() { None } else { Some(last) };
         let request = PassRequest { sites: ends.into_iter().chain([site]).collect(), ..PassRequest::default() };
-        let progress = |tokens| self.run.advance(id, tokens);
         let batch = self.backbone.batch_tokens;
         let mut pieces = [Piece { windows, first_sequence: shard.start, spool: &mut spool }];
-        calibrate::run(&*self.engine, &mut pieces, batch, &request, progress)
+        calibrate::run(&*self.engine, &mut pieces, batch, &request, |tokens| self.run.advance(id, tokens))
             .map_err(|error| error.at(self.label.clone()))?;
         let Both { payload, ends, .. } = spool;
         payload.close().map_err(|error| unwritten(&error))?;
@@ -216,8 +221,7 @@ impl CalibrationJob<'_> {
         self.unchanged()?;
         let seconds = started.elapsed().as_secs_f64() / 2.0;
         let key = self::shard(self.backbone.keyed(), self.tokens, shard);
-        let put = || store.put(&key, seconds, &self::payloads(&tokens, &logits));
-        let top = top.map_or_else(put, Ok)?;
+        let top = top.map_or_else(|| store.put(&key, seconds, &self::payloads(&tokens, &logits)), Ok)?;
         let rows = store.commit(draft, &rows_key(self, site, shard), seconds)?;
         self.hold.gone_on();
         Ok((rows, top))

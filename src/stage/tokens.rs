@@ -44,18 +44,18 @@ const LOAD: &str = "load.json";
 /// Returns the key of a text's windows. `corpus` is its name in the grid.
 pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value) -> Key {
     let TextId { bytes, format, column, rule, shards } = text;
-    let mut of = json!({
+    let mut identity = json!({
         "corpus": bytes, "format": format, "column": column, "rule": rule, "tokenizer": tokenizer, "windows": windows,
     });
     if let Some(shards) = shards {
-        of["shards"] = json!(shards);
+        identity["shards"] = json!(shards);
     }
-    Key::new(KIND, of, []).named(corpus)
+    Key::new(KIND, identity, []).named(corpus)
 }
 
 /// Returns the key of a task's requests from everything that they are made of. `name` is its name in the grid.
-pub fn of_requests(name: &str, of: Value) -> Key {
-    Key::new(KIND, of, []).named(name)
+pub fn of_requests(name: &str, identity: Value) -> Key {
+    Key::new(KIND, identity, []).named(name)
 }
 
 /// Returns the amount of text in stored tokens.
@@ -185,7 +185,7 @@ fn places(lengths: &[Vec<[usize; 2]>]) -> Vec<Vec<[Range<usize>; 2]>> {
     };
     lengths
         .iter()
-        .map(|of| of.iter().map(|[input, continuation]| [next(*input), next(*continuation)]).collect())
+        .map(|length| length.iter().map(|[input, continuation]| [next(*input), next(*continuation)]).collect())
         .collect()
 }
 
@@ -204,11 +204,18 @@ impl TaskTokens {
 
     /// Returns the choices of each document.
     pub fn choices(&self) -> Vec<Vec<TokenisedChoice<'_>>> {
-        let choice = |[input, continuation]: &[Range<usize>; 2]| TokenisedChoice {
-            input: &self.ids[input.clone()],
-            continuation: &self.ids[continuation.clone()],
-        };
-        self.places.iter().map(|of| of.iter().map(choice).collect()).collect()
+        self.places
+            .iter()
+            .map(|spans| {
+                spans
+                    .iter()
+                    .map(|[input, continuation]| TokenisedChoice {
+                        input: &self.ids[input.clone()],
+                        continuation: &self.ids[continuation.clone()],
+                    })
+                    .collect()
+            })
+            .collect()
     }
 }
 
@@ -337,7 +344,7 @@ impl Prompts {
     pub(super) fn store(&self, store: &Store, key: &Key, more: Vec<(&str, Vec<u8>)>, seconds: f64) -> Result<()> {
         let Settings { max_new_tokens, context, stops, end_of_text, processors, sampling, .. } = &self.settings;
         let record = PromptsRecord {
-            prompts: self.prompts.iter().map(|of| (of.identity.clone(), of.ids.len())).collect(),
+            prompts: self.prompts.iter().map(|prompt| (prompt.identity.clone(), prompt.ids.len())).collect(),
             max_new_tokens: *max_new_tokens,
             context: *context,
             stops: stops.clone(),
@@ -345,11 +352,11 @@ impl Prompts {
             processors: processors.clone(),
             sampling: *sampling,
         };
-        let all: Vec<u32> = self.prompts.iter().flat_map(|of| of.ids.iter().copied()).collect();
+        let all: Vec<u32> = self.prompts.iter().flat_map(|prompt| prompt.ids.iter().copied()).collect();
         let eval_set = self.eval_set();
         let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
-        let own = [(IDS, id_bytes(&all)), (PROMPTS, to_json(&record)?), (LOAD, load_bytes(&load))];
-        put(store, key, seconds, &own.into_iter().chain(more).collect::<Vec<_>>())
+        let files = [(IDS, id_bytes(&all)), (PROMPTS, to_json(&record)?), (LOAD, load_bytes(&load))];
+        put(store, key, seconds, &files.into_iter().chain(more).collect::<Vec<_>>())
     }
 
     /// Reads stored prompts; at most `cache_bytes` of keys and values are kept.
@@ -363,9 +370,9 @@ impl Prompts {
         check(object, ids.len() == prompts.iter().map(|(_, length)| length).sum::<usize>())?;
         let mut rest = ids.as_slice();
         let prompts = prompts.into_iter().map(|(identity, length)| {
-            let (own, later) = rest.split_at(length);
+            let (head, later) = rest.split_at(length);
             rest = later;
-            Prompt { identity, ids: own.to_vec() }
+            Prompt { identity, ids: head.to_vec() }
         });
         let prompts = prompts.collect();
         let plain = Settings::greedy(max_new_tokens, context);

@@ -73,8 +73,9 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     for path in files {
         format(path)?;
         let stem = stem(path);
-        let again = |number: usize| if number == 1 { stem.clone() } else { format!("{stem}-{number}") };
-        let free = (1..).map(again).find(|name| texts.iter().all(|text| text.name != *name));
+        let free = (1..)
+            .map(|number| if number == 1 { stem.clone() } else { format!("{stem}-{number}") })
+            .find(|name| texts.iter().all(|text| text.name != *name));
         let name = free.unwrap_or_default();
         let calibrates = texts.is_empty();
         let scored = !calibrates || files.len() == 1;
@@ -85,8 +86,8 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
 
 /// Returns the last part of a folder's name, resolving `.`.
 fn name_of(folder: &Path) -> String {
-    let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    let last = whole.components().rev().find_map(|part| match part {
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let last = absolute.components().rev().find_map(|part| match part {
         std::path::Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
         _ => None,
     });
@@ -148,8 +149,9 @@ fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     let mut inner: Vec<PathBuf> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path()).collect();
     inner.sort();
-    let is_weights = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "safetensors");
-    if folder.join("config.json").exists() || inner.iter().any(is_weights) {
+    if folder.join("config.json").exists()
+        || inner.iter().any(|path| path.extension().is_some_and(|ending| ending == "safetensors"))
+    {
         return vec![folder.to_owned()];
     }
     let files: Vec<PathBuf> = inner.iter().filter(|path| is_gguf(path)).cloned().collect();
@@ -160,36 +162,40 @@ fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
 
 /// Creates the error that nothing can be used.
 pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
-    let place = folder.display().to_string();
+    let position = folder.display().to_string();
     let expected = "a folder with config.json, tokenizer.json and *.safetensors, a .gguf file, or folders of such";
     if left_out.is_empty() {
-        return Error::missing("there is no model").at(place).expected(expected).found("none");
+        return Error::missing("there is no model").at(position).expected(expected).found("none");
     }
     let each = left_out.iter().map(|(path, error)| format!("{}: {}", path.display(), error.one_line()));
     Error::bad_input("no model there can be used")
-        .at(place)
+        .at(position)
         .expected(expected)
         .found(each.collect::<Vec<_>>().join("\n"))
 }
 
 /// Returns the bundled synthetic texts: one to calibrate on, another to score.
 pub(super) fn embedded_texts(folder: Option<&Path>) -> Result<Vec<Corpus>> {
-    let missing = || {
-        Error::missing("there is no text to calibrate on and to score")
-            .expected("--corpus FILE, or the texts that come with the program")
-            .found("neither")
-            .hint("for example --corpus notes.txt; also .jsonl, .jsonl.gz and .parquet")
-    };
-    let folder = folder.ok_or_else(missing)?.join("corpora");
-    let text = |name: &str, calibrates: bool| Corpus {
+    let folder = folder.ok_or_else(missing_text)?.join("corpora");
+    let texts = vec![embedded_text(&folder, "train", true), embedded_text(&folder, "test", false)];
+    if texts.iter().all(|text| text.path.is_file()) { Ok(texts) } else { Err(missing_text()) }
+}
+
+fn missing_text() -> Error {
+    Error::missing("there is no text to calibrate on and to score")
+        .expected("--corpus FILE, or the texts that come with the program")
+        .found("neither")
+        .hint("for example --corpus notes.txt; also .jsonl, .jsonl.gz and .parquet")
+}
+
+fn embedded_text(folder: &Path, name: &str, calibrates: bool) -> Corpus {
+    Corpus {
         name: name.to_owned(),
         path: folder.join(format!("wiki-{name}.jsonl.gz")),
         calibrates,
         scored: !calibrates,
         generated: true,
-    };
-    let texts = vec![text("train", true), text("test", false)];
-    if texts.iter().all(|text| text.path.is_file()) { Ok(texts) } else { Err(missing()) }
+    }
 }
 
 /// Returns the bundled synthetic tasks.

@@ -117,7 +117,7 @@ impl Starter {
             self.models.iter().flat_map(|model| std::fs::read_dir(&model.path).into_iter().flatten().flatten());
         let single = self.models.iter().map(|model| model.path.clone());
         let files = listed.map(|entry| entry.path()).chain(single).filter(|path| path.is_file() && !is_grid(path));
-        let texts = self.corpora.iter().map(|of| Input::new("a text", &of.path));
+        let texts = self.corpora.iter().map(|corpus| Input::new("a text", &corpus.path));
         let tasks = self.tasks.iter().map(|(name, file)| Input::new(format!("the task {name}"), file));
         files.map(|file| Input::new("a model's file", file)).chain(texts).chain(tasks).collect()
     }
@@ -187,17 +187,17 @@ impl Starter {
     /// A template that does not fit, which is a fault of the program.
     fn text(&self, models: &[Model], target: &Path) -> Result<String> {
         let path = |path: &Path| quoted(&relative(path, target));
-        let model = |of: &Model| {
-            let depths: Vec<String> = of.depths.iter().map(ToString::to_string).collect();
+        let model = |model: &Model| {
+            let depths: Vec<String> = model.depths.iter().map(ToString::to_string).collect();
             context! {
-                name => quoted(&of.name), plain => &of.name, path => path(&of.path),
-                architecture => of.architecture, layers => of.layers, depths => depths.join(" and "),
+                name => quoted(&model.name), plain => &model.name, path => path(&model.path),
+                architecture => model.architecture, layers => model.layers, depths => depths.join(" and "),
             }
         };
-        let corpus = |of: &Corpus| {
+        let corpus = |corpus: &Corpus| {
             context! {
-                name => quoted(&of.name), path => path(&of.path),
-                generated => of.generated, calibrates => of.calibrates, scored => of.scored,
+                name => quoted(&corpus.name), path => path(&corpus.path),
+                generated => corpus.generated, calibrates => corpus.calibrates, scored => corpus.scored,
             }
         };
         let task = |(name, file): &(String, PathBuf)| context! { name, path => path(file) };
@@ -239,17 +239,19 @@ impl Starter {
 
 /// Formats a comment line per method with its label and options.
 fn described(methods: &[Described]) -> Vec<String> {
-    let line = |Described { name, label, options, .. }: &Described| {
-        let keys = options["properties"].as_object().into_iter().flat_map(|keys| keys.keys());
-        let keys: Vec<&str> = keys.map(String::as_str).filter(|key| *key != "finetune").collect();
-        let label = if *label == name { String::new() } else { format!(": {label}") };
-        match keys.as_slice() {
-            [] => format!("{name}{label}"),
-            [one] => format!("{name}{label}; option {one}"),
-            several => format!("{name}{label}; options {}", several.join(", ")),
-        }
-    };
-    methods.iter().map(line).collect()
+    methods
+        .iter()
+        .map(|Described { name, label, options, .. }| {
+            let keys = options["properties"].as_object().into_iter().flat_map(|keys| keys.keys());
+            let keys: Vec<&str> = keys.map(String::as_str).filter(|key| *key != "finetune").collect();
+            let label = if *label == name { String::new() } else { format!(": {label}") };
+            match keys.as_slice() {
+                [] => format!("{name}{label}"),
+                [one] => format!("{name}{label}; option {one}"),
+                several => format!("{name}{label}; options {}", several.join(", ")),
+            }
+        })
+        .collect()
 }
 
 /// Formats a path on one line for a comment.
@@ -259,7 +261,6 @@ fn plain(path: &Path) -> String {
 
 /// Quotes a text for YAML if needed.
 fn quoted(text: &str) -> String {
-    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '.' || c == '/')
         && text.chars().any(|c| c.is_ascii_alphabetic())
@@ -267,7 +268,7 @@ fn quoted(text: &str) -> String {
         && !reserved.contains(&text.to_ascii_lowercase().as_str());
     // Like `.5e3` or `.inf`.
     let is_number = text.starts_with('.') && !text.contains('/');
-    if is_word && !is_number && text.chars().all(safe) {
+    if is_word && !is_number && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c)) {
         text.to_owned()
     } else {
         serde_json::Value::from(text).to_string()
@@ -276,14 +277,13 @@ fn quoted(text: &str) -> String {
 
 /// Returns a path relative to the grid's folder, or absolute if they share only the root.
 fn relative(path: &Path, target: &Path) -> String {
-    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let clean = |path: PathBuf| path.canonicalize().unwrap_or(path);
-    let path = clean(whole(path));
-    let folder = whole(target).parent().map(|folder| clean(folder.to_owned())).unwrap_or_default();
+    let path = clean(absolute(path));
+    let folder = absolute(target).parent().map(|folder| clean(folder.to_owned())).unwrap_or_default();
     let common = path.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
-    let normal = |part: &Component<'_>| matches!(part, Component::Normal(_));
     // Paths that share only the root are unrelated.
-    if path.components().take(common).filter(normal).count() == 0 {
+    if path.components().take(common).filter(|part| matches!(part, Component::Normal(_))).count() == 0 {
         return path.display().to_string();
     }
     let up = std::iter::repeat_n(Component::ParentDir, folder.components().count() - common);

@@ -112,7 +112,9 @@ mod tests {
         let mut before = paper;
         for rate in [1e10, 1e9, 1e8] {
             let sizes = fitting(paper, &models, &amounts, rate);
-            let size = |of: Sizes| of.sequences * of.length + of.windows.unwrap_or(usize::MAX / 4096) * of.length;
+            let size = |sizes: Sizes| {
+                sizes.sequences * sizes.length + sizes.windows.unwrap_or(usize::MAX / 4096) * sizes.length
+            };
             assert!(size(sizes) <= size(before), "{sizes:?} {before:?}");
             before = sizes;
         }

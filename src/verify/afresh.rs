@@ -42,15 +42,22 @@ struct EngineGrid {
 pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
-        match joined.iter_mut().find(|of| of.takes(part)) {
-            Some(of) => of.join(part),
+        match joined.iter_mut().find(|group| group.takes(part)) {
+            Some(group) => group.join(part),
             None => joined.push(part.without_evaluations()),
         }
     }
     for EngineGrid { grid, settings, .. } in &joined {
-        let nothing = |_: &BackbonePlan, _: &Evaluation, _| Vec::new();
         let VerifyRequest { store, reporter, stop, .. } = *request;
-        let made = sample(grid, *settings, store, reporter, stop, &nothing, &mut Computed::default());
+        let made = sample(
+            grid,
+            *settings,
+            store,
+            reporter,
+            stop,
+            &|_: &BackbonePlan, _: &Evaluation, _| Vec::new(),
+            &mut Computed::default(),
+        );
         made.err().filter(|error| error.kind() == ErrorKind::Interrupted).map_or(Ok(()), Err)?;
     }
     Ok(())
@@ -66,25 +73,29 @@ impl EngineGrid {
 
     /// Returns whether the same names mean the same in both, on the same engine.
     fn takes(&self, other: &Self) -> bool {
-        let own = &self.grid;
+        let grid = &self.grid;
         let two = &other.grid;
-        let backbones = own.backbones.iter().all(|(name, of)| two.backbones.get(name).is_none_or(|two| two == of));
-        let corpora = own.corpora.iter().all(|(name, of)| two.corpora.get(name).is_none_or(|two| two == of));
+        let backbones =
+            grid.backbones.iter().all(|(name, backbone)| two.backbones.get(name).is_none_or(|two| two == backbone));
+        let corpora = grid.corpora.iter().all(|(name, corpus)| two.corpora.get(name).is_none_or(|two| two == corpus));
         backbones && corpora && self.engine == other.engine && self.settings.batch_tokens == other.settings.batch_tokens
     }
 
     fn join(&mut self, other: &Self) {
-        let nameless = |cell: &Cell| Cell { name: String::new(), ..cell.clone() };
         let known: BTreeSet<usize> = (0..other.grid.cells.len())
-            .filter(|&at| self.grid.cells.iter().any(|own| nameless(own) == nameless(&other.grid.cells[at])))
+            .filter(|&at| self.grid.cells.iter().any(|cell| without_name(cell) == without_name(&other.grid.cells[at])))
             .collect();
-        let own = other.grid.cells.iter().enumerate().filter(|(at, _)| !known.contains(at));
-        self.grid.cells.extend(own.map(|(_, cell)| cell.clone()));
+        let new_cells = other.grid.cells.iter().enumerate().filter(|(at, _)| !known.contains(at));
+        self.grid.cells.extend(new_cells.map(|(_, cell)| cell.clone()));
         // The cells of a backbone stand one after the other.
         self.grid.cells.sort_by(|one, two| one.backbone.cmp(&two.backbone));
         self.grid.backbones.extend(other.grid.backbones.clone());
         self.grid.corpora.extend(other.grid.corpora.clone());
     }
+}
+
+fn without_name(cell: &Cell) -> Cell {
+    Cell { name: String::new(), ..cell.clone() }
 }
 
 /// Draws cells and finds their inputs; missing ones are reported by the check of inputs.
@@ -102,16 +113,14 @@ pub(super) fn draw(
             return drawn;
         }
     };
-    let group = |cell: &Cell| match &cell.calibration {
-        Some(of) => format!("{} {}", cell.backbone, serde_json::to_string(of).unwrap_or_default()),
-        None => String::new(),
-    };
     // A whole backbone needs no calibration: it goes with the first cell of it that does.
     let of_dense = |cell: &Cell| {
-        let mut own = grid.cells.iter().filter(|of| of.backbone == cell.backbone && of.calibration.is_some());
-        own.next().map_or_else(|| cell.backbone.clone(), group)
+        let mut group_cells =
+            grid.cells.iter().filter(|member| member.backbone == cell.backbone && member.calibration.is_some());
+        group_cells.next().map_or_else(|| cell.backbone.clone(), calibration_group)
     };
-    let groups = grid.cells.iter().map(|cell| if cell.calibration.is_some() { group(cell) } else { of_dense(cell) });
+    let groups =
+        grid.cells.iter().map(|cell| if cell.calibration.is_some() { calibration_group(cell) } else { of_dense(cell) });
     let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
     let (places, share) = drawn_cells(request.seed, &groups.collect::<Vec<_>>(), &names, request.share);
     drawn.share = share;
@@ -121,24 +130,31 @@ pub(super) fn draw(
     found(&mut cut, recorded, finder, &mut drawn.inputs);
     let engines: BTreeSet<ComputeId> = cut.cells.iter().map(|cell| recorded.numbers.engine(&cell.backbone)).collect();
     for engine in engines {
-        let mut own = cut.clone();
-        own.cells.retain(|cell| recorded.numbers.engine(&cell.backbone) == engine);
-        let Some(backbone) = own.cells.first().map(|cell| cell.backbone.clone()) else { continue };
-        own.backbones.retain(|name, _| own.cells.iter().any(|cell| cell.backbone == *name));
-        let (asked, note) = asked(&engine, &own, &backbone);
+        let mut subset = cut.clone();
+        subset.cells.retain(|cell| recorded.numbers.engine(&cell.backbone) == engine);
+        let Some(backbone) = subset.cells.first().map(|cell| cell.backbone.clone()) else { continue };
+        subset.backbones.retain(|name, _| subset.cells.iter().any(|cell| cell.backbone == *name));
+        let (asked, note) = asked(&engine, &subset, &backbone);
         notes.extend(note);
         let base = request.settings;
-        let measured = own.backbones.keys().filter_map(|name| recorded.numbers.measured.get(name));
+        let measured = subset.backbones.keys().filter_map(|name| recorded.numbers.measured.get(name));
         let batch = measured.flat_map(BTreeMap::values).flatten().find_map(batch);
         let settings = RunSettings { engine: asked, batch_tokens: batch.or(base.batch_tokens), ..base };
-        drawn.parts.push(EngineGrid { grid: own, settings, engine });
+        drawn.parts.push(EngineGrid { grid: subset, settings, engine });
     }
     drawn
 }
 
+fn calibration_group(cell: &Cell) -> String {
+    match &cell.calibration {
+        Some(calibration) => format!("{} {}", cell.backbone, serde_json::to_string(calibration).unwrap_or_default()),
+        None => String::new(),
+    }
+}
+
 /// Returns the tokens of a scored batch.
-fn batch(of: &MeasureId) -> Option<usize> {
-    match of {
+fn batch(id: &MeasureId) -> Option<usize> {
+    match id {
         MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } | MeasureId::Defined { batch, .. } => {
             Some(*batch)
         }
@@ -151,8 +167,8 @@ impl DrawnPart {
     fn chunks(&self, request: &VerifyRequest<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
         let seed = request.seed;
         let share = self.share;
-        move |backbone, of, chunks| {
-            let measure = serde_json::to_string(&*of.measure).unwrap_or_default();
+        move |backbone, variants, chunks| {
+            let measure = serde_json::to_string(&*variants.measure).unwrap_or_default();
             drawn(seed, &format!("{}/{measure}", backbone.content), chunks, share)
         }
     }
@@ -165,7 +181,7 @@ impl DrawnPart {
         let mut work = Work::default();
         for EngineGrid { grid, settings, .. } in &self.parts {
             work.cells += grid.cells.len();
-            work.backbones.extend(grid.backbones.values().map(|of| of.path.display().to_string()));
+            work.backbones.extend(grid.backbones.values().map(|backbone| backbone.path.display().to_string()));
             let draw = self.chunks(request);
             match sample_cost(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cost) => {
@@ -204,20 +220,23 @@ impl DrawnPart {
 }
 
 /// Returns the engine that the record names, or the nearest one that runs here and a note that says why it is another.
-fn asked(of: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
-    let elsewhere = || Some(format!("{of} is not on this machine: computed here with what is"));
-    let Some((request, backbone)) = of.request().zip(grid.backbones.get(backbone)) else {
-        return (EngineRequest::default(), elsewhere());
+fn asked(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
+    let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
+        return (EngineRequest::default(), is_elsewhere(id));
     };
     match request.choose(&backbone.path).map(EngineChoice::check) {
         Ok(Ok(())) => (request, None),
         Ok(Err(error)) => {
             let portable = EngineRequest { kernels: Some(KernelFamily::Portable), ..request };
-            let note = format!("{of} does not run here, so portable kernels recompute it: {}", error.one_line());
+            let note = format!("{id} does not run here, so portable kernels recompute it: {}", error.one_line());
             (portable, Some(note))
         }
-        Err(_) => (EngineRequest::default(), elsewhere()),
+        Err(_) => (EngineRequest::default(), is_elsewhere(id)),
     }
+}
+
+fn is_elsewhere(id: &ComputeId) -> Option<String> {
+    Some(format!("{id} is not on this machine: computed here with what is"))
 }
 
 /// Reduces a grid to the inputs found here, at their local paths.
@@ -228,20 +247,20 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
         let here = finder.find(&format!("{what} {name}"), path, inputs, check);
         here.map(|here| *path = here).is_some()
     };
-    grid.backbones.retain(|name, of| is_here("backbone", name, &mut of.path));
-    grid.corpora.retain(|name, of| is_here("text", name, &mut of.path));
-    grid.tasks.retain(|name, of| is_here("task", name, &mut of.path));
-    grid.definitions.retain(|name, of| {
+    grid.backbones.retain(|name, backbone| is_here("backbone", name, &mut backbone.path));
+    grid.corpora.retain(|name, corpus| is_here("text", name, &mut corpus.path));
+    grid.tasks.retain(|name, task| is_here("task", name, &mut task.path));
+    grid.definitions.retain(|name, definition| {
         // All are looked for, so that all missing ones are reported.
         let mut here = true;
-        for file in of.rows.splits.values_mut().flatten() {
+        for file in definition.rows.splits.values_mut().flatten() {
             here &= is_here("rows of the task", name, file);
         }
         here
     });
     let Grid { backbones, corpora, tasks, definitions, cells, evaluate, .. } = grid;
     cells.retain(|cell| {
-        let text = cell.calibration.as_ref().is_none_or(|of| corpora.contains_key(&of.corpus));
+        let text = cell.calibration.as_ref().is_none_or(|calibration| corpora.contains_key(&calibration.corpus));
         backbones.contains_key(&cell.backbone) && text
     });
     evaluate.perplexity.retain(|text| corpora.contains_key(&text.corpus));
@@ -265,20 +284,20 @@ pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share:
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
     let chosen = ranked(seed, &kinds, share.sqrt());
     let among: Vec<usize> = (0..groups.len()).filter(|&at| chosen.contains(&groups[at].as_str())).collect();
-    let own: Vec<&String> = among.iter().map(|&at| &names[at]).collect();
+    let group_names: Vec<&String> = among.iter().map(|&at| &names[at]).collect();
     let part = (share * groups.len() as f64 / among.len().max(1) as f64).min(1.0);
-    let chosen = ranked(seed, &own, part.sqrt());
+    let chosen = ranked(seed, &group_names, part.sqrt());
     let cells: Vec<usize> = among.into_iter().filter(|&at| chosen.contains(&names[at].as_str())).collect();
     let part = (share * groups.len() as f64 / cells.len().max(1) as f64).min(1.0);
     (cells, part)
 }
 
 /// Selects a share of texts by a hash of each alone, rounded up and at least one.
-fn ranked<'a>(seed: u64, of: &[&'a String], part: f64) -> BTreeSet<&'a str> {
+fn ranked<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
     // A product like 0.05 × 100 may be a hair above 5.
-    let count = ((part * of.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(of.len());
+    let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
     let mut all: Vec<(String, &str)> =
-        of.iter().map(|text| (sha256::of_bytes(format!("{seed}/{text}")), text.as_str())).collect();
+        names.iter().map(|text| (sha256::of_bytes(format!("{seed}/{text}")), text.as_str())).collect();
     all.sort_unstable();
     all.into_iter().take(count).map(|(_, text)| text).collect()
 }
@@ -300,11 +319,8 @@ mod tests {
 
     #[test]
     fn sample_has_the_share_with_few_calibrations() {
-        let of = |count: usize| -> (Vec<String>, Vec<String>) {
-            (0..count).map(|at| (format!("backbone {}", at % 3), format!("cell {at}"))).unzip()
-        };
         for (share, count) in [(0.05, 66), (0.02, 57), (1.0, 5), (0.5, 1), (0.02, 2)] {
-            let (groups, names) = of(count);
+            let (groups, names) = groups_and_names(count);
             let (drawn, chunks) = drawn_cells(7, &groups, &names, share);
             assert!(!drawn.is_empty() && drawn.len() <= count);
             let made = drawn.len() as f64 * chunks / count as f64;
@@ -313,13 +329,20 @@ mod tests {
             assert!(share > 0.1 || kinds.len() <= 2, "{kinds:?}");
         }
         // The same cells in any order.
-        let (groups, names) = of(57);
+        let (groups, names) = groups_and_names(57);
         let (first, _) = drawn_cells(7, &groups, &names, 0.02);
-        let reversed = |of: &[String]| of.iter().rev().cloned().collect::<Vec<_>>();
         let (again, _) = drawn_cells(7, &reversed(&groups), &reversed(&names), 0.02);
         let mut again: Vec<usize> = again.iter().map(|at| 56 - at).collect();
         again.sort_unstable();
         assert_eq!(first, again);
         assert_ne!(first, drawn_cells(8, &groups, &names, 0.02).0);
+    }
+
+    fn groups_and_names(count: usize) -> (Vec<String>, Vec<String>) {
+        (0..count).map(|at| (format!("backbone {}", at % 3), format!("cell {at}"))).unzip()
+    }
+
+    fn reversed(names: &[String]) -> Vec<String> {
+        names.iter().rev().cloned().collect::<Vec<_>>()
     }
 }

@@ -40,14 +40,15 @@ impl Checks {
         let tolerance = Tolerance::of(coarser);
         let identity = Identity { engine: Arc::new(engine.clone()), ..(*cell.identity).clone() };
         let identities = &recorded.numbers.identities;
-        let Some((name, _)) = identities.iter().find(|(_, of)| **of == identity) else {
-            let of = grid.cells[cell.cell].to_string();
-            self.inputs.lack(of, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
+        let Some((name, _)) = identities.iter().find(|(_, entry)| **entry == identity) else {
+            let name = grid.cells[cell.cell].to_string();
+            self.inputs.lack(name, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
             return;
         };
-        let own: Vec<&StoredNumber> = recorded.numbers.numbers.iter().filter(|of| of.cell == *name).collect();
+        let cell_numbers: Vec<&StoredNumber> =
+            recorded.numbers.numbers.iter().filter(|number| number.cell == *name).collect();
         if let Some(failure) = &cell.failure {
-            match own.iter().any(|of| of.failure.is_some()) {
+            match cell_numbers.iter().any(|number| number.failure.is_some()) {
                 true => self.operators.agree(0.0),
                 false => self.operators.lack(name, format!("a result: {failure}")),
             }
@@ -55,8 +56,8 @@ impl Checks {
         }
         if let Some(run) = recorded.run_cell(name) {
             if let Some(selection) = &cell.selection {
-                let said = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
-                self.selections.same(|| format!("{name}, removed layers"), said);
+                let layers = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
+                self.selections.same(|| format!("{name}, removed layers"), layers);
             }
             boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);
         } else if cell.selection.is_some() {
@@ -64,14 +65,16 @@ impl Checks {
         }
         let how = (tolerance, own_engine);
         for scores in &cell.scores {
-            let of = |number: &&&StoredNumber| {
-                let items = number.losses.is_some() || number.right.is_some();
-                items && recorded.measure(number) == Some(&*scores.measure)
-            };
             // A definition has several metrics.
-            let numbers: Vec<&&StoredNumber> = own.iter().filter(of).collect();
+            let numbers: Vec<&&StoredNumber> = cell_numbers
+                .iter()
+                .filter(|number| {
+                    let items = number.losses.is_some() || number.right.is_some();
+                    items && recorded.measure(number) == Some(&*scores.measure)
+                })
+                .collect();
             let none = matches!(&scores.items, SampledItems::Defined(all) if all.is_empty());
-            if numbers.is_empty() && !none && own.iter().all(|number| number.failure.is_none()) {
+            if numbers.is_empty() && !none && cell_numbers.iter().all(|number| number.failure.is_none()) {
                 self.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
             }
             numbers.into_iter().for_each(|number| self.items(recorded, number, scores, how));
@@ -79,16 +82,16 @@ impl Checks {
     }
 
     fn items(&mut self, recorded: &Recorded, number: &StoredNumber, scores: &SampledScores, how: (Tolerance, bool)) {
-        let (of, own_engine) = how;
+        let (recorded_number, own_engine) = how;
         // A relative tolerance of perplexity is an absolute tolerance of its logarithm, in nats per token.
-        let per_token = of.perplexity.ln_1p();
+        let per_token = recorded_number.perplexity.ln_1p();
         let at = |what: String| format!("{}, {}, {what}", number.cell, number.column);
         match &scores.items {
             SampledItems::Windows(windows) => {
                 let losses = number.losses.as_deref().unwrap_or_default();
-                for &(place, found) in windows {
-                    let at = || at(format!("window {place}"));
-                    match losses.get(place) {
+                for &(index, found) in windows {
+                    let at = || at(format!("window {index}"));
+                    match losses.get(index) {
                         Some(&loss) => self.windows.number(at, loss, found, per_token),
                         None => self.windows.lack(at(), "its loss in the record"),
                     }
@@ -103,8 +106,12 @@ impl Checks {
                         let recorded = number.losses.as_deref().unwrap_or_default();
                         if let (Some(value), true) = (number.record.value, recorded.len() == scores.all) {
                             let of_items = aggregation.of_loss(recorded.iter().sum::<f64>() / units);
-                            let what = || at("by its documents' log-likelihoods".to_owned());
-                            self.choices.number(what, value, of_items, ROUNDING * of_items.abs());
+                            self.choices.number(
+                                || at("by its documents' log-likelihoods".to_owned()),
+                                value,
+                                of_items,
+                                ROUNDING * of_items.abs(),
+                            );
                         }
                     }
                     None => {}
@@ -112,21 +119,21 @@ impl Checks {
             }
             SampledItems::Documents(documents, kind) => {
                 let right: Vec<char> = number.right.as_deref().unwrap_or_default().chars().collect();
-                let own =
+                let losses =
                     recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));
-                for &(place, ref document) in documents {
+                for &(index, ref document) in documents {
                     let found = document.right(*kind);
-                    match right.get(place) {
+                    match right.get(index) {
                         Some(&bit) if (bit == '1') == found || is_tie(document, *kind, per_token) => {
                             self.documents.agree(0.0);
                         }
                         Some(&bit) => {
-                            let at = at(format!("document {place} of those that are scored"));
+                            let at = at(format!("document {index} of those that are scored"));
                             self.documents.differ(at, [word(bit == '1'), word(found)], None);
                         }
-                        None => self.documents.lack(at(format!("document {place}")), "its answer in the record"),
+                        None => self.documents.lack(at(format!("document {index}")), "its answer in the record"),
                     }
-                    if let Some(known) = own.and_then(|own| own.get(place)) {
+                    if let Some(known) = losses.and_then(|losses| losses.get(index)) {
                         choices(known, document, per_token, &|what| at(what), &mut self.choices);
                     }
                 }
@@ -138,14 +145,16 @@ impl Checks {
     pub(super) fn all(self, recorded: &Recorded) -> Vec<Check> {
         let numbers = &recorded.numbers.numbers;
         let losses = |defined: bool| -> usize {
-            let own = numbers.iter().filter(|of| is_defined(recorded, of) == defined);
-            own.filter_map(|of| Some(of.losses.as_ref()?.len())).sum()
+            let defined_numbers = numbers.iter().filter(|number| is_defined(recorded, number) == defined);
+            defined_numbers.filter_map(|number| Some(number.losses.as_ref()?.len())).sum()
         };
         let windows = losses(false);
-        let documents =
-            numbers.iter().filter_map(|of| of.right.as_ref().filter(|of| !of.contains(',')).map(String::len)).sum();
+        let documents = numbers
+            .iter()
+            .filter_map(|number| number.right.as_ref().filter(|right| !right.contains(',')).map(String::len))
+            .sum();
         let of_tasks = recorded.documents.iter().flat_map(|all| all.values().flatten());
-        let choices = of_tasks.map(|of| of.choices.len()).sum::<usize>() + losses(true);
+        let choices = of_tasks.map(|of_tasks| of_tasks.choices.len()).sum::<usize>() + losses(true);
         let pruned = recorded.cells.iter().filter(|cell| !cell.removed.is_empty()).count();
         let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
         let counts = [self.inputs.compared(), windows, documents, choices, pruned, boundaries];
@@ -154,7 +163,7 @@ impl Checks {
     }
 }
 
-fn boundaries(name: &str, recorded: &[RunBoundary], made: &[BoundaryResult], of: Tolerance, check: &mut Check) {
+fn boundaries(name: &str, recorded: &[RunBoundary], made: &[BoundaryResult], tolerance: Tolerance, check: &mut Check) {
     if recorded.len() != made.len() {
         let counts = [recorded.len(), made.len()].map(|count| format!("{count} boundaries"));
         check.differ(name, counts, None);
@@ -167,17 +176,18 @@ fn boundaries(name: &str, recorded: &[RunBoundary], made: &[BoundaryResult], of:
             continue;
         }
         // A badly conditioned problem enlarges what rounding does to its solution, and hardly what the solution does.
-        let enlarged = of.activations * one.condition.unwrap_or(0.0);
-        let solved = of.perplexity.max(enlarged.min(1.0));
+        let enlarged = tolerance.activations * one.condition.unwrap_or(0.0);
+        let solved = tolerance.perplexity.max(enlarged.min(1.0));
         let numbers = &two.numbers;
         let figures = [
-            ("mean absolute error", one.boundary_mae, numbers.boundary_mae, of.perplexity),
-            ("norm of the change", one.delta_norm, numbers.delta_norm, of.perplexity),
+            ("mean absolute error", one.boundary_mae, numbers.boundary_mae, tolerance.perplexity),
+            ("norm of the change", one.delta_norm, numbers.delta_norm, tolerance.perplexity),
             ("norm of M", one.m_norm, numbers.m_norm, solved),
             ("norm of M's symmetric part", one.m_symmetric_norm, numbers.m_symmetric_norm, solved),
             ("norm of M's antisymmetric part", one.m_antisymmetric_norm, numbers.m_antisymmetric_norm, solved),
         ];
-        let scale = |what: &str, own: f64| if what.starts_with("norm of M") { one.m_norm.abs() } else { own.abs() };
+        let scale =
+            |what: &str, reference: f64| if what.starts_with("norm of M") { one.m_norm.abs() } else { reference.abs() };
         let far = figures.iter().find(|(what, one, two, part)| {
             let by = (one - two).abs();
             !(by <= part * scale(what, *one) || one.to_bits() == two.to_bits())
@@ -195,35 +205,46 @@ fn word(right: bool) -> &'static str {
     if right { "right" } else { "wrong" }
 }
 
-fn document(number: &StoredNumber, place: usize) -> String {
-    format!("{}, {}, document {place}", number.cell, number.column)
+fn document(number: &StoredNumber, position: usize) -> String {
+    format!("{}, {}, document {position}", number.cell, number.column)
 }
 
 /// Compares generated answers. Another engine's text may diverge at any near tie, and so may its score.
 fn right(number: &StoredNumber, made: &[(usize, bool)], own_engine: bool, check: &mut Check) {
-    let said = number.right.as_deref().unwrap_or_default();
-    for (place, made) in made {
-        let at = || document(number, *place);
-        match said.chars().nth(*place).map(|bit| bit == '1') {
-            Some(said) if said == *made => check.agree(0.0),
-            Some(said) if own_engine => check.differ(at(), [word(said), word(*made)], None),
-            Some(said) => check.lack(at(), format!("its engine: {} there, {} here", word(said), word(*made))),
+    let bits = number.right.as_deref().unwrap_or_default();
+    for (index, made) in made {
+        match bits.chars().nth(*index).map(|bit| bit == '1') {
+            Some(bit) if bit == *made => check.agree(0.0),
+            Some(bit) if own_engine => check.differ(document_label(number, index), [word(bit), word(*made)], None),
+            Some(bit) => {
+                check.lack(
+                    document_label(number, index),
+                    format!("its engine: {} there, {} here", word(bit), word(*made)),
+                );
+            }
             // Numbers other than means of ones and zeros are recorded without items.
-            None if said.is_empty() => {}
-            None => check.lack(at(), "its answer in the record"),
+            None if bits.is_empty() => {}
+            None => check.lack(document_label(number, index), "its answer in the record"),
         }
     }
 }
 
+fn document_label(number: &StoredNumber, index: &usize) -> String {
+    document(number, *index)
+}
+
 fn losses(number: &StoredNumber, made: &[DocumentLoss], per_token: f64, check: &mut Check) {
-    let said = number.losses.as_deref().unwrap_or_default();
-    for DocumentLoss { place, nats, tokens } in made {
-        let at = || document(number, *place);
-        match said.get(*place) {
-            Some(said) => check.number(at, *said, *nats, per_token * *tokens as f64),
-            None => check.lack(at(), "its log-likelihood in the record"),
+    let losses = number.losses.as_deref().unwrap_or_default();
+    for DocumentLoss { index, nats, tokens } in made {
+        match losses.get(*index) {
+            Some(loss) => check.number(|| loss_label(number, index), *loss, *nats, per_token * *tokens as f64),
+            None => check.lack(loss_label(number, index), "its log-likelihood in the record"),
         }
     }
+}
+
+fn loss_label(number: &StoredNumber, index: &usize) -> String {
+    document(number, *index)
 }
 
 fn choices(
@@ -234,27 +255,44 @@ fn choices(
     check: &mut Check,
 ) {
     if (recorded.id, recorded.gold, recorded.choices.len()) != (found.id, found.gold, found.choices.len()) {
-        let said = |id: usize, gold: i64, choices: usize| format!("document {id}, right is {gold} of {choices}");
-        let one = said(recorded.id, recorded.gold, recorded.choices.len());
-        let two = said(found.id, found.gold, found.choices.len());
+        let one = describe(recorded.id, recorded.gold, recorded.choices.len());
+        let two = describe(found.id, found.gold, found.choices.len());
         check.differ(at(format!("document {}", found.id)), [one, two], None);
         return;
     }
-    for (place, (one, two)) in recorded.choices.iter().zip(&found.choices).enumerate() {
-        let at = || at(format!("document {}, choice {place}", found.id));
-        check.number(at, one.log_likelihood, two.log_likelihood, per_token * two.tokens as f64);
+    for (index, (one, two)) in recorded.choices.iter().zip(&found.choices).enumerate() {
+        check.number(
+            || at(format!("document {}, choice {index}", found.id)),
+            one.log_likelihood,
+            two.log_likelihood,
+            per_token * two.tokens as f64,
+        );
     }
+}
+
+fn describe(id: usize, gold: i64, choices: usize) -> String {
+    format!("document {id}, right is {gold} of {choices}")
 }
 
 /// Returns whether rounding may decide which choice is best.
 fn is_tie(document: &DocumentResult, kind: AccuracyKind, per_token: f64) -> bool {
-    let part = |choice: &ChoiceResult| match kind {
-        AccuracyKind::Acc => 1.0,
-        AccuracyKind::AccNorm => choice.characters.max(1) as f64,
-    };
-    let of =
-        |choice: &ChoiceResult| (choice.log_likelihood / part(choice), per_token * choice.tokens as f64 / part(choice));
-    let mut all: Vec<(f64, f64)> = document.choices.iter().map(of).collect();
+    let mut all: Vec<(f64, f64)> = document
+        .choices
+        .iter()
+        .map(|choice| {
+            (
+                choice.log_likelihood / tie_part(&kind, choice),
+                per_token * choice.tokens as f64 / tie_part(&kind, choice),
+            )
+        })
+        .collect();
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
     matches!(all.as_slice(), [first, second, ..] if first.0 - second.0 <= first.1 + second.1)
+}
+
+fn tie_part(kind: &AccuracyKind, choice: &ChoiceResult) -> f64 {
+    match kind {
+        AccuracyKind::Acc => 1.0,
+        AccuracyKind::AccNorm => choice.characters.max(1) as f64,
+    }
 }

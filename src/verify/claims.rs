@@ -27,13 +27,13 @@ struct Verdicts {
 impl Judge {
     fn verdicts(&self, folders: Vec<PathBuf>, profile: &str) -> Result<Arc<Verdicts>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = (folders, profile.to_owned());
-        if let Some(verdicts) = known.get(&place) {
+        let key = (folders, profile.to_owned());
+        if let Some(verdicts) = known.get(&key) {
             return Ok(Arc::clone(verdicts));
         }
-        let there = place.0.iter().filter_map(|of| Some(StoredResults::read(of).ok()?.name)).collect();
-        let verdicts = Arc::new(Verdicts { there, judged: judged_in(&place.0, profile)? });
-        known.insert(place, Arc::clone(&verdicts));
+        let there = key.0.iter().filter_map(|folder| Some(StoredResults::read(folder).ok()?.name)).collect();
+        let verdicts = Arc::new(Verdicts { there, judged: judged_in(&key.0, profile)? });
+        known.insert(key, Arc::clone(&verdicts));
         Ok(verdicts)
     }
 }
@@ -53,23 +53,22 @@ pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result
     if judged.is_empty() && text != written(&[]) {
         check.differ(CLAIMS, [text.lines().next().unwrap_or_default(), "no claim about this that is checked"], None);
     }
-    for of in &judged {
-        let claim = of.claim;
+    for entry in &judged {
+        let claim = entry.claim;
         let seeds = claim.best_by.map(|_| SEEDS);
         let mut needed = claim.artifacts.iter().copied().chain(seeds);
         if let Some(lacking) = needed.find(|name| !verdicts.there.contains(*name)) {
             check.lack(format!("{CLAIMS}, {}", claim.id), format!("the results of {lacking}, next to this folder"));
             continue;
         }
-        let made = line(of);
+        let made = line(entry);
         // By its sentence, the first column.
-        let sentence = |of: &str| of.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
-        let said = text.lines().find(|line| sentence(line) == sentence(&made));
-        match said {
-            Some(said) if said == made => check.agree(0.0),
-            Some(said) => {
-                let rest = |of: &str| of.split(" | ").skip(2).collect::<Vec<_>>().join(" | ");
-                check.differ(format!("{CLAIMS}, {}", claim.id), [rest(said), rest(&made)], None);
+        let sentence = |line: &str| line.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
+        let recorded_line = text.lines().find(|line| sentence(line) == sentence(&made));
+        match recorded_line {
+            Some(line) if line == made => check.agree(0.0),
+            Some(line) => {
+                check.differ(format!("{CLAIMS}, {}", claim.id), [rest_of_line(line), rest_of_line(&made)], None);
             }
             None => check.differ(format!("{CLAIMS}, {}", claim.id), ["nothing", made.as_str()], None),
         }
@@ -78,13 +77,17 @@ pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result
     Ok(check.of(all))
 }
 
+fn rest_of_line(line: &str) -> String {
+    line.split(" | ").skip(2).collect::<Vec<_>>().join(" | ")
+}
+
 /// Returns the folders of all artifacts in the same place, including this one.
 fn around(folder: &Path) -> Vec<PathBuf> {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    let (Some(own), Some(results)) = (absolute.file_name(), absolute.parent().and_then(Path::parent)) else {
+    let (Some(name), Some(results)) = (absolute.file_name(), absolute.parent().and_then(Path::parent)) else {
         return vec![absolute];
     };
-    let inner = std::fs::read_dir(results).into_iter().flatten().flatten().map(|item| item.path().join(own));
+    let inner = std::fs::read_dir(results).into_iter().flatten().flatten().map(|item| item.path().join(name));
     let mut all: Vec<PathBuf> = inner.filter(|folder| folder.join(StoredResults::FILE).is_file()).collect();
     all.sort();
     all

@@ -37,23 +37,24 @@ impl Finder {
         inputs: &BTreeMap<String, String>,
         check: &mut Check,
     ) -> Option<PathBuf> {
-        let own = inputs.iter().filter_map(|(file, hash)| Some((Path::new(file).strip_prefix(path).ok()?, hash)));
-        let own: Vec<(&Path, &String)> = own.collect();
-        if own.is_empty() {
+        let inside = inputs.iter().filter_map(|(file, hash)| Some((Path::new(file).strip_prefix(path).ok()?, hash)));
+        let inside: Vec<(&Path, &String)> = inside.collect();
+        if inside.is_empty() {
             check.lack(what, format!("the record has no hash of anything below {}", path.display()));
             return None;
         }
-        let file = |base: &Path, of: &Path| if of.as_os_str().is_empty() { base.to_owned() } else { base.join(of) };
         let candidates = self.candidates(path);
-        let there = |base: &&PathBuf| own.iter().all(|(of, hash)| self.hash(&file(base, of)).as_ref() == Some(*hash));
-        if let Some(found) = candidates.iter().find(there) {
-            own.iter().for_each(|_| check.agree(0.0));
+        if let Some(found) = candidates.iter().find(|base| {
+            inside.iter().all(|(file_name, hash)| self.hash(&joined_file(base, file_name)).as_ref() == Some(*hash))
+        }) {
+            inside.iter().for_each(|_| check.agree(0.0));
             return Some(found.clone());
         }
-        let exists = candidates.iter().find(|base| own.iter().any(|(of, _)| file(base, of).exists()));
-        for (of, hash) in &own {
-            let at = format!("{what}: {}", file(path, of).display());
-            match exists.map(|base| file(base, of)).and_then(|file| Some((self.hash(&file)?, file))) {
+        let exists =
+            candidates.iter().find(|base| inside.iter().any(|(file_name, _)| joined_file(base, file_name).exists()));
+        for (file_name, hash) in &inside {
+            let at = format!("{what}: {}", joined_file(path, file_name).display());
+            match exists.map(|base| joined_file(base, file_name)).and_then(|file| Some((self.hash(&file)?, file))) {
                 Some((found, file)) if found != **hash => {
                     check.lack(at, format!("a file with SHA-256 {hash}; {} has {found}", file.display()));
                 }
@@ -73,6 +74,10 @@ impl Finder {
         let below = ends.flat_map(|end| self.roots.iter().map(move |root| root.join(&end)));
         std::iter::once(path.to_owned()).chain(below).filter(|path| path.exists()).collect()
     }
+}
+
+fn joined_file(base: &Path, path: &Path) -> PathBuf {
+    if path.as_os_str().is_empty() { base.to_owned() } else { base.join(path) }
 }
 
 /// Checks each listed file; `notes` lists files left out.

@@ -33,9 +33,8 @@ pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
     let mut check = Check::new(CheckKind::Items);
     for number in &recorded.numbers.numbers {
         let Some(value) = number.record.value else { continue };
-        let at = || format!("{}, {}", number.cell, number.column);
         if let Some(made) = of_items(recorded, number) {
-            check.number(at, value, made, ROUNDING * made.abs());
+            check.number(|| item_label(number), value, made, ROUNDING * made.abs());
         }
         if let Some(bits) = answered(recorded, number) {
             let right = number.right.as_deref().unwrap_or_default();
@@ -43,9 +42,11 @@ pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
                 true => check.agree(0.0),
                 false => {
                     let first = bits.chars().zip(right.chars()).position(|(a, b)| a != b).unwrap_or_default();
-                    let said = |of: &str| if of.chars().nth(first) == Some('1') { "right" } else { "wrong" };
-                    let at = format!("{}, document {first} of those that are scored, by its log-likelihoods", at());
-                    check.differ(at, [said(right), said(&bits)], None);
+                    let at = format!(
+                        "{}, document {first} of those that are scored, by its log-likelihoods",
+                        item_label(number)
+                    );
+                    check.differ(at, [describe_bit(first, right), describe_bit(first, &bits)], None);
                 }
             }
         }
@@ -55,17 +56,25 @@ pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
     Ok(check.of(all))
 }
 
+fn item_label(number: &StoredNumber) -> String {
+    format!("{}, {}", number.cell, number.column)
+}
+
+fn describe_bit(first: usize, bits: &str) -> &str {
+    if bits.chars().nth(first) == Some('1') { "right" } else { "wrong" }
+}
+
 /// Recomputes a number from its items, if it has any.
 fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
-    let percent = |bits: &str| {
-        let values: Vec<f64> = bits.chars().map(|bit| if bit == '1' { 100.0 } else { 0.0 }).collect();
-        mean(&values)
-    };
-    let metric_of =
-        |of: &StoredNumber| Metric::find(&of.record.metric).unwrap_or_else(|_| Metric::task(&of.record.metric));
     match (&number.right, &number.losses) {
         (Some(tasks), _) => {
-            let each: Vec<f64> = tasks.split(',').map(percent).collect::<Option<_>>()?;
+            let each: Vec<f64> = tasks
+                .split(',')
+                .map(|bits| {
+                    let values: Vec<f64> = bits.chars().map(|bit| if bit == '1' { 100.0 } else { 0.0 }).collect();
+                    mean(&values)
+                })
+                .collect::<Option<_>>()?;
             mean(&each)
         }
         // Records of a definition's tasks do not state the words or bytes of a text either.
@@ -77,12 +86,15 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
             let Of::Text(estimate) = metric_of(number).of else { return None };
             // The record does not state the bytes of the text.
             let losses = Losses { windows: losses.clone() };
-            estimate(&TextSample { losses: &losses, length: 0, bytes: None }).map(|of| of.value)
+            estimate(&TextSample { losses: &losses, length: 0, bytes: None }).map(|estimate| estimate.value)
         }
         _ if number.record.metric == PERPLEXITY.id => {
-            let is_part = |of: &&StoredNumber| of.cell == number.cell && *metric_of(of).entry() == TEXT;
-            let own = recorded.numbers.numbers.iter().filter(is_part);
-            let each: Vec<f64> = own.map(|of| of_items(recorded, of)).collect::<Option<_>>()?;
+            let parts = recorded
+                .numbers
+                .numbers
+                .iter()
+                .filter(|part| part.cell == number.cell && *metric_of(part).entry() == TEXT);
+            let each: Vec<f64> = parts.map(|part| of_items(recorded, part)).collect::<Option<_>>()?;
             mean(&each)
         }
         _ if number.record.metric == BOUNDARY_ERROR.id => {
@@ -94,6 +106,10 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
     }
 }
 
+fn metric_of(number: &StoredNumber) -> Metric {
+    Metric::find(&number.record.metric).unwrap_or_else(|_| Metric::task(&number.record.metric))
+}
+
 /// Returns whether a number is of a defined task.
 pub(super) fn is_defined(recorded: &Recorded, number: &StoredNumber) -> bool {
     matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
@@ -101,9 +117,13 @@ pub(super) fn is_defined(recorded: &Recorded, number: &StoredNumber) -> bool {
 
 /// Returns defined columns for which the record has no items: labels, and texts with references.
 pub(super) fn without_items(recorded: &Recorded) -> BTreeSet<&str> {
-    let bare = |of: &&StoredNumber| of.record.value.is_some() && of.right.is_none() && of.losses.is_none();
-    let own = recorded.numbers.numbers.iter().filter(bare).filter(|of| is_defined(recorded, of));
-    own.map(|of| of.column.as_str()).collect()
+    let bare_numbers = recorded
+        .numbers
+        .numbers
+        .iter()
+        .filter(|number| number.record.value.is_some() && number.right.is_none() && number.losses.is_none())
+        .filter(|number| is_defined(recorded, number));
+    bare_numbers.map(|number| number.column.as_str()).collect()
 }
 
 /// Returns which documents are answered correctly by their log-likelihoods. `None` without them.
@@ -111,8 +131,9 @@ fn answered(recorded: &Recorded, number: &StoredNumber) -> Option<String> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
     let column = Task::find(task).ok()?.column;
-    let right =
-        |of: &super::record::RecordedDocument| DocumentResult::new(of.id, of.gold, of.choices.clone()).right(column);
+    let right = |document: &super::record::RecordedDocument| {
+        DocumentResult::new(document.id, document.gold, document.choices.clone()).right(column)
+    };
     Some(documents.iter().map(|document| if right(document) { '1' } else { '0' }).collect())
 }
 
@@ -142,8 +163,9 @@ fn channels(folder: &Path, recorded: &Recorded, check: &mut Check) -> Result<()>
         *count += 1.0;
     }
     for ((cell, start), (sum, count)) in sums {
-        let of = recorded.run_cell(cell);
-        let boundary = of.and_then(|of| of.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
+        let run_cell = recorded.run_cell(cell);
+        let boundary =
+            run_cell.and_then(|cell| cell.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
         if let Some(boundary) = boundary {
             // Each is a mean of f32 errors, summed in another order.
             let at = || format!("{CHANNELS}: {cell}, boundary {start}");

@@ -138,8 +138,8 @@ impl Prepared {
 /// # Errors
 /// That the user asked to stop.
 pub fn finish(prepared: Vec<Prepared>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
-    let drawn: Vec<&DrawnPart> = prepared.iter().map(|of| &of.drawn).collect();
+    let drawn: Vec<&DrawnPart> = prepared.iter().map(|part| &part.drawn).collect();
     afresh::calibrate(&drawn, request)?;
     let mut computed = Computed::default();
-    prepared.into_iter().map(|of| of.finish(request, &mut computed)).collect()
+    prepared.into_iter().map(|part| part.finish(request, &mut computed)).collect()
 }

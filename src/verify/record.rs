@@ -106,24 +106,27 @@ fn documents(path: &Path) -> Result<HashMap<(String, String), Vec<RecordedDocume
     let values = column("log_likelihood")?.f64().map_err(bad)?;
     let greedy = column("greedy")?.bool().map_err(bad)?;
     let mut all: HashMap<(String, String), Vec<RecordedDocument>> = HashMap::new();
-    let whole = |of: Option<u64>| of.unwrap_or_default() as usize;
     for row in 0..frame.height() {
         let (Some(cell), Some(task)) = (cells.get(row), tasks.get(row)) else { continue };
-        let own = all.entry((cell.to_owned(), task.to_owned())).or_default();
-        if whole(choices.get(row)) == 0 {
+        let documents = all.entry((cell.to_owned(), task.to_owned())).or_default();
+        if count_of(choices.get(row)) == 0 {
             let gold = gold.get(row).unwrap_or(-1);
-            own.push(RecordedDocument { id: whole(ids.get(row)), gold, choices: Vec::new() });
+            documents.push(RecordedDocument { id: count_of(ids.get(row)), gold, choices: Vec::new() });
         }
-        if let Some(document) = own.last_mut() {
+        if let Some(document) = documents.last_mut() {
             document.choices.push(ChoiceResult {
                 log_likelihood: values.get(row).unwrap_or(f64::NAN),
-                characters: whole(characters.get(row)),
-                bytes: whole(bytes.get(row)),
-                tokens: whole(tokens.get(row)),
-                truncated_left: whole(cut.get(row)),
+                characters: count_of(characters.get(row)),
+                bytes: count_of(bytes.get(row)),
+                tokens: count_of(tokens.get(row)),
+                truncated_left: count_of(cut.get(row)),
                 greedy: greedy.get(row).unwrap_or_default(),
             });
         }
     }
     Ok(all)
+}
+
+fn count_of(count: Option<u64>) -> usize {
+    count.unwrap_or_default() as usize
 }

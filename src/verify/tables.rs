@@ -21,7 +21,7 @@ pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
     let mut tables: Vec<PathBuf> = std::fs::read_dir(folder)
         .map_err(|error| Error::io("read", folder, &error))?
         .filter_map(|item| Some(item.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|of| of == "csv"))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "csv"))
         .collect();
     tables.sort();
     for path in tables {
@@ -63,7 +63,7 @@ impl PrintedTable {
     }
 
     fn place(&self, head: &str) -> Option<usize> {
-        self.heads.iter().position(|own| own == head)
+        self.heads.iter().position(|known| known == head)
     }
 
     fn number(&self, row: usize, column: usize) -> Option<f64> {
@@ -73,7 +73,7 @@ impl PrintedTable {
     /// Reports a field that shows another number than was computed.
     fn differs(&self, at: String, (row, column): (usize, usize), made: Option<f64>, check: &mut Check) {
         let by = made.zip(self.number(row, column)).map(|(made, found)| (made - found).abs());
-        let text = made.map_or("nothing".to_owned(), |of| of.to_string());
+        let text = made.map_or("nothing".to_owned(), |made| made.to_string());
         check.differ(at, [self.rows[row][column].clone(), text], by);
     }
 }
@@ -116,7 +116,7 @@ impl ExpectedLine {
     }
 
     fn error(&self, kind: Spread) -> Option<f64> {
-        self.error.and_then(|(own, error)| (own == kind).then_some(error))
+        self.error.and_then(|(known, error)| (known == kind).then_some(error))
     }
 }
 
@@ -131,8 +131,9 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
         let (Some(cells), Some(metric)) = (table.rows[row].get(cell), table.rows[row].get(metric)) else { continue };
         let cells: Vec<&str> = cells.split("; ").collect();
         let numbers = |cell: &str| -> Vec<&Record> {
-            let own = recorded.numbers.numbers.iter().filter(|of| of.cell == cell && of.record.metric == *metric);
-            own.map(|of| &of.record).collect()
+            let numbers =
+                recorded.numbers.numbers.iter().filter(|number| number.cell == cell && number.record.metric == *metric);
+            numbers.map(|number| &number.record).collect()
         };
         let is_over_seeds = seeds.is_some_and(|at| table.number(row, at).is_some());
         let expected: Vec<ExpectedLine> = match cells.as_slice() {
@@ -142,67 +143,79 @@ fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, c
                 vec![ExpectedLine::over_seeds(&each)]
             }
         };
-        let mut compare = |place: usize, all: Vec<Option<f64>>, may_be_empty: bool| {
-            let found = table.number(row, place);
-            let is_empty = found.is_none() && table.rows[row].get(place).is_none_or(String::is_empty);
-            match (is_empty && may_be_empty) || all.iter().any(|of| both_alike(*of, found)) {
+        let mut compare = |position: usize, all: Vec<Option<f64>>, may_be_empty: bool| {
+            let found = table.number(row, position);
+            let is_empty = found.is_none() && table.rows[row].get(position).is_none_or(String::is_empty);
+            match (is_empty && may_be_empty) || all.iter().any(|value| both_alike(*value, found)) {
                 true => check.agree(0.0),
                 false => {
                     let at = format!("{}, line {}: {} of {}", table.name, row + 2, metric, cells.join("; "));
-                    table.differs(at, (row, place), all.first().copied().flatten(), check);
+                    table.differs(at, (row, position), all.first().copied().flatten(), check);
                 }
             }
         };
-        compare(value, expected.iter().map(|of| of.value).collect(), recorded_failure(recorded, &cells));
-        for &(place, kind) in &kinds {
-            compare(place, expected.iter().map(|of| of.error(kind)).collect(), false);
+        compare(value, expected.iter().map(|record| record.value).collect(), recorded_failure(recorded, &cells));
+        for &(column, kind) in &kinds {
+            compare(column, expected.iter().map(|record| record.error(kind)).collect(), false);
         }
-        if let Some(place) = old {
-            compare(place, expected.iter().map(|of| of.error.map(|(_, error)| error)).collect(), false);
+        if let Some(column) = old {
+            compare(column, expected.iter().map(|record| record.error.map(|(_, error)| error)).collect(), false);
         }
     }
 }
 
 fn recorded_failure(recorded: &Recorded, cells: &[&str]) -> bool {
-    recorded.numbers.numbers.iter().any(|of| cells.contains(&of.cell.as_str()) && of.failure.is_some())
+    recorded.numbers.numbers.iter().any(|number| cells.contains(&number.cell.as_str()) && number.failure.is_some())
 }
 
 /// Checks a table with a row per cell and a column per number.
 fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
     let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {
-        let own = cells.entry(&number.cell).or_default();
-        own.insert(number.column.clone(), number.record.value);
-        own.insert(spread_head(&number.column, spread(&number.record)), number.record.error);
-        own.insert(format!("{} {OLD_SPREAD}", number.column), number.record.error);
+        let columns = cells.entry(&number.cell).or_default();
+        columns.insert(number.column.clone(), number.record.value);
+        columns.insert(spread_head(&number.column, spread(&number.record)), number.record.error);
+        columns.insert(format!("{} {OLD_SPREAD}", number.column), number.record.error);
     }
-    let known = |head: &String| cells.values().any(|cell| cell.contains_key(head));
-    let heads = table.heads.iter().enumerate().filter(|(_, head)| known(head));
-    let own: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
+    let heads = table.heads.iter().enumerate().filter(|(_, head)| is_known_column(&cells, head));
+    let text_cells: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
     // Over seeds a row is a mean of several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
         return;
     }
     let mut free: Vec<&BTreeMap<String, Option<f64>>> = cells.values().collect();
     for row in 0..table.rows.len() {
-        let misses = |cell: &BTreeMap<String, Option<f64>>| -> Vec<(usize, Option<f64>)> {
-            let wrong = |(at, head): &(usize, &str)| {
-                let value = cell.get(*head).copied().flatten();
-                (!both_alike(value, table.number(row, *at))).then_some((*at, value))
-            };
-            own.iter().filter_map(wrong).collect()
-        };
-        let Some(nearest) = (0..free.len()).min_by_key(|&at| misses(free[at]).len()) else {
+        let Some(nearest) = (0..free.len()).min_by_key(|&at| missing_columns(table, &text_cells, row, free[at]).len())
+        else {
             let at = format!("{}, line {}", table.name, row + 2);
             check.differ(at, ["a row", "no such cell among the numbers"], None);
             continue;
         };
-        let wrong = misses(free.remove(nearest));
-        (wrong.len()..own.len()).for_each(|_| check.agree(0.0));
+        let wrong = missing_columns(table, &text_cells, row, free.remove(nearest));
+        (wrong.len()..text_cells.len()).for_each(|_| check.agree(0.0));
         for (at, made) in wrong {
             table.differs(format!("{}, line {}, {}", table.name, row + 2, table.heads[at]), (row, at), made, check);
         }
     }
+}
+
+fn is_known_column(cells: &BTreeMap<&str, BTreeMap<String, Option<f64>>>, head: &String) -> bool {
+    cells.values().any(|cell| cell.contains_key(head))
+}
+
+fn missing_columns(
+    table: &PrintedTable,
+    text_cells: &[(usize, &str)],
+    row: usize,
+    cell: &BTreeMap<String, Option<f64>>,
+) -> Vec<(usize, Option<f64>)> {
+    text_cells
+        .iter()
+        .filter_map(|(at, head)| {
+            let value = cell.get(*head).copied().flatten();
+            (!both_alike(value, table.number(row, *at))).then_some((*at, value))
+        })
+        .collect()
 }
 
 /// Checks that the Parquet form, written as CSV, equals the CSV form.
@@ -221,13 +234,20 @@ fn parquet(csv: &Path, check: &mut Check) -> Result<()> {
     let two = String::from_utf8_lossy(&two);
     match one.lines().zip(two.lines()).position(|(a, b)| a != b) {
         None if one.lines().count() == two.lines().count() => check.agree(0.0),
-        place => {
-            let line = place.unwrap_or(one.lines().count().min(two.lines().count()));
-            let of = |text: &str| text.lines().nth(line).unwrap_or_default().to_owned();
-            check.differ(format!("{} and {}, line {}", name(csv), name(&path), line + 1), [of(&one), of(&two)], None);
+        difference => {
+            let line = difference.unwrap_or(one.lines().count().min(two.lines().count()));
+            check.differ(
+                format!("{} and {}, line {}", name(csv), name(&path), line + 1),
+                [line_of(line, &one), line_of(line, &two)],
+                None,
+            );
         }
     }
     Ok(())
+}
+
+fn line_of(line: usize, text: &str) -> String {
+    text.lines().nth(line).unwrap_or_default().to_owned()
 }
 
 /// Parses a printed number and its rounding error.
@@ -243,10 +263,9 @@ fn printed(text: &str) -> Option<(f64, f64)> {
 
 /// Checks the page's table against the CSV form, and the printed forms against it.
 fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check: &mut Check) -> Result<()> {
-    let damaged = |error: serde_json::Error| {
+    let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
         Error::damaged("an artifact of the page cannot be read").at(page.display().to_string()).found(error.to_string())
-    };
-    let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(damaged)?;
+    })?;
     let Some(view) = value["artifact"]["tables"].get(0) else { return Ok(()) };
     let lines = view["rows"].as_array().into_iter().flatten();
     let rows: Vec<Vec<&Value>> = lines.map(|row| row["cells"].as_array().into_iter().flatten().collect()).collect();
@@ -255,18 +274,22 @@ fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check
         for cell in cells {
             let (Some(key), Some(value)) = (cell["key"].as_str(), cell["value"].as_f64()) else { continue };
             let text = cell["text"].as_str().unwrap_or_default();
-            let known = places.is_none_or(|(at, place)| {
-                let is_of = |row: &Vec<String>| row.get(at).is_some_and(|own| own.split("; ").any(|own| own == key));
-                let mut lines = (0..table.rows.len()).filter(|&line| is_of(&table.rows[line]));
-                lines.any(|line| table.number(line, place).is_some_and(|found| alike(found, value)))
+            let known = places.is_none_or(|(at, place_column)| {
+                let mut lines = (0..table.rows.len()).filter(|&line| {
+                    table.rows[line].get(at).is_some_and(|keys| keys.split("; ").any(|part| part == key))
+                });
+                lines.any(|line| table.number(line, place_column).is_some_and(|found| alike(found, value)))
             });
-            let at = || format!("page.json, row {}: {key}", row + 1);
             if !known {
-                check.differ(at(), [value.to_string(), format!("no such value in {}", table.name)], None);
+                check.differ(
+                    row_label(row, key),
+                    [value.to_string(), format!("no such value in {}", table.name)],
+                    None,
+                );
                 continue;
             }
             if let Some((number, half)) = printed(text) {
-                check.rounded(|| format!("{}, as it is printed", at()), number, value, half);
+                check.rounded(|| format!("{}, as it is printed", row_label(row, key)), number, value, half);
             }
         }
     }
@@ -275,15 +298,15 @@ fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check
     if body.len() != rows.len() {
         check.differ(&file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
     }
-    for (line, (own, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
+    for (line, (texts, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
         // From the right: what stands before the numbers may be shown in fewer columns.
         // An empty one only keeps groups of columns apart.
-        let own = own.iter().rev().filter(|own| !own.trim().is_empty());
-        for (own, cell) in own.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
+        let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
+        for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
             let text = cell["text"].as_str().unwrap_or_default();
-            match shows(own, text) {
+            match shows(shown_text, text) {
                 true => check.agree(0.0),
-                false => check.differ(format!("{file}, row {}", line + 1), [own.trim(), text], None),
+                false => check.differ(format!("{file}, row {}", line + 1), [shown_text.trim(), text], None),
             }
         }
     }
@@ -293,16 +316,22 @@ fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check
     Ok(())
 }
 
+fn row_label(row: usize, key: &str) -> String {
+    format!("page.json, row {}: {key}", row + 1)
+}
+
 /// Checks the LaTeX form against the page's rows. It has the paper's columns, and some tables are transposed: each number
 /// of a row is in the page's row or its column.
 fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
     let file = name(latex);
     let body = latex_rows(latex)?;
-    let keyed = |row: &Vec<&Value>| -> Vec<String> {
-        let cells = row.iter().filter(|cell| !cell["key"].is_null());
-        cells.map(|cell| cell["text"].as_str().unwrap_or_default().to_owned()).collect()
-    };
-    let rows: Vec<Vec<String>> = rows.iter().map(keyed).collect();
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row: &Vec<&Value>| -> Vec<String> {
+            let cells = row.iter().filter(|cell| !cell["key"].is_null());
+            cells.map(|cell| cell["text"].as_str().unwrap_or_default().to_owned()).collect()
+        })
+        .collect();
     let columns = rows.first().map_or(0, Vec::len);
     let as_rows = body.len() == rows.len();
     if !as_rows && (body.is_empty() || !columns.is_multiple_of(body.len())) {
@@ -310,17 +339,17 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
         check.differ(file, counts, None);
         return Ok(());
     }
-    for (line, own) in body.iter().enumerate() {
+    for (line, cells) in body.iter().enumerate() {
         // Turned round, a row is a column, and those of other metrics of the same prompt.
         let texts = match as_rows {
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
         };
         // Before them stand the length and the batch.
-        let before = if as_rows { 0 } else { own.len().saturating_sub(rows.len()) };
-        for cell in strangers(&own[before..], texts, check) {
-            let place = format!("{file}, row {}", line + 1);
-            check.differ(place, [cell, "no such number in that row of page.json".to_owned()], None);
+        let before = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
+        for cell in strangers(&cells[before..], texts, check) {
+            let position = format!("{file}, row {}", line + 1);
+            check.differ(position, [cell, "no such number in that row of page.json".to_owned()], None);
         }
     }
     Ok(())
@@ -358,15 +387,17 @@ fn numbers(text: &str) -> Vec<String> {
 
 /// Returns whether a printed cell shows the numbers of a text in order.
 fn shows(cell: &str, text: &str) -> bool {
-    let mut own = numbers(cell).into_iter();
-    numbers(text).iter().all(|number| own.any(|own| own == *number))
+    let mut shown = numbers(cell).into_iter();
+    numbers(text).iter().all(|number| shown.any(|known| known == *number))
 }
 
 fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let body = text.lines().skip_while(|line| !line.starts_with("| --")).skip(1);
-    let cells = |line: &str| line.trim_matches('|').split(" | ").map(str::to_owned).collect();
-    Ok(body.take_while(|line| line.starts_with('|')).map(cells).collect())
+    Ok(body
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split(" | ").map(str::to_owned).collect())
+        .collect())
 }
 
 /// Reads the numeric cells of a LaTeX table row by row.
@@ -376,11 +407,12 @@ fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let columns: Vec<char> = columns.map_or(Vec::new(), |(columns, _)| columns.chars().collect());
     let body = text.lines().skip_while(|line| !line.starts_with("\\midrule"));
     let rows = body.take_while(|line| !line.starts_with("\\bottomrule")).filter(|line| line.contains(" & "));
-    let numbers = |line: &str| {
-        let cells = line.trim_end_matches("\\\\").split(" & ").zip(&columns);
-        cells.filter(|(_, column)| **column == 'r').map(|(cell, _)| cell.to_owned()).collect()
-    };
-    Ok(rows.map(numbers).collect())
+    Ok(rows
+        .map(|line| {
+            let cells = line.trim_end_matches("\\\\").split(" & ").zip(&columns);
+            cells.filter(|(_, column)| **column == 'r').map(|(cell, _)| cell.to_owned()).collect()
+        })
+        .collect())
 }
 
 /// Checks the Markdown form of a run's table against its CSV form.
@@ -394,20 +426,26 @@ fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &
         check.differ(format!("{} and {}", name(path), table.name), counts, None);
         return Ok(());
     }
-    let own = |head: &str| recorded.numbers.numbers.iter().any(|of| of.column == head);
     for (at, head) in heads.iter().enumerate() {
-        let Some(place) = table.place(head).filter(|_| own(head)) else { continue };
+        let Some(column) = table.place(head).filter(|_| has_column(recorded, head)) else { continue };
         for (row, cells) in rows.iter().enumerate() {
-            let (Some(value), Some(text)) = (table.number(row, place), cells.get(at)) else { continue };
+            let (Some(value), Some(text)) = (table.number(row, column), cells.get(at)) else { continue };
             let bare = text.replace("**", "").replace("<u>", "").replace("*", "");
-            let place = || format!("{}, row {}, {head}", name(path), row + 1);
             match printed(&bare) {
-                Some((number, half)) => check.rounded(place, number, value, half),
-                None => check.differ(place(), [text.trim().to_owned(), value.to_string()], None),
+                Some((number, half)) => check.rounded(|| cell_position(path, head, row), number, value, half),
+                None => check.differ(cell_position(path, head, row), [text.trim().to_owned(), value.to_string()], None),
             }
         }
     }
     Ok(())
+}
+
+fn has_column(recorded: &Recorded, head: &str) -> bool {
+    recorded.numbers.numbers.iter().any(|number| number.column == head)
+}
+
+fn cell_position(path: &Path, head: &&str, row: usize) -> String {
+    format!("{}, row {}, {head}", name(path), row + 1)
 }
 
 #[cfg(test)]
@@ -435,11 +473,6 @@ mod tests {
 
     #[test]
     fn printed_row_has_exactly_its_own_numbers() {
-        let strange = |cells: &[&str]| {
-            let texts = ["84.1", "16.7", "~29.3 ± 1.9", "failed"].map(str::to_owned).to_vec();
-            let cells: Vec<String> = cells.iter().map(|&cell| cell.to_owned()).collect();
-            strangers(&cells, texts, &mut Check::new(CheckKind::Tables))
-        };
         let row = ["\\cellcolor{gray!15} 16.7", "\\underline{84.1}", "$\\sim$29.3 $\\pm$ 1.9", "failed"];
         assert_eq!(strange(&row), Vec::<String>::new());
         assert_eq!(strange(&row[1..2]), Vec::<String>::new(), "the paper's columns alone");
@@ -448,14 +481,20 @@ mod tests {
         assert_eq!(strange(&["29.3 $\\pm$ 1.8"]), ["29.3 $\\pm$ 1.8"]);
     }
 
+    fn strange(cells: &[&str]) -> Vec<String> {
+        let texts = ["84.1", "16.7", "~29.3 ± 1.9", "failed"].map(str::to_owned).to_vec();
+        let cells: Vec<String> = cells.iter().map(|&cell| cell.to_owned()).collect();
+        strangers(&cells, texts, &mut Check::new(CheckKind::Tables))
+    }
+
     #[test]
     fn a_printed_number_says_how_far_it_may_be_rounded() {
         assert_eq!(
             printed("98.10 ± 0.2").map(|(number, half)| (number, half > 0.005 && half < 0.00501)),
             Some((98.1, true))
         );
-        assert_eq!(printed("1.05×").map(|of| of.0), Some(1.05));
-        assert_eq!(printed("~12.3 ± 4.5").map(|of| of.0), Some(12.3));
+        assert_eq!(printed("1.05×").map(|printed| printed.0), Some(1.05));
+        assert_eq!(printed("~12.3 ± 4.5").map(|printed| printed.0), Some(12.3));
         assert_eq!(printed("failed"), None);
     }
 }

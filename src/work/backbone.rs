@@ -36,21 +36,21 @@ impl KeyedBackbone<'_> {
     /// engines have their name, float type and device class.
     pub(crate) fn on_engine(&self) -> Value {
         let EngineId { name, dtype, device } = self.engine;
-        let mut of = json!({"backbone": self.content, "dtype": dtype, "device": device});
+        let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
         if name != CPU.name {
-            of["engine"] = json!(name);
+            identity["engine"] = json!(name);
             // Before that all of its operations were plain ones.
-            of["operations"] = json!(FUSED);
+            identity["operations"] = json!(FUSED);
         }
         // Before that the own kernels' output projection, and later their attention, were f32 whatever the layers were in.
         if self.is_half() {
-            of["head"] = json!(dtype);
-            of["attention"] = json!(dtype);
+            identity["head"] = json!(dtype);
+            identity["attention"] = json!(dtype);
         }
         if let Some(weights) = self.weights {
-            of["weights"] = json!(weights.name());
+            identity["weights"] = json!(weights.name());
         }
-        of
+        identity
     }
 
     /// Returns the prefix of leases and journals of another engine, whose chunks are not shared. The CPU kernels have none.
@@ -184,8 +184,8 @@ impl CalibrationPlan {
     }
 
     /// Labels the repairs of a calibration in events and records.
-    pub fn label(&self, of: &BackbonePlan) -> String {
-        format!("calibrate {} on {}", of.calibrated().name, self.calibration)
+    pub fn label(&self, plan: &BackbonePlan) -> String {
+        format!("calibrate {} on {}", plan.calibrated().name, self.calibration)
     }
 
     /// Returns the shape of a site's activations.

@@ -49,7 +49,7 @@ pub(crate) struct Context<'a> {
     complete: Mutex<BTreeSet<usize>>,
     jobs: AtomicUsize,
     /// Reported damage.
-    told: Mutex<BTreeSet<String>>,
+    reported_damage: Mutex<BTreeSet<String>>,
 }
 
 /// Gives access to its conditions.
@@ -86,7 +86,7 @@ impl<'a> Context<'a> {
             failures: Mutex::default(),
             complete: Mutex::default(),
             jobs: AtomicUsize::new(0),
-            told: Mutex::default(),
+            reported_damage: Mutex::default(),
         }
     }
 
@@ -130,8 +130,7 @@ impl<'a> Context<'a> {
     pub(crate) fn look_complete(&self, variants: &[&Variant]) {
         for variant in variants.iter().filter(|variant| !self.failed(variant.cell)) {
             let mut complete = lock(&self.complete);
-            let whole = || variant.keys().all(|key| self.known_objects.knows(key.hash()));
-            if !complete.contains(&variant.cell) && whole() {
+            if !complete.contains(&variant.cell) && variant.keys().all(|key| self.known_objects.knows(key.hash())) {
                 complete.insert(variant.cell);
                 let cell = self.grid.cells[variant.cell].to_string();
                 self.reporter.event(Event::Complete { cell, complete: complete.len() });
@@ -218,7 +217,7 @@ impl<'a> Context<'a> {
 
     /// Reports damage once per object.
     pub(crate) fn damaged(&self, error: &Error) {
-        if lock(&self.told).insert(error.one_line()) {
+        if lock(&self.reported_damage).insert(error.one_line()) {
             self.note(format!("{}; made again", error.one_line()));
         }
     }
@@ -251,7 +250,7 @@ impl<'a> Context<'a> {
             ClaimResult::Mine(lease) => Ok(Some(lease)),
             ClaimResult::Theirs(process) => {
                 let text = format!("{what}: process {} works on it", process.owner.pid);
-                if lock(&self.told).insert(text.clone()) {
+                if lock(&self.reported_damage).insert(text.clone()) {
                     self.note(text);
                 }
                 Ok(None)

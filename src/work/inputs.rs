@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::{parts, regular, sha256};
 use crate::generate::{GENERATION_CONFIG, GenerationConfig};
-use crate::grid::{Backbone, Corpus, Grid, TaskDefinition, TaskUse};
+use crate::grid::{Corpus, Grid, TaskDefinition, TaskUse};
 use crate::model::weights::Weights;
 use crate::model::{self, Config};
 use crate::sandbox::{self, Probe};
@@ -62,10 +62,10 @@ impl Inputs {
             files.extend(Weights::files(&backbone.path)?);
             files.extend(Some(parts::beside(&backbone.path, TOKENIZER_CONFIG)).filter(|file| file.exists()));
             files.extend(corpus::files_beside(&parts::tokenizer(&backbone.path)));
-            if grid.definitions.values().any(|of| of.definition.output == Output::Generate) {
+            if grid.definitions.values().any(|definition| definition.definition.output == Output::Generate) {
                 files.extend(Some(parts::beside(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
             }
-            if grid.evaluate.definitions.iter().any(|of| of.how.chat.is_some()) {
+            if grid.evaluate.definitions.iter().any(|definition| definition.how.chat.is_some()) {
                 files.extend(Some(backbone.path.join("chat_template.jinja")).filter(|file| file.exists()));
             }
         }
@@ -76,14 +76,20 @@ impl Inputs {
             files.extend(task.files(&data.path)?);
         }
         let files: Vec<PathBuf> = files.into_iter().collect();
-        let hash = |file: PathBuf| store.input(&file).map(|input| (file, input));
-        let by_path = files.into_par_iter().map(hash).collect::<Result<_>>()?;
+        let by_path =
+            files.into_par_iter().map(|file| store.input(&file).map(|input| (file, input))).collect::<Result<_>>()?;
         let inputs =
             Self { by_path, documents: BTreeMap::new(), contents: BTreeMap::new(), tokenizers: BTreeMap::new() };
-        let content = |of: &Backbone| Ok((of.path.clone(), inputs.content(&of.path, store)?));
-        let contents = grid.backbones.values().map(content).collect::<Result<_>>()?;
-        let tokenizer = |of: &Backbone| Ok((of.path.clone(), inputs.tokenizer(&of.path)?));
-        let tokenizers = grid.backbones.values().map(tokenizer).collect::<Result<_>>()?;
+        let contents = grid
+            .backbones
+            .values()
+            .map(|backbone| Ok((backbone.path.clone(), inputs.content(&backbone.path, store)?)))
+            .collect::<Result<_>>()?;
+        let tokenizers = grid
+            .backbones
+            .values()
+            .map(|backbone| Ok((backbone.path.clone(), inputs.tokenizer(&backbone.path)?)))
+            .collect::<Result<_>>()?;
         Ok(Self { documents: inputs.documents(grid)?, contents, tokenizers, ..inputs })
     }
 
@@ -101,34 +107,33 @@ impl Inputs {
     /// Returns the hash of a backbone's tokenizer: that of its file, and of the tokens that files next to it add.
     fn tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer(folder);
-        let own = self.of(&file)?.to_owned();
-        let beside = corpus::files_beside(&file);
-        let files: Vec<&Path> = [file.as_path()].into_iter().chain(beside.iter().map(PathBuf::as_path)).collect();
+        let file_hash = self.of(&file)?.to_owned();
+        let files_beside = corpus::files_beside(&file);
+        let files: Vec<&Path> = [file.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
         let added = self.guarded(&files, || corpus::added_beside(&file))?;
         Ok(match added {
-            None => own,
-            Some(added) => sha256::of_bytes(json!({"tokenizer": own, "added": added}).to_string()),
+            None => file_hash,
+            Some(added) => sha256::of_bytes(json!({"tokenizer": file_hash, "added": added}).to_string()),
         })
     }
 
     /// Returns a backbone's content hash, using weight file hashes that the store remembers.
     fn content(&self, folder: &Path, store: &Store) -> Result<String> {
-        let hashes = |file: &Path| {
-            let input = self.by_path.get(file).ok_or_else(|| appeared(file))?;
-            store.remembered(file, input, "tensors", || model::tensor_hashes(file))
-        };
-        let read = || model::content(&Config::read_with_attachments(folder)?, folder, hashes);
-        self.guarded(&[folder], read)
+        self.guarded(&[folder], || {
+            model::content(&Config::read_with_attachments(folder)?, folder, |file: &Path| {
+                let input = self.by_path.get(file).ok_or_else(|| appeared(file))?;
+                store.remembered(file, input, "tensors", || model::tensor_hashes(file))
+            })
+        })
     }
 
     /// Reads a backbone's `config.json` and `tokenizer_config.json`, with the roles of tokens that other files of the tokenizer
     /// give; null where there is none.
     pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
         let [config, tokenizer] = [parts::config(folder), parts::beside(folder, TOKENIZER_CONFIG)];
-        let own = || if is_gguf(&config) { model::gguf_config(&config) } else { read_json(&config) };
         let roles = corpus::files_beside(&tokenizer);
         let files: Vec<&Path> = [config.as_path()].into_iter().chain(roles.iter().map(PathBuf::as_path)).collect();
-        self.guarded(&files, || Ok([own()?, corpus::tokenizer_config(&tokenizer)?]))
+        self.guarded(&files, || Ok([read_config(&config)?, corpus::tokenizer_config(&tokenizer)?]))
     }
 
     /// Reads the generation settings of a backbone, whose `config.json` is given.
@@ -161,8 +166,7 @@ impl Inputs {
     pub fn guarded<T>(&self, paths: &[&Path], read: impl FnOnce() -> Result<T>) -> Result<T> {
         let files = self.by_path.iter().map(|(path, input)| (path.as_path(), input));
         let files: Vec<_> = files.filter(|(file, _)| paths.iter().any(|path| file.starts_with(path))).collect();
-        let unknown = |path: &&&Path| !files.iter().any(|(file, _)| file.starts_with(path)) && path.exists();
-        match paths.iter().find(unknown) {
+        match paths.iter().find(|path| !files.iter().any(|(file, _)| file.starts_with(path)) && path.exists()) {
             Some(path) => Err(appeared(path)),
             None => Store::guarded(&files, read),
         }
@@ -172,19 +176,21 @@ impl Inputs {
     fn documents(&self, grid: &Grid) -> Result<BTreeMap<String, usize>> {
         let limited: BTreeSet<&str> =
             grid.evaluate.tasks.iter().filter(|used| used.limit.is_some()).map(|used| used.name.as_str()).collect();
-        let count = |name: &str| {
-            let data = &grid.tasks[name];
-            let task = Task::find(data.task.as_deref().unwrap_or(name))?;
-            let files = task.files(&data.path)?;
-            let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-            let limit = grid.evaluate.tasks.iter().find(|used| used.name == name).and_then(|used| used.limit);
-            let rows = self.guarded(&paths, || {
-                sandbox::check(Probe::Known { task: task.name.to_owned(), path: data.path.clone(), limit })?;
-                native::rows(task, &files)
-            })?;
-            Ok((name.to_owned(), rows.len()))
-        };
-        limited.into_par_iter().map(count).collect()
+        limited
+            .into_par_iter()
+            .map(|name| {
+                let data = &grid.tasks[name];
+                let task = Task::find(data.task.as_deref().unwrap_or(name))?;
+                let files = task.files(&data.path)?;
+                let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+                let limit = grid.evaluate.tasks.iter().find(|used| used.name == name).and_then(|used| used.limit);
+                let rows = self.guarded(&paths, || {
+                    sandbox::check(Probe::Known { task: task.name.to_owned(), path: data.path.clone(), limit })?;
+                    native::rows(task, &files)
+                })?;
+                Ok((name.to_owned(), rows.len()))
+            })
+            .collect()
     }
 
     /// Returns the effective limit of a task. A limit that excludes nothing is none, so that both are one cell.
@@ -201,6 +207,10 @@ impl Inputs {
     }
 }
 
+fn read_config(config: &Path) -> Result<Value> {
+    if is_gguf(config) { model::gguf_config(config) } else { read_json(config) }
+}
+
 /// Reads a JSON file; null if missing.
 fn read_json(path: &Path) -> Result<Value> {
     if !path.exists() {
@@ -215,20 +225,16 @@ fn read_json(path: &Path) -> Result<Value> {
 /// Returns warnings about a grid: what a search cannot select, texts used for both calibration and evaluation, and
 /// calibrations with too few tokens. `hashes` are the inputs' by path.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
-    let content = |corpus: &str| {
-        let hash = |file: PathBuf| {
-            let file = file.display().to_string();
-            hashes.get(&file).cloned().unwrap_or(file)
-        };
-        Some(grid.corpora.get(corpus)?.files().into_iter().map(hash).collect::<Vec<_>>())
-    };
-    let unselectable = grid.search.iter().flat_map(|of| &of.unselectable);
-    let mut warnings: Vec<String> =
-        unselectable.map(|of| format!("Left out: {of} of `{}`: {}", of.backbone, of.reason)).collect();
+    let unselectable = grid.search.iter().flat_map(|search| &search.unselectable);
+    let mut warnings: Vec<String> = unselectable
+        .map(|unselectable| format!("Left out: {unselectable} of `{}`: {}", unselectable.backbone, unselectable.reason))
+        .collect();
     for calibration in &grid.calibration {
         let one = &calibration.corpus;
         for other in grid.evaluate.perplexity.iter().map(|text| &text.corpus) {
-            if content(one).is_none() || content(one) != content(other) {
+            if warning_content(grid, hashes, one).is_none()
+                || warning_content(grid, hashes, one) != warning_content(grid, hashes, other)
+            {
                 continue;
             }
             let what = match one == other {
@@ -263,4 +269,18 @@ fn shortages(grid: &Grid) -> Vec<String> {
         warnings.extend(warning.filter(|warning| !warnings.contains(warning)));
     }
     warnings
+}
+
+fn warning_content(grid: &Grid, hashes: &BTreeMap<String, String>, corpus: &str) -> Option<Vec<String>> {
+    Some(
+        grid.corpora
+            .get(corpus)?
+            .files()
+            .into_iter()
+            .map(|file| {
+                let file = file.display().to_string();
+                hashes.get(&file).cloned().unwrap_or(file)
+            })
+            .collect::<Vec<_>>(),
+    )
 }

@@ -55,8 +55,7 @@ impl<'a> Models<'a> {
             return Ok(Arc::clone(engine));
         }
         let budget = self.budget(backbone);
-        let load = || self.engines.load(backbone, budget, self.device);
-        let engine = self.inputs.guarded(&[&backbone.folder], load)?;
+        let engine = self.inputs.guarded(&[&backbone.folder], || self.engines.load(backbone, budget, self.device))?;
         debug_assert_eq!(engine.id(), backbone.engine.id(), "numbers are stored under keys that name their engine");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));
         Ok(engine)

@@ -28,10 +28,10 @@ pub(crate) enum Progressed {
 /// Runs a job; a panic in it is its failure.
 pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<&str>().map(ToString::to_string);
-        let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
+        let message = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
         Err(Error::job("a job panicked, which is a fault of the program")
-            .found(said.unwrap_or_else(|| "a panic without a message".to_string())))
+            .found(message.unwrap_or_else(|| "a panic without a message".to_string())))
     })
 }
 
@@ -80,14 +80,14 @@ impl Default for Pause {
 /// # Errors
 /// The store cannot be written to, or the user asked to stop.
 pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
-    let mut told = false;
+    let mut warned = false;
     let mut pause = Pause::default();
     loop {
         if !store.still_theirs(name) {
             match store.claim(name)? {
                 ClaimResult::Mine(lease) => return Ok(lease),
                 ClaimResult::Theirs(process) => {
-                    if !std::mem::replace(&mut told, true) {
+                    if !std::mem::replace(&mut warned, true) {
                         let text = format!("{what}: process {} works on it; waiting", process.owner.pid);
                         reporter.event(Event::Note { text });
                     }

@@ -86,13 +86,16 @@ impl WorkerLimits {
     pub(crate) fn given_up(self, attempts: &[Attempt]) -> Option<String> {
         let died = attempts.iter().filter(|attempt| attempt.died).count();
         let failed = attempts.len() - died;
-        let last = |died| attempts.iter().rfind(|attempt| attempt.died == died).map(|attempt| attempt.reason.clone());
         if failed > self.retries as usize {
-            return last(false);
+            return last_failure(attempts, false);
         }
-        let last = last(true).filter(|_| died >= Self::DEATHS)?;
+        let last = last_failure(attempts, true).filter(|_| died >= Self::DEATHS)?;
         Some(format!("{died} processes died during it, the last one: {last}"))
     }
+}
+
+fn last_failure(attempts: &[Attempt], died: bool) -> Option<String> {
+    attempts.iter().rfind(|attempt| attempt.died == died).map(|attempt| attempt.reason.clone())
 }
 
 #[cfg(test)]
@@ -112,10 +115,13 @@ mod tests {
         assert_eq!(terms(0).given_up(&failed(1)).as_deref(), Some("no room"));
         assert_eq!(terms(2).given_up(&failed(2)), None);
         assert!(terms(2).given_up(&failed(3)).is_some());
-        let died = |count| vec![attempt(true); count];
         assert_eq!(terms(0).given_up(&died(WorkerLimits::DEATHS - 1)), None, "workers are killed for many reasons");
         let reason = terms(0).given_up(&died(WorkerLimits::DEATHS)).unwrap();
         assert!(reason.contains("5 processes died during it"), "{reason}");
         assert!(terms(1).given_up(&[failed(1), died(4)].concat()).is_none(), "each has its own bound");
+    }
+
+    fn died(count: usize) -> Vec<Attempt> {
+        vec![attempt(true); count]
     }
 }

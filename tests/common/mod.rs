@@ -29,17 +29,25 @@ pub fn stored_record(path: &std::path::Path) -> Option<serde_json::Value> {
 /// Returns the numbers of a `numbers.json` with the data that their cells and columns share.
 pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
     let all = &stored["numbers"];
-    let of_cell = |cell: &serde_json::Value| {
-        let whole = |value: &serde_json::Value| {
-            let mut whole = cell.as_object().unwrap().clone();
-            whole.remove("values");
-            whole.extend(all["columns"][value["of"].as_u64().unwrap() as usize].as_object().unwrap().clone());
-            whole.extend(value.as_object().unwrap().clone());
-            whole.into()
-        };
-        cell["values"].as_array().unwrap().iter().map(whole).collect::<Vec<serde_json::Value>>()
-    };
-    all["cells"].as_array().unwrap().iter().flat_map(of_cell).collect()
+    all["cells"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|cell| {
+            cell["values"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|value| {
+                    let mut head = cell.as_object().unwrap().clone();
+                    head.remove("values");
+                    head.extend(all["columns"][value["of"].as_u64().unwrap() as usize].as_object().unwrap().clone());
+                    head.extend(value.as_object().unwrap().clone());
+                    head.into()
+                })
+                .collect::<Vec<serde_json::Value>>()
+        })
+        .collect()
 }
 
 /// Returns the index of the first matching number.
@@ -47,7 +55,7 @@ pub fn stored_number(
     stored: &mut serde_json::Value,
     is_it: impl Fn(&serde_json::Value) -> bool,
 ) -> &mut serde_json::Value {
-    let place = stored_numbers(stored).iter().position(is_it).unwrap();
+    let index = stored_numbers(stored).iter().position(is_it).unwrap();
     let cells = stored["numbers"]["cells"].as_array_mut().unwrap().iter_mut();
-    cells.flat_map(|cell| cell["values"].as_array_mut().unwrap()).nth(place).unwrap()
+    cells.flat_map(|cell| cell["values"].as_array_mut().unwrap()).nth(index).unwrap()
 }

@@ -98,7 +98,7 @@ impl Setting {
     }
 
     fn argue(&mut self, arguments: &[&str]) {
-        self.arguments.extend(arguments.iter().map(|&of| of.to_owned()));
+        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
     }
 
     fn rename(&self, from: &str, to: &str) {
@@ -225,15 +225,15 @@ fn between(
 /// Pairs that differ: each names in what.
 pub fn unlike() -> Vec<Pair> {
     vec![
-        pair("other weights", &["model.content"], |of| {
-            let path = of.world.path("backbone/model.safetensors");
+        pair("other weights", &["model.content"], |setting| {
+            let path = setting.world.path("backbone/model.safetensors");
             let mut bytes = std::fs::read(&path).unwrap();
             let last = bytes.len() - 4;
             bytes[last] ^= 1;
             std::fs::write(path, bytes).unwrap();
         }),
-        pair("another type of a tensor", &["model.content"], |of| {
-            let path = of.world.path("backbone/model.safetensors");
+        pair("another type of a tensor", &["model.content"], |setting| {
+            let path = setting.world.path("backbone/model.safetensors");
             let bytes = std::fs::read(&path).unwrap();
             let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
             let norm = tensors.tensor("model.norm.weight").unwrap();
@@ -246,40 +246,40 @@ pub fn unlike() -> Vec<Pair> {
             let all: Vec<_> = others.chain([("model.norm.weight", half)]).collect();
             safetensors::serialize_to_file(all, None, &path).unwrap();
         }),
-        pair("another constant of the norms", &["model.content"], |of| {
-            of.json("backbone/config.json", |config| config["rms_norm_eps"] = json!(1e-6));
+        pair("another constant of the norms", &["model.content"], |setting| {
+            setting.json("backbone/config.json", |config| config["rms_norm_eps"] = json!(1e-6));
         }),
-        pair("another tokenizer", &["model.tokenizer"], |of| {
+        pair("another tokenizer", &["model.tokenizer"], |setting| {
             let mut other = tokenizer(300);
             other["model"]["vocab"]["w7"] = json!(8);
             other["model"]["vocab"]["w8"] = json!(7);
-            of.world.write("backbone/tokenizer.json", other.to_string());
+            setting.world.write("backbone/tokenizer.json", other.to_string());
         }),
-        between("rounded weights", &["model.weights"], Setting::untimed, |of| {
-            of.untimed();
-            of.grid("backbone: tiny\n", "backbone: tiny\nweights: q8_0\n");
+        between("rounded weights", &["model.weights"], Setting::untimed, |setting| {
+            setting.untimed();
+            setting.grid("backbone: tiny\n", "backbone: tiny\nweights: q8_0\n");
         }),
         between(
             "repairs of rounded weights",
             &["calibration.weights"],
-            |of| {
-                of.untimed();
-                of.grid("backbone: tiny\n", "backbone: tiny\nweights: q8_0\n");
+            |setting| {
+                setting.untimed();
+                setting.grid("backbone: tiny\n", "backbone: tiny\nweights: q8_0\n");
             },
-            |of| {
-                of.untimed();
-                of.grid("backbone: tiny\n", "backbone: tiny\nweights: {type: q8_0, calibrated: rounded}\n");
+            |setting| {
+                setting.untimed();
+                setting.grid("backbone: tiny\n", "backbone: tiny\nweights: {type: q8_0, calibrated: rounded}\n");
             },
         ),
-        pair("candle", &["engine.name"], |of| of.argue(&["--engine", "candle"])),
-        pair("bf16", &["engine.dtype"], |of| of.argue(&["--dtype", "bf16", "--kernels", "portable"])),
+        pair("candle", &["engine.name"], |setting| setting.argue(&["--engine", "candle"])),
+        pair("bf16", &["engine.dtype"], |setting| setting.argue(&["--dtype", "bf16", "--kernels", "portable"])),
         Pair {
             runs: false,
             ..between(
                 "another family of kernels",
                 &["engine.device"],
-                |of| of.argue(&["--dtype", "bf16", "--kernels", "portable"]),
-                |of| of.argue(&["--dtype", "bf16", "--kernels", "amx"]),
+                |setting| setting.argue(&["--dtype", "bf16", "--kernels", "portable"]),
+                |setting| setting.argue(&["--dtype", "bf16", "--kernels", "amx"]),
             )
         },
         Pair {
@@ -288,8 +288,8 @@ pub fn unlike() -> Vec<Pair> {
                 "a GPU",
                 // A device scores more tokens at a time.
                 &["engine.device", "measure.prefill.machine.gpu.device", "measure.task.batch", "measure.windows.batch"],
-                |of| of.argue(&["--engine", "candle", "--device", "cpu", "--dtype", "f32"]),
-                |of| of.argue(&["--engine", "candle", "--device", "cuda", "--dtype", "f32"]),
+                |setting| setting.argue(&["--engine", "candle", "--device", "cpu", "--dtype", "f32"]),
+                |setting| setting.argue(&["--engine", "candle", "--device", "cuda", "--dtype", "f32"]),
             )
         },
         Pair {
@@ -297,106 +297,110 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "another GPU",
                 &["measure.prefill.machine.gpu.device"],
-                |of| of.argue(&["--device", "cuda:0", "--dtype", "f32"]),
-                |of| of.argue(&["--device", "cuda:1", "--dtype", "f32"]),
+                |setting| setting.argue(&["--device", "cuda:0", "--dtype", "f32"]),
+                |setting| setting.argue(&["--device", "cuda:1", "--dtype", "f32"]),
             )
         },
-        pair("another criterion", &["cut.criterion", "cut.options"], |of| of.grid("llm-streamline", "shortgpt")),
-        pair("an option of the criterion", &["cut.options.cosine"], |of| {
-            of.grid("criterion: llm-streamline", "criterion: {name: llm-streamline, cosine: token}");
+        pair("another criterion", &["cut.criterion", "cut.options"], |setting| {
+            setting.grid("llm-streamline", "shortgpt");
         }),
-        pair("another depth", &["cut.depth"], |of| of.grid("depth: 1", "depth: 2")),
+        pair("an option of the criterion", &["cut.options.cosine"], |setting| {
+            setting.grid("criterion: llm-streamline", "criterion: {name: llm-streamline, cosine: token}");
+        }),
+        pair("another depth", &["cut.depth"], |setting| setting.grid("depth: 1", "depth: 2")),
         between(
             "another backbone's published order",
             &["cut.known"],
-            |of| {
-                of.deep();
-                of.grid("tiny: {path", "llama-2-7b: {path");
-                of.grid("backbone: tiny", "backbone: llama-2-7b");
+            |setting| {
+                setting.deep();
+                setting.grid("tiny: {path", "llama-2-7b: {path");
+                setting.grid("backbone: tiny", "backbone: llama-2-7b");
             },
-            |of| {
-                of.deep();
-                of.grid("tiny: {path", "llama-3-8b: {path");
-                of.grid("backbone: tiny", "backbone: llama-3-8b");
+            |setting| {
+                setting.deep();
+                setting.grid("tiny: {path", "llama-3-8b: {path");
+                setting.grid("backbone: tiny", "backbone: llama-3-8b");
             },
         ),
-        pair("another recovery", &["repair.fitted", "repair.options", "repair.recovery"], |of| {
-            of.grid("recovery: ghosted", "recovery: replaceme-ls");
+        pair("another recovery", &["repair.fitted", "repair.options", "repair.recovery"], |setting| {
+            setting.grid("recovery: ghosted", "recovery: replaceme-ls");
         }),
-        pair("an option of the recovery", &["repair.options.solver"], |of| {
-            of.grid("recovery: ghosted", "recovery: {name: ghosted, solver: svd}");
+        pair("an option of the recovery", &["repair.options.solver"], |setting| {
+            setting.grid("recovery: ghosted", "recovery: {name: ghosted, solver: svd}");
         }),
-        pair("sequences that the operator is solved on", &["repair.fitted"], |of| {
-            of.grid("operator_sequences: 3", "operator_sequences: 2");
+        pair("sequences that the operator is solved on", &["repair.fitted"], |setting| {
+            setting.grid("operator_sequences: 3", "operator_sequences: 2");
         }),
-        pair("training", &["repair.training.length", "repair.training.seed", "repair.training.sequences"], |of| {
-            of.tuned();
+        pair("training", &["repair.training.length", "repair.training.seed", "repair.training.sequences"], |setting| {
+            setting.tuned();
         }),
         between(
             "more training",
             &["repair.training.sequences"],
-            |of| of.tuned(),
-            |of| {
-                of.tuned();
-                of.grid("finetune: {sequences: 4", "finetune: {sequences: 5");
+            |setting| setting.tuned(),
+            |setting| {
+                setting.tuned();
+                setting.grid("finetune: {sequences: 4", "finetune: {sequences: 5");
             },
         ),
         between(
             "longer training",
             &["repair.training.length"],
-            |of| of.tuned(),
-            |of| {
-                of.tuned();
-                of.grid("length: 32, seed", "length: 48, seed");
+            |setting| setting.tuned(),
+            |setting| {
+                setting.tuned();
+                setting.grid("length: 32, seed", "length: 48, seed");
             },
         ),
         between(
             "another draw of the training",
             &["repair.training.seed"],
-            |of| of.tuned(),
-            |of| {
-                of.tuned();
-                of.grid("seed: 0", "seed: 1");
+            |setting| setting.tuned(),
+            |setting| {
+                setting.tuned();
+                setting.grid("seed: 0", "seed: 1");
             },
         ),
-        pair("another calibration text", &["calibration.text.bytes"], |of| of.another_row("train.jsonl")),
-        pair("a calibration text read in another way", &["calibration.text.format"], |of| {
-            of.rename("train.jsonl", "train.txt");
+        pair("another calibration text", &["calibration.text.bytes"], |setting| setting.another_row("train.jsonl")),
+        pair("a calibration text read in another way", &["calibration.text.format"], |setting| {
+            setting.rename("train.jsonl", "train.txt");
         }),
-        pair("another column of the calibration text", &["calibration.text.column"], |of| {
-            of.grid("train.jsonl, rule: ptb", "train.jsonl, rule: ptb, column: side");
+        pair("another column of the calibration text", &["calibration.text.column"], |setting| {
+            setting.grid("train.jsonl, rule: ptb", "train.jsonl, rule: ptb, column: side");
         }),
-        pair("another rule of the calibration text", &["calibration.text.rule"], |of| {
-            of.grid("train.jsonl, rule: ptb", "train.jsonl, rule: wikitext2");
+        pair("another rule of the calibration text", &["calibration.text.rule"], |setting| {
+            setting.grid("train.jsonl, rule: ptb", "train.jsonl, rule: wikitext2");
         }),
-        pair("more calibration", &["calibration.sequences"], |of| {
-            of.grid("sequences: 4, length", "sequences: 5, length");
+        pair("more calibration", &["calibration.sequences"], |setting| {
+            setting.grid("sequences: 4, length", "sequences: 5, length");
         }),
-        pair("longer calibration", &["calibration.length"], |of| of.grid("length: 32,", "length: 48,")),
-        pair("another draw", &["calibration.seed"], |of| {
-            of.grid("operator_sequences: 3", "operator_sequences: 3, seed: 1");
+        pair("longer calibration", &["calibration.length"], |setting| setting.grid("length: 32,", "length: 48,")),
+        pair("another draw", &["calibration.seed"], |setting| {
+            setting.grid("operator_sequences: 3", "operator_sequences: 3, seed: 1");
         }),
-        pair("another text", &["measure.windows.text.bytes"], |of| of.another_row("test.jsonl")),
-        pair("a text read in another way", &["measure.windows.text.format"], |of| of.rename("test.jsonl", "test.txt")),
-        pair("another column", &["measure.windows.text.column"], |of| {
-            of.grid("test.jsonl, rule: ptb", "test.jsonl, rule: ptb, column: side");
+        pair("another text", &["measure.windows.text.bytes"], |setting| setting.another_row("test.jsonl")),
+        pair("a text read in another way", &["measure.windows.text.format"], |setting| {
+            setting.rename("test.jsonl", "test.txt");
         }),
-        pair("another rule", &["measure.windows.text.rule"], |of| {
-            of.grid("test.jsonl, rule: ptb", "test.jsonl, rule: wikitext2");
+        pair("another column", &["measure.windows.text.column"], |setting| {
+            setting.grid("test.jsonl, rule: ptb", "test.jsonl, rule: ptb, column: side");
+        }),
+        pair("another rule", &["measure.windows.text.rule"], |setting| {
+            setting.grid("test.jsonl, rule: ptb", "test.jsonl, rule: wikitext2");
         }),
         between(
             "another order of shards to calibrate on",
             &["calibration.text.shards.order"],
-            |of| of.streamed("train", 1, ""),
-            |of| of.streamed("train", 1, ", shards: by-turns"),
+            |setting| setting.streamed("train", 1, ""),
+            |setting| setting.streamed("train", 1, ", shards: by-turns"),
         ),
         Pair {
             runs: false,
             ..between(
                 "more shards to calibrate on",
                 &["calibration.text.shards.read", "calibration.text.bytes"],
-                |of| of.streamed("train", 2, ""),
-                |of| of.streamed("train", 2, ", shards_read: 2"),
+                |setting| setting.streamed("train", 2, ""),
+                |setting| setting.streamed("train", 2, ", shards_read: 2"),
             )
         },
         Pair {
@@ -404,23 +408,23 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "more shards to calibrate on in all",
                 &["calibration.text.shards.of"],
-                |of| of.streamed("train", 2, ""),
-                |of| of.streamed("train", 3, ""),
+                |setting| setting.streamed("train", 2, ""),
+                |setting| setting.streamed("train", 3, ""),
             )
         },
         between(
             "another order of shards",
             &["measure.windows.text.shards.order"],
-            |of| of.streamed("test", 1, ""),
-            |of| of.streamed("test", 1, ", shards: by-turns"),
+            |setting| setting.streamed("test", 1, ""),
+            |setting| setting.streamed("test", 1, ", shards: by-turns"),
         ),
         Pair {
             runs: false,
             ..between(
                 "more shards to read",
                 &["measure.windows.text.shards.read", "measure.windows.text.bytes"],
-                |of| of.streamed("test", 2, ""),
-                |of| of.streamed("test", 2, ", shards_read: 2"),
+                |setting| setting.streamed("test", 2, ""),
+                |setting| setting.streamed("test", 2, ", shards_read: 2"),
             )
         },
         Pair {
@@ -428,43 +432,47 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "more shards",
                 &["measure.windows.text.shards.of"],
-                |of| of.streamed("test", 2, ""),
-                |of| of.streamed("test", 3, ""),
+                |setting| setting.streamed("test", 2, ""),
+                |setting| setting.streamed("test", 3, ""),
             )
         },
-        pair("longer windows", &["measure.windows.length"], |of| of.grid("test, length: 64", "test, length: 48")),
-        pair("fewer windows", &["measure.windows.limit"], |of| of.grid("limit: 5", "limit: 4")),
+        pair("longer windows", &["measure.windows.length"], |setting| {
+            setting.grid("test, length: 64", "test, length: 48");
+        }),
+        pair("fewer windows", &["measure.windows.limit"], |setting| setting.grid("limit: 5", "limit: 4")),
         Pair {
             runs: false,
-            ..between("another task", &["measure.task.task"], Setting::whole_task, |of| {
-                of.whole_task();
-                of.grid("copa: {path: copa.jsonl}", "copa: {path: copa.jsonl, task: winogrande}");
+            ..between("another task", &["measure.task.task"], Setting::whole_task, |setting| {
+                setting.whole_task();
+                setting.grid("copa: {path: copa.jsonl}", "copa: {path: copa.jsonl, task: winogrande}");
             })
         },
-        pair("other documents", &["measure.task.rows"], |of| {
-            let documents = std::fs::read_to_string(of.world.path("copa.jsonl")).unwrap();
-            of.world.write("copa.jsonl", documents.replacen("w4", "w5", 1));
+        pair("other documents", &["measure.task.rows"], |setting| {
+            let documents = std::fs::read_to_string(setting.world.path("copa.jsonl")).unwrap();
+            setting.world.write("copa.jsonl", documents.replacen("w4", "w5", 1));
         }),
         Pair {
             runs: false,
-            ..between("documents read in another way", &["measure.task.formats"], Setting::whole_task, |of| {
-                of.whole_task();
-                of.rename("copa.jsonl", "copa.parquet");
+            ..between("documents read in another way", &["measure.task.formats"], Setting::whole_task, |setting| {
+                setting.whole_task();
+                setting.rename("copa.jsonl", "copa.parquet");
             })
         },
-        pair("fewer documents", &["measure.task.limit"], |of| of.grid("limit: 6", "limit: 3")),
-        pair("special tokens", &["measure.task.bos"], |of| of.grid("limit: 6", "limit: 6, bos: never")),
-        pair("a shorter context", &["measure.task.max_length"], |of| of.grid("limit: 6", "limit: 6, max_length: 24")),
-        pair("another token before an empty context", &["measure.task.prefix"], |of| {
-            of.json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
+        pair("fewer documents", &["measure.task.limit"], |setting| setting.grid("limit: 6", "limit: 3")),
+        pair("special tokens", &["measure.task.bos"], |setting| setting.grid("limit: 6", "limit: 6, bos: never")),
+        pair("a shorter context", &["measure.task.max_length"], |setting| {
+            setting.grid("limit: 6", "limit: 6, max_length: 24");
+        }),
+        pair("another token before an empty context", &["measure.task.prefix"], |setting| {
+            setting.json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
         }),
         between(
             "another definition",
             &["measure.defined.asks"],
-            |of| of.defined(""),
-            |of| {
-                of.defined("");
-                of.text("made.yaml", "[w1, w2]", "[w1, w3]");
+            |setting| setting.defined(""),
+            |setting| {
+                setting.defined("");
+                setting.text("made.yaml", "[w1, w2]", "[w1, w3]");
             },
         ),
         Pair {
@@ -472,10 +480,10 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "other documents of a definition",
                 &["measure.defined.rows"],
-                |of| of.defined(""),
-                |of| {
-                    of.defined("");
-                    of.another_row_of("rows/test.jsonl");
+                |setting| setting.defined(""),
+                |setting| {
+                    setting.defined("");
+                    setting.another_row_of("rows/test.jsonl");
                 },
             )
         },
@@ -484,30 +492,36 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "documents of a definition read in another way",
                 &["measure.defined.formats"],
-                |of| of.defined(""),
-                |of| {
-                    of.defined("");
-                    std::fs::rename(of.world.path("rows/test.jsonl"), of.world.path("rows/test.parquet")).unwrap();
+                |setting| setting.defined(""),
+                |setting| {
+                    setting.defined("");
+                    std::fs::rename(setting.world.path("rows/test.jsonl"), setting.world.path("rows/test.parquet"))
+                        .unwrap();
                 },
             )
         },
         Pair {
             runs: false,
-            ..between("examples", &["measure.defined.shots"], |of| of.defined(""), |of| of.defined(", shots: 2"))
+            ..between(
+                "examples",
+                &["measure.defined.shots"],
+                |setting| setting.defined(""),
+                |setting| setting.defined(", shots: 2"),
+            )
         },
         between(
             "more examples",
             &["measure.defined.shots.count"],
-            |of| of.defined(", shots: 2"),
-            |of| of.defined(", shots: 3"),
+            |setting| setting.defined(", shots: 2"),
+            |setting| setting.defined(", shots: 3"),
         ),
         Pair {
             runs: false,
             ..between(
                 "another draw of examples",
                 &["measure.defined.shots.seed"],
-                |of| of.defined(", shots: 2"),
-                |of| of.defined(", shots: 2, seed: 7"),
+                |setting| setting.defined(", shots: 2"),
+                |setting| setting.defined(", shots: 2, seed: 7"),
             )
         },
         Pair {
@@ -515,10 +529,10 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "other examples",
                 &["measure.defined.shots.rows"],
-                |of| of.defined(", shots: 2"),
-                |of| {
-                    of.defined(", shots: 2");
-                    of.another_row_of("rows/train.jsonl");
+                |setting| setting.defined(", shots: 2"),
+                |setting| {
+                    setting.defined(", shots: 2");
+                    setting.another_row_of("rows/train.jsonl");
                 },
             )
         },
@@ -527,23 +541,29 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "examples read in another way",
                 &["measure.defined.shots.formats"],
-                |of| of.defined(", shots: 2"),
-                |of| {
-                    of.defined(", shots: 2");
-                    std::fs::rename(of.world.path("rows/train.jsonl"), of.world.path("rows/train.parquet")).unwrap();
+                |setting| setting.defined(", shots: 2"),
+                |setting| {
+                    setting.defined(", shots: 2");
+                    std::fs::rename(setting.world.path("rows/train.jsonl"), setting.world.path("rows/train.parquet"))
+                        .unwrap();
                 },
             )
         },
-        between("a chat template", &["measure.defined.chat"], |of| of.defined(""), |of| of.defined(", chat: true")),
+        between(
+            "a chat template",
+            &["measure.defined.chat"],
+            |setting| setting.defined(""),
+            |setting| setting.defined(", chat: true"),
+        ),
         Pair {
             runs: false,
             ..between(
                 "another chat template",
                 &["measure.defined.chat.template"],
-                |of| of.defined(", chat: true"),
-                |of| {
-                    of.defined(", chat: true");
-                    of.text("backbone/chat_template.jinja", "w6", "w7");
+                |setting| setting.defined(", chat: true"),
+                |setting| {
+                    setting.defined(", chat: true");
+                    setting.text("backbone/chat_template.jinja", "w6", "w7");
                 },
             )
         },
@@ -552,18 +572,23 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "a chat in one turn",
                 &["measure.defined.chat.multiturn"],
-                |of| of.defined(", chat: true"),
-                |of| of.defined(", chat: true, multiturn: false"),
+                |setting| setting.defined(", chat: true"),
+                |setting| setting.defined(", chat: true, multiturn: false"),
             )
         },
-        between("a system text", &["measure.defined.system"], |of| of.defined(""), |of| of.defined(", system: w8")),
+        between(
+            "a system text",
+            &["measure.defined.system"],
+            |setting| setting.defined(""),
+            |setting| setting.defined(", system: w8"),
+        ),
         Pair {
             runs: false,
             ..between(
                 "fewer documents of a definition",
                 &["measure.defined.limit"],
-                |of| of.defined(""),
-                |of| of.defined(", limit: 3"),
+                |setting| setting.defined(""),
+                |setting| setting.defined(", limit: 3"),
             )
         },
         Pair {
@@ -571,8 +596,8 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "special tokens of a definition",
                 &["measure.defined.bos"],
-                |of| of.defined(""),
-                |of| of.defined(", bos: never"),
+                |setting| setting.defined(""),
+                |setting| setting.defined(", bos: never"),
             )
         },
         Pair {
@@ -580,8 +605,8 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "a shorter context of a definition",
                 &["measure.defined.max_length"],
-                |of| of.defined(""),
-                |of| of.defined(", max_length: 24"),
+                |setting| setting.defined(""),
+                |setting| setting.defined(", max_length: 24"),
             )
         },
         Pair {
@@ -589,10 +614,10 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "another token before an empty context of a definition",
                 &["measure.defined.prefix", "measure.task.prefix"],
-                |of| of.defined(""),
-                |of| {
-                    of.defined("");
-                    of.json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
+                |setting| setting.defined(""),
+                |setting| {
+                    setting.defined("");
+                    setting.json("backbone/tokenizer_config.json", |config| config["bos_token"] = json!("w2"));
                 },
             )
         },
@@ -601,27 +626,27 @@ pub fn unlike() -> Vec<Pair> {
             ..between(
                 "other generation settings of the backbone",
                 &["measure.defined.generation"],
-                |of| of.generating(),
-                |of| {
-                    of.generating();
-                    of.world.write("backbone/generation_config.json", json!({"eos_token_id": [2, 7]}).to_string());
+                |setting| setting.generating(),
+                |setting| {
+                    setting.generating();
+                    setting.world.write("backbone/generation_config.json", json!({"eos_token_id": [2, 7]}).to_string());
                 },
             )
         },
-        pair("longer prompts", &["measure.prefill.length"], |of| {
-            of.grid("latency: {length: 16}", "latency: {length: 8}");
+        pair("longer prompts", &["measure.prefill.length"], |setting| {
+            setting.grid("latency: {length: 16}", "latency: {length: 8}");
         }),
-        pair("more prompts at a time", &["measure.prefill.batch"], |of| {
-            of.grid("latency: {length: 16}", "latency: {length: 16, batch: 2}");
+        pair("more prompts at a time", &["measure.prefill.batch"], |setting| {
+            setting.grid("latency: {length: 16}", "latency: {length: 16, batch: 2}");
         }),
-        pair("tokens decoded behind a prompt", &["measure.prefill.decode"], |of| {
-            of.grid("latency: {length: 16}", "latency: {length: 16, decode: 3}");
+        pair("tokens decoded behind a prompt", &["measure.prefill.decode"], |setting| {
+            setting.grid("latency: {length: 16}", "latency: {length: 16, decode: 3}");
         }),
         between(
             "other neighbours of a time",
             &["measure.prefill.among"],
-            |of| of.grid("recovery: ghosted", "recovery: [none, ghosted]"),
-            |of| of.grid("recovery: ghosted", "recovery: [affine, ghosted]"),
+            |setting| setting.grid("recovery: ghosted", "recovery: [none, ghosted]"),
+            |setting| setting.grid("recovery: ghosted", "recovery: [affine, ghosted]"),
         ),
     ]
 }
@@ -629,45 +654,45 @@ pub fn unlike() -> Vec<Pair> {
 /// Pairs that differ in nothing that a number depends on.
 pub fn alike() -> Vec<Pair> {
     vec![
-        pair("a comment", &[], |of| of.grid("depth: 1", "depth: 1  # The first.")),
-        pair("the order of keys", &[], |of| {
-            of.grid("depth: 1\nrecovery: ghosted\n", "recovery: ghosted\ndepth: 1\n");
-            of.grid("{corpus: train, sequences: 4, length: 32,", "{length: 32, sequences: 4, corpus: train,");
+        pair("a comment", &[], |setting| setting.grid("depth: 1", "depth: 1  # The first.")),
+        pair("the order of keys", &[], |setting| {
+            setting.grid("depth: 1\nrecovery: ghosted\n", "recovery: ghosted\ndepth: 1\n");
+            setting.grid("{corpus: train, sequences: 4, length: 32,", "{length: 32, sequences: 4, corpus: train,");
         }),
-        pair("the name of a text's file", &[], |of| of.rename("test.jsonl", "other.jsonl")),
+        pair("the name of a text's file", &[], |setting| setting.rename("test.jsonl", "other.jsonl")),
         Pair {
             runs: false,
             ..between(
                 "names of a definition, its file and its metrics",
                 &[],
-                |of| of.defined(""),
-                |of| {
-                    of.defined("");
-                    let text = std::fs::read_to_string(of.world.path("made.yaml")).unwrap();
-                    of.world.write("other.yaml", text + "task_alias: Made\nmetric_list: [{metric: acc_norm}]\n");
-                    of.grid("definition: made.yaml", "definition: other.yaml");
+                |setting| setting.defined(""),
+                |setting| {
+                    setting.defined("");
+                    let text = std::fs::read_to_string(setting.world.path("made.yaml")).unwrap();
+                    setting.world.write("other.yaml", text + "task_alias: Made\nmetric_list: [{metric: acc_norm}]\n");
+                    setting.grid("definition: made.yaml", "definition: other.yaml");
                 },
             )
         },
-        pair("the folder of the backbone", &[], |of| {
-            std::fs::rename(of.world.path("backbone"), of.world.path("elsewhere")).unwrap();
-            of.grid("{path: backbone}", "{path: elsewhere}");
+        pair("the folder of the backbone", &[], |setting| {
+            std::fs::rename(setting.world.path("backbone"), setting.world.path("elsewhere")).unwrap();
+            setting.grid("{path: backbone}", "{path: elsewhere}");
         }),
-        pair("a default that is written", &[], |of| {
-            of.grid("recovery: ghosted", "recovery: {name: ghosted, solver: normal}");
-            of.grid("operator_sequences: 3", "operator_sequences: 3, seed: 0");
-            of.grid("limit: 6", "limit: 6, bos: tokenizer");
+        pair("a default that is written", &[], |setting| {
+            setting.grid("recovery: ghosted", "recovery: {name: ghosted, solver: normal}");
+            setting.grid("operator_sequences: 3", "operator_sequences: 3, seed: 0");
+            setting.grid("limit: 6", "limit: 6, bos: tokenizer");
         }),
-        pair("a number that is written otherwise", &[], |of| of.grid("limit: 6", "limit: 6.0")),
-        pair("what is set from outside", &[], |of| {
-            of.grid("depth: 1", "depth: 2");
-            of.argue(&["--set", "depth=1"]);
+        pair("a number that is written otherwise", &[], |setting| setting.grid("limit: 6", "limit: 6.0")),
+        pair("what is set from outside", &[], |setting| {
+            setting.grid("depth: 1", "depth: 2");
+            setting.argue(&["--set", "depth=1"]);
         }),
-        pair("a profile", &[], |of| {
-            of.grid("depth: 1", "depth: 2\nprofile: small\nprofiles: {small: {depth: 1}}");
+        pair("a profile", &[], |setting| {
+            setting.grid("depth: 1", "depth: 2\nprofile: small\nprofiles: {small: {depth: 1}}");
         }),
-        pair("entries of the config that nothing is computed from", &[], |of| {
-            of.json("backbone/config.json", |config| {
+        pair("entries of the config that nothing is computed from", &[], |setting| {
+            setting.json("backbone/config.json", |config| {
                 config["transformers_version"] = json!("0.0.1");
                 config["initializer_range"] = json!(0.5);
                 config["architectures"] = json!(["LlamaForCausalLM"]);
@@ -678,45 +703,45 @@ pub fn alike() -> Vec<Pair> {
             ..between(
                 "generation settings that change no answer",
                 &[],
-                |of| of.generating(),
-                |of| {
-                    of.generating();
-                    let eos = super::json(&of.world.path("backbone/config.json"))["eos_token_id"].clone();
+                |setting| setting.generating(),
+                |setting| {
+                    setting.generating();
+                    let eos = super::json(&setting.world.path("backbone/config.json"))["eos_token_id"].clone();
                     let settings = json!({"eos_token_id": eos, "do_sample": true, "temperature": 0.6});
-                    of.world.write("backbone/generation_config.json", settings.to_string());
+                    setting.world.write("backbone/generation_config.json", settings.to_string());
                 },
             )
         },
-        pair("a chat template", &[], |of| {
-            of.json("backbone/tokenizer_config.json", |config| config["chat_template"] = json!("{{ messages }}"));
+        pair("a chat template", &[], |setting| {
+            setting.json("backbone/tokenizer_config.json", |config| config["chat_template"] = json!("{{ messages }}"));
         }),
-        pair("weights in several files", &[], |of| {
-            let bytes = std::fs::read(of.world.path("backbone/model.safetensors")).unwrap();
+        pair("weights in several files", &[], |setting| {
+            let bytes = std::fs::read(setting.world.path("backbone/model.safetensors")).unwrap();
             let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
             let all: Vec<_> = tensors.iter().collect();
             let mut map = serde_json::Map::new();
             for (at, part) in all.chunks(all.len().div_ceil(3)).enumerate() {
                 let file = format!("part-{at}.safetensors");
-                safetensors::serialize_to_file(part.iter().cloned(), None, &of.world.path("backbone").join(&file))
+                safetensors::serialize_to_file(part.iter().cloned(), None, &setting.world.path("backbone").join(&file))
                     .unwrap();
                 map.extend(part.iter().map(|(name, _)| ((*name).to_owned(), json!(file))));
             }
-            of.world.write("backbone/model.safetensors.index.json", json!({"weight_map": map}).to_string());
-            std::fs::remove_file(of.world.path("backbone/model.safetensors")).unwrap();
+            setting.world.write("backbone/model.safetensors.index.json", json!({"weight_map": map}).to_string());
+            std::fs::remove_file(setting.world.path("backbone/model.safetensors")).unwrap();
         }),
         between(
             "what is said of a task's files",
             &[],
-            |of| of.task_folder(),
-            |of| {
-                of.task_folder();
-                of.world.write("copa/README.md", "Another text.\n");
+            |setting| setting.task_folder(),
+            |setting| {
+                setting.task_folder();
+                setting.world.write("copa/README.md", "Another text.\n");
             },
         ),
-        pair("a length that the config says", &[], |of| of.grid("limit: 6", "limit: 6, max_length: 256")),
-        pair("the name of a text", &[], |of| {
-            of.grid("  train: {", "  other: {");
-            of.grid("corpus: train", "corpus: other");
+        pair("a length that the config says", &[], |setting| setting.grid("limit: 6", "limit: 6, max_length: 256")),
+        pair("the name of a text", &[], |setting| {
+            setting.grid("  train: {", "  other: {");
+            setting.grid("corpus: train", "corpus: other");
         }),
     ]
 }

@@ -45,7 +45,7 @@ pub struct Seen {
 pub struct View {
     pub name: &'static str,
     /// Text about the last cell and its numbers; `None` if they are not shown.
-    of: fn(&Seen) -> Option<String>,
+    text: fn(&Seen) -> Option<String>,
     /// The aspects that the view states; others are in the results folder next to it.
     pub says: fn(&Aspect) -> bool,
     /// Whether equal identities give equal text. A folder's name follows the request, however that was written.
@@ -56,22 +56,27 @@ fn all(_: &Aspect) -> bool {
     true
 }
 
-fn of_variant(of: &Aspect) -> bool {
-    !of.is_of("measure")
+fn of_variant(aspect: &Aspect) -> bool {
+    !aspect.is_of("measure")
 }
 
 /// Views that tell one number from another.
 pub const VIEWS: [View; 9] = [
-    View { name: "numbers.json", of: |seen| Some(seen.identities().join(" ")), says: all, one: true },
-    View { name: "run.json", of: |seen| Some(seen.of_record().to_string()), says: of_variant, one: true },
-    View { name: "page.json", of: |seen| Some(seen.on_page()?.join(" ")), says: all, one: true },
-    View { name: "page.json, notes", of: |seen| Some(seen.note()?.to_string()), says: of_variant, one: true },
-    View { name: "explain", of: |seen| Some(seen.explained.clone()), says: all, one: true },
-    View { name: "results folder", of: |seen| Some(seen.folder.clone()), says: |of| of.is_of("engine"), one: false },
-    View { name: "export", of: |seen| Some(seen.export().to_string()), says: of_variant, one: true },
-    View { name: "export, card", of: |seen| Some(seen.what_the_card_says()), says: of_variant, one: true },
+    View { name: "numbers.json", text: |seen| Some(seen.identities().join(" ")), says: all, one: true },
+    View { name: "run.json", text: |seen| Some(seen.of_record().to_string()), says: of_variant, one: true },
+    View { name: "page.json", text: |seen| Some(seen.on_page()?.join(" ")), says: all, one: true },
+    View { name: "page.json, notes", text: |seen| Some(seen.note()?.to_string()), says: of_variant, one: true },
+    View { name: "explain", text: |seen| Some(seen.explained.clone()), says: all, one: true },
+    View {
+        name: "results folder",
+        text: |seen| Some(seen.folder.clone()),
+        says: |aspect| aspect.is_of("engine"),
+        one: false,
+    },
+    View { name: "export", text: |seen| Some(seen.export().to_string()), says: of_variant, one: true },
+    View { name: "export, card", text: |seen| Some(seen.what_the_card_says()), says: of_variant, one: true },
     // Two cells may have one cut and therefore one model: the export states the identity next to its tensors.
-    View { name: "export, tensors", of: |seen| Some(format!("{:?}", seen.tensors)), says: |_| false, one: true },
+    View { name: "export, tensors", text: |seen| Some(format!("{:?}", seen.tensors)), says: |_| false, one: true },
 ];
 
 /// Files with the numbers of one run that are stored next to `numbers.json`, which has their identities.
@@ -130,11 +135,11 @@ const COMMANDS: [(&str, &str); 24] = [
 
 fn said(setting: &Setting, what: &str, words: &[&str]) -> String {
     // The float type of an export's computation has its own name, because its weights have a type too.
-    let own = setting.arguments.iter().map(|of| match (words[0], of.as_str()) {
+    let setting_words = setting.arguments.iter().map(|argument| match (words[0], argument.as_str()) {
         ("export", "--dtype") => "--compute",
         (_, other) => other,
     });
-    let arguments: Vec<&str> = words.iter().copied().chain(own).collect();
+    let arguments: Vec<&str> = words.iter().copied().chain(setting_words).collect();
     let output = setting.world.ghostlab(&arguments);
     assert_eq!(output.status.code(), Some(0), "{what}, {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -158,8 +163,9 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     let [folder] = runs_below(&results).try_into().unwrap();
     // A table shows of definitions what it has columns for.
     let numbers = StoredResults::read(&folder).unwrap();
-    let made = numbers.numbers.iter().map(|of| of.record.metric.as_str()).filter(|of| of.starts_with("made"));
-    let columns: BTreeSet<String> = made.map(|of| format!(", \"{of}\"")).collect();
+    let made =
+        numbers.numbers.iter().map(|number| number.record.metric.as_str()).filter(|name| name.starts_with("made"));
+    let columns: BTreeSet<String> = made.map(|made| format!(", \"{made}\"")).collect();
     let columns = format!("prefill_ms{}]", columns.into_iter().collect::<String>());
     setting.world.write("grid.yaml", grid + &ARTIFACT.replace("prefill_ms]", &columns));
     said(setting, what, &["reproduce", "grid", "--no-gate", "--experiments", "."]);
@@ -212,8 +218,11 @@ fn tensors(folder: &Path) -> BTreeMap<String, String> {
         if file.extension().is_some_and(|ending| ending == "safetensors") {
             let bytes = std::fs::read(&file).unwrap();
             let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-            all.extend(tensors.iter().map(|(name, of)| {
-                (name.to_owned(), format!("{:?} {:?} {}", of.dtype(), of.shape(), sha256::of_bytes(of.data())))
+            all.extend(tensors.iter().map(|(name, tensor)| {
+                (
+                    name.to_owned(),
+                    format!("{:?} {:?} {}", tensor.dtype(), tensor.shape(), sha256::of_bytes(tensor.data())),
+                )
             }));
         }
     }
@@ -230,28 +239,28 @@ impl Seen {
     }
 
     fn identities(&self) -> Vec<String> {
-        let own = self.numbers.numbers.iter().filter(|of| of.cell == self.cell());
-        own.map(|of| self.numbers.identity(of).unwrap()).collect()
+        let cell_numbers = self.numbers.numbers.iter().filter(|number| number.cell == self.cell());
+        cell_numbers.map(|number| self.numbers.identity(number).unwrap()).collect()
     }
 
     /// Returns the keys by which `run.json` names the cell's inputs.
     fn of_record(&self) -> Value {
         let made = self.record["cells"].as_array().unwrap().last().unwrap()["made_from"].as_array().unwrap();
         assert!(made.len() >= 3, "{made:?}");
-        made.iter().map(|of| json!([of["kind"], of["key"]])).collect()
+        made.iter().map(|object| json!([object["kind"], object["key"]])).collect()
     }
 
     /// Returns the cell's numbers on the page, each of which is in `numbers.json`.
     fn on_page(&self) -> Option<Vec<String>> {
         let rows = self.page.as_ref()?["artifact"]["tables"][0]["rows"].as_array().unwrap();
         let cells = rows.iter().flat_map(|row| row["cells"].as_array().unwrap());
-        let own = cells.filter(|cell| cell["key"] == self.cell());
-        let shown: Vec<String> = own.map(|cell| cell["identity"].as_str().unwrap().to_owned()).collect();
+        let shown_cells = cells.filter(|cell| cell["key"] == self.cell());
+        let shown: Vec<String> = shown_cells.map(|cell| cell["identity"].as_str().unwrap().to_owned()).collect();
         let known = self.identities();
         // Rounded weights are not timed.
-        let timed = self.numbers.numbers.iter().any(|of| of.record.metric.starts_with("prefill"));
+        let timed = self.numbers.numbers.iter().any(|number| number.record.metric.starts_with("prefill"));
         assert!(shown.len() >= 2 + usize::from(timed), "a text, a task and a time: {shown:?}");
-        assert!(shown.iter().all(|of| known.contains(of)), "{shown:?} are not in {known:?}");
+        assert!(shown.iter().all(|word| known.contains(word)), "{shown:?} are not in {known:?}");
         Some(shown)
     }
 
@@ -276,10 +285,10 @@ impl Seen {
 impl View {
     /// Holds the view against two settings that differ in these aspects, or in nothing.
     pub fn holds(&self, what: &str, aspects: &[&str], [one, other]: [&Seen; 2]) {
-        let (Some(a), Some(b)) = ((self.of)(one), (self.of)(other)) else { return };
+        let (Some(a), Some(b)) = ((self.text)(one), (self.text)(other)) else { return };
         if aspects.is_empty() {
             assert!(!self.one || a == b, "{}: {what} is taken for two:\n{a}\n{b}", self.name);
-        } else if aspects.iter().any(|of| (self.says)(&Aspect::new(*of))) {
+        } else if aspects.iter().any(|aspect| (self.says)(&Aspect::new(*aspect))) {
             assert_ne!(a, b, "{}: {what} is not told apart", self.name);
         }
     }

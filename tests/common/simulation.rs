@@ -39,7 +39,6 @@ pub struct KnownObjective {
 /// Returns the candidates of a recorded run without copies: their paths, and the correct answers and window gains by
 /// candidate and task or text.
 pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [Gains; 2]) {
-    let read = |of: &Value| serde_json::from_value::<Vec<usize>>(of.clone()).unwrap();
     let mut paths = Vec::new();
     let mut right = Vec::new();
     let mut losses = Vec::new();
@@ -47,15 +46,16 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
         let mut boundaries = cell["boundaries"].clone();
         // A record leaves the errors of channels out.
         let each = boundaries.as_array_mut().unwrap().iter_mut();
-        each.for_each(|of| of["boundary_mae_by_channel"] = Value::Array(Vec::new()));
+        each.for_each(|boundary| boundary["boundary_mae_by_channel"] = Value::Array(Vec::new()));
         let boundaries: Vec<BoundaryResult> = serde_json::from_value(boundaries).unwrap();
         let layers = cell["layers"].as_u64().unwrap() as usize;
-        let path_of_cell = path(layers, &read(&cell["removed"]), &boundaries).unwrap();
+        let path_of_cell =
+            path(layers, &serde_json::from_value::<Vec<usize>>(cell["removed"].clone()).unwrap(), &boundaries).unwrap();
         if paths.contains(&path_of_cell) {
             continue;
         }
         paths.push(path_of_cell);
-        let numbers = stored.numbers.iter().filter(|of| cell["cell"]["name"] == of.cell);
+        let numbers = stored.numbers.iter().filter(|number| cell["cell"]["name"] == number.cell);
         let mut of_tasks = Vec::new();
         let mut of_texts = Vec::new();
         for number in numbers {
@@ -108,22 +108,23 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
             parted += usize::from(race.exits.iter().any(|(out, rival)| pair.contains(out) && pair.contains(rival)));
         }
     }
-    let share = |of: &dyn Fn(&Race) -> bool| races.iter().filter(|race| of(race)).count() as f64 / races.len() as f64;
-    let mean = |of: &dyn Fn(&Race) -> f64| races.iter().map(of).sum::<f64>() / races.len() as f64;
-    let median = |of: &dyn Fn(&Race) -> f64| {
-        let mut all: Vec<f64> = races.iter().map(of).collect();
+    let share =
+        |holds: &dyn Fn(&Race) -> bool| races.iter().filter(|race| holds(race)).count() as f64 / races.len() as f64;
+    let mean = |measure: &dyn Fn(&Race) -> f64| races.iter().map(measure).sum::<f64>() / races.len() as f64;
+    let median = |measure: &dyn Fn(&Race) -> f64| {
+        let mut all: Vec<f64> = races.iter().map(measure).collect();
         all.sort_by(f64::total_cmp);
         f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
     };
     let everyone: Vec<usize> = (0..known.paths.len()).collect();
-    let gains: Vec<_> = known.objectives.iter().map(|of| of.gains.clone()).collect();
+    let gains: Vec<_> = known.objectives.iter().map(|objective| objective.gains.clone()).collect();
     let best = front(&everyone, &gains);
-    let merit = |of: usize| mean_of_means(&known.objectives[0].gains[of]);
-    let most = everyone.iter().map(|&of| merit(of)).fold(f64::NEG_INFINITY, f64::max);
+    let merit = |candidate: usize| mean_of_means(&known.objectives[0].gains[candidate]);
+    let most = everyone.iter().map(|&candidate| merit(candidate)).fold(f64::NEG_INFINITY, f64::max);
     // Any of several equal ones is the best.
     let covers = |race: &Race| match known.objectives.len() {
-        1 => race.alive.iter().any(|&of| merit(of) >= most),
-        _ => best.iter().all(|of| race.alive.contains(of)),
+        1 => race.alive.iter().any(|&candidate| merit(candidate) >= most),
+        _ => best.iter().all(|candidate| race.alive.contains(candidate)),
     };
     Ok(Simulated {
         cover: share(&covers),
@@ -154,17 +155,26 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
     for objective in &known.objectives {
         let sizes: Vec<usize> = objective.gains[0].iter().map(Vec::len).collect();
         let orders = sizes.iter().map(|&size| random.sample(size, size)).collect::<Result<Vec<_>>>()?;
-        let reordered = |strata: &Vec<Vec<f64>>| -> Vec<Vec<f64>> {
-            strata.iter().zip(&orders).map(|(values, order)| order.iter().map(|&at| values[at]).collect()).collect()
-        };
-        shuffled.push(objective.gains.iter().map(reordered).collect());
+        shuffled.push(
+            objective
+                .gains
+                .iter()
+                .map(|strata: &Vec<Vec<f64>>| -> Vec<Vec<f64>> {
+                    strata
+                        .iter()
+                        .zip(&orders)
+                        .map(|(values, order)| order.iter().map(|&at| values[at]).collect())
+                        .collect()
+                })
+                .collect(),
+        );
         schedules.push(Schedule::new(sizes.iter().map(|&size| size - judged(size)).collect(), objective.first));
     }
     let rounds = schedules.iter().map(Schedule::rounds).max().unwrap_or(1);
-    let all: f64 = shuffled.iter().flat_map(|of| &of[0]).map(|values| values.len() as f64).sum();
+    let all: f64 = shuffled.iter().flat_map(|candidate| &candidate[0]).map(|values| values.len() as f64).sum();
     let mut alive: Vec<usize> = (0..known.paths.len()).collect();
-    let of = |alive: &[usize]| layers(alive.iter().map(|&of| &known.paths[of]));
-    let whole = of(&alive);
+    let layers_of = |alive: &[usize]| layers(alive.iter().map(|&candidate| &known.paths[candidate]));
+    let all_layers = layers_of(&alive);
     let candidates = alive.len() as f64;
     let mut exits = Vec::new();
     let mut leader = 0;
@@ -175,17 +185,21 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
         let seen: Vec<Vec<usize>> = schedules.iter().map(|schedule| schedule.seen(round)).collect();
         let now = seen.iter().flatten().sum::<usize>() as f64;
         items += (now - before) * alive.len() as f64;
-        spent += (now - before) * of(&alive);
+        spent += (now - before) * layers_of(&alive);
         before = now;
-        let cut = |(objective, seen): (&Vec<Vec<Vec<f64>>>, &Vec<usize>)| -> Vec<Vec<Vec<f64>>> {
-            let strata =
-                |strata: &Vec<Vec<f64>>| strata.iter().zip(seen).map(|(of, &seen)| of[..seen].to_vec()).collect();
-            objective.iter().map(strata).collect()
-        };
-        let gains: Vec<_> = shuffled.iter().zip(&seen).map(cut).collect();
+        let gains: Vec<_> = shuffled
+            .iter()
+            .zip(&seen)
+            .map(|(objective, seen): (&Vec<Vec<Vec<f64>>>, &Vec<usize>)| -> Vec<Vec<Vec<f64>>> {
+                objective
+                    .iter()
+                    .map(|strata| strata.iter().zip(seen).map(|(stratum, &seen)| stratum[..seen].to_vec()).collect())
+                    .collect()
+            })
+            .collect();
         if let Some(verdict) = judge(&alive, &gains, alpha / rounds as f64) {
             leader = verdict.leader;
-            alive.retain(|of| verdict.out.iter().all(|exit| exit.candidate != *of));
+            alive.retain(|candidate| verdict.out.iter().all(|exit| exit.candidate != *candidate));
             exits.extend(verdict.out.iter().map(|exit| (exit.candidate, exit.rival)));
         }
         if alive.len() == 1 {
@@ -199,13 +213,20 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
         .collect();
     let (raced, judged): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
     let selection_bias = mean_of_means(&raced) - mean_of_means(&judged);
-    Ok(Race { alive, leader, exits, items: items / (all * candidates), layers: spent / (all * whole), selection_bias })
+    Ok(Race {
+        alive,
+        leader,
+        exits,
+        items: items / (all * candidates),
+        layers: spent / (all * all_layers),
+        selection_bias,
+    })
 }
 
 /// Makes the two best equal by assigning each item's scores to either by a fair coin, and returns them.
 fn plant(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores, [usize; 2])> {
     let mut planted = known.clone();
-    let merit = |of: &usize| mean_of_means(&known.objectives[0].gains[*of]);
+    let merit = |candidate: &usize| mean_of_means(&known.objectives[0].gains[*candidate]);
     let mut order: Vec<usize> = (0..known.paths.len()).collect();
     order.sort_by(|a, b| merit(b).total_cmp(&merit(a)));
     let pair = [order[0], order[1]];
@@ -213,7 +234,7 @@ fn plant(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores,
         for stratum in 0..objective.gains[0].len() {
             for item in 0..objective.gains[0][stratum].len() {
                 if random.randint(0, 1)? == 1 {
-                    let [a, b] = pair.map(|of| objective.gains[of][stratum][item]);
+                    let [a, b] = pair.map(|pair| objective.gains[pair][stratum][item]);
                     objective.gains[pair[0]][stratum][item] = b;
                     objective.gains[pair[1]][stratum][item] = a;
                 }

@@ -96,8 +96,7 @@ impl World {
     pub fn tables(&self) -> BTreeMap<String, Vec<u8>> {
         let names = ["results.csv", "results.parquet", "results.md", "documents.parquet"];
         let folder = self.path("results/grid");
-        let read = |name: &str| Some((name.to_string(), std::fs::read(folder.join(name)).ok()?));
-        names.into_iter().filter_map(read).collect()
+        names.into_iter().filter_map(|name| Some((name.to_string(), std::fs::read(folder.join(name)).ok()?))).collect()
     }
 
     pub fn change_config(&self, key: &str, value: Value) {

@@ -16,8 +16,8 @@ const BEGIN: &str = "<!-- Made by `just docs` from the registries. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 
 /// Describes how an export handles a repair.
-fn export(architecture: &Architecture, place: Place) -> &'static str {
-    match place {
+fn export(architecture: &Architecture, position: Place) -> &'static str {
+    match position {
         Place::Nothing => "plain",
         Place::Rows => "in weights",
         Place::Branch if architecture.norms[3].is_some() => "behind the norm",
@@ -31,8 +31,8 @@ fn export(architecture: &Architecture, place: Place) -> &'static str {
 fn places() -> BTreeMap<Place, Vec<String>> {
     let mut places: BTreeMap<Place, Vec<String>> = BTreeMap::new();
     for method in recovery::described() {
-        let place = recovery::build(&method.name, &Options::new()).unwrap().place();
-        places.entry(place).or_default().push(format!("`{}`", method.name));
+        let position = recovery::build(&method.name, &Options::new()).unwrap().place();
+        places.entry(position).or_default().push(format!("`{}`", method.name));
     }
     places
 }
@@ -43,37 +43,40 @@ fn matrix() -> String {
     let mut table =
         format!("| architecture | forward | calibrate | distil |{heads} generate | Hugging Face | GGUF |\n");
     let _ = writeln!(table, "|{}", " --- |".repeat(7 + places.len()));
-    for of in ARCHITECTURES {
-        let repairs = places.keys().map(|place| format!(" {} |", export(of, *place))).collect::<String>();
-        let gguf = if of.gguf.is_some() { "in, out" } else { "no" };
-        let _ = writeln!(table, "| `{}` | yes | yes | yes |{repairs} yes | yes | {gguf} |", of.model_type);
+    for architecture in ARCHITECTURES {
+        let repairs =
+            places.keys().map(|position| format!(" {} |", export(architecture, *position))).collect::<String>();
+        let gguf = if architecture.gguf.is_some() { "in, out" } else { "no" };
+        let _ = writeln!(table, "| `{}` | yes | yes | yes |{repairs} yes | yes | {gguf} |", architecture.model_type);
     }
     table
 }
 
 /// Describes what an architecture has beyond Llama's.
-fn own(of: &Architecture) -> Vec<String> {
-    let mut own = Vec::new();
-    let mut add = |text: &str| own.push(text.to_owned());
-    if of.norms.iter().flatten().count() == 4 {
+fn own(architecture: &Architecture) -> Vec<String> {
+    let mut table = Vec::new();
+    let mut add = |text: &str| table.push(text.to_owned());
+    if architecture.norms.iter().flatten().count() == 4 {
         add("norms before and behind both halves");
-    } else if of.norms[0].is_none() {
+    } else if architecture.norms[0].is_none() {
         add("norms behind both halves only");
     }
-    if of.norms_add_one {
+    if architecture.norms_add_one {
         add("norms multiply by `1 + w`");
     }
-    match of.query_key_norm {
+    match architecture.query_key_norm {
         QueryKeyNorm::None => (),
         QueryKeyNorm::PerHead => add("queries and keys normed by head"),
         QueryKeyNorm::WholeProjection => add("queries and keys normed whole"),
     }
-    match of.attention_bias {
+    match architecture.attention_bias {
         AttentionBias::Never => add("no biases"),
         AttentionBias::Inputs => add("biases of queries, keys and values"),
-        AttentionBias::Asked => add(if of.mlp_bias { "`attention_bias`, `mlp_bias`" } else { "`attention_bias`" }),
+        AttentionBias::Asked => {
+            add(if architecture.mlp_bias { "`attention_bias`, `mlp_bias`" } else { "`attention_bias`" });
+        }
     }
-    match of.window {
+    match architecture.window {
         SlidingWindow::Never => (),
         SlidingWindow::Always => add("a window in all layers, or none"),
         SlidingWindow::Switched => add("windows by `max_window_layers` or `layer_types`"),
@@ -81,33 +84,43 @@ fn own(of: &Architecture) -> Vec<String> {
         SlidingWindow::Patterned { .. } => add("windows by `layer_types` or in all but every n-th layer"),
         SlidingWindow::Unrotated => add("windows by `layer_types` or in the layers without a rotary embedding"),
     }
-    match of.rope {
+    match architecture.rope {
         RopeEntries::One => (),
         RopeEntries::SomeLayers => add("layers without a rotary embedding"),
         RopeEntries::Partial => add("a part of each head turns; rope types `default`, `longrope`"),
         RopeEntries::ByWindow => add("another rotary embedding in layers with a window"),
     }
-    if of.activation.1 == Activation::Gelu {
+    if architecture.activation.1 == Activation::Gelu {
         add("GELU by tanh");
     }
-    if of.fused {
+    if architecture.fused {
         add("fused projections");
     }
-    if of.scaled_embedding {
+    if architecture.scaled_embedding {
         add("embeddings times √C, rounded to their stored type");
     }
-    own.extend(of.scale.map(|key| format!("scores by `{key}`")));
-    own.extend(of.caps.iter().flatten().map(|key| format!("`{key}`")));
-    own.extend(of.experts.map(|of| {
-        format!("experts of `{}`{}", of.width, of.normalised.map_or(String::new(), |key| format!(", `{key}`")))
+    table.extend(architecture.scale.map(|key| format!("scores by `{key}`")));
+    table.extend(architecture.caps.iter().flatten().map(|key| format!("`{key}`")));
+    table.extend(architecture.experts.map(|experts| {
+        format!(
+            "experts of `{}`{}",
+            experts.width,
+            experts.normalised.map_or(String::new(), |key| format!(", `{key}`"))
+        )
     }));
-    own
+    table
 }
 
 fn entries() -> String {
     let mut table = "| architecture | class | what its entry says |\n| --- | --- | --- |\n".to_owned();
-    for of in ARCHITECTURES {
-        let _ = writeln!(table, "| `{}` | `{}` | {} |", of.model_type, of.class, own(of).join("; "));
+    for architecture in ARCHITECTURES {
+        let _ = writeln!(
+            table,
+            "| `{}` | `{}` | {} |",
+            architecture.model_type,
+            architecture.class,
+            own(architecture).join("; ")
+        );
     }
     table
 }

@@ -35,12 +35,12 @@ struct Numbers(Vec<Record>);
 
 impl Numbers {
     fn of(records: Vec<Record>, metric: &str) -> Self {
-        Self(records.into_iter().filter(|of| of.metric == metric).collect())
+        Self(records.into_iter().filter(|record| record.metric == metric).collect())
     }
 
     fn cuts(&self) -> Vec<Cut> {
-        let pruned = self.0.iter().map(|of| &of.condition).filter(|of| of.depth > 0);
-        once(pruned.map(|of| (of.backbone.clone(), of.depth, of.layers)))
+        let pruned = self.0.iter().map(|record| &record.condition).filter(|condition| condition.depth > 0);
+        once(pruned.map(|pruned| (pruned.backbone.clone(), pruned.depth, pruned.layers)))
     }
 
     fn value(&self, cut: &Cut, method: (&str, &str)) -> f64 {
@@ -52,24 +52,31 @@ impl Numbers {
     /// The value under each seed.
     fn values(&self, cut: &Cut, method: (&str, &str)) -> Vec<f64> {
         let depth = if method.0 == DENSE { 0 } else { cut.1 };
-        let fits = |of: &&Record| {
-            let of = &of.condition;
-            (of.backbone.as_str(), of.depth, of.criterion.as_str(), of.recovery.as_str())
-                == (cut.0.as_str(), depth, method.0, method.1)
-        };
-        self.0.iter().filter(fits).map(|of| of.value.unwrap()).collect()
+        self.0
+            .iter()
+            .filter(|record| {
+                let condition = &record.condition;
+                (
+                    condition.backbone.as_str(),
+                    condition.depth,
+                    condition.criterion.as_str(),
+                    condition.recovery.as_str(),
+                ) == (cut.0.as_str(), depth, method.0, method.1)
+            })
+            .map(|record| record.value.unwrap())
+            .collect()
     }
 
     /// Returns the methods: criteria without a repair, the repairs' criterion last, then the repairs.
     fn methods(&self) -> Vec<Method> {
-        let pruned = self.0.iter().map(|of| &of.condition).filter(|of| of.depth > 0);
-        let mut all = once(pruned.map(|of| (of.criterion.clone(), of.recovery.clone())));
+        let pruned = self.0.iter().map(|record| &record.condition).filter(|condition| condition.depth > 0);
+        let mut all = once(pruned.map(|pruned| (pruned.criterion.clone(), pruned.recovery.clone())));
         all.sort_by_key(|(criterion, recovery)| (criterion == CUT, recovery != recovery::NONE));
         all
     }
 
     fn repairs(&self) -> Vec<String> {
-        self.methods().into_iter().map(|(_, recovery)| recovery).filter(|of| of != recovery::NONE).collect()
+        self.methods().into_iter().map(|(_, recovery)| recovery).filter(|name| name != recovery::NONE).collect()
     }
 }
 
@@ -98,11 +105,15 @@ fn table(numbers: &Numbers) -> String {
     let methods = numbers.methods();
     let best = |cut: &Cut| methods.iter().map(|(a, b)| numbers.value(cut, (a, b))).fold(f64::MIN, f64::max);
     for (criterion, recovery) in &methods {
-        let cell = |cut: &Cut| match printed(cut, (criterion, recovery)) {
-            text if text == format!("{:.2}", best(cut)) => format!("**{text}**"),
-            text => text,
-        };
-        text += &row(&row_name(&(criterion.clone(), recovery.clone())), cuts.iter().map(cell).collect());
+        text += &row(
+            &row_name(&(criterion.clone(), recovery.clone())),
+            cuts.iter()
+                .map(|cut| match printed(cut, (criterion, recovery)) {
+                    text if text == format!("{:.2}", best(cut)) => format!("**{text}**"),
+                    text => text,
+                })
+                .collect(),
+        );
     }
     text
 }
@@ -117,15 +128,21 @@ fn seeds_table(numbers: &Numbers) -> String {
     let mean =
         |cut: &Cut, (criterion, recovery): &Method| mean_and_deviation(&numbers.values(cut, (criterion, recovery)));
     for method in &methods {
-        let cell = |cut: &Cut| {
-            let best = methods.iter().map(|other| mean(cut, other).0).fold(f64::MIN, f64::max);
-            let (own, deviation) = mean(cut, method);
-            match format!("{own:.2}") == format!("{best:.2}") {
-                true => format!("**{own:.2}** ± {deviation:.2}"),
-                false => format!("{own:.2} ± {deviation:.2}"),
-            }
-        };
-        text += &format!("| {} | {} |\n", row_name(method), cuts.iter().map(cell).collect::<Vec<_>>().join(" | "));
+        text += &format!(
+            "| {} | {} |\n",
+            row_name(method),
+            cuts.iter()
+                .map(|cut| {
+                    let best = methods.iter().map(|other| mean(cut, other).0).fold(f64::MIN, f64::max);
+                    let (average, deviation) = mean(cut, method);
+                    match format!("{average:.2}") == format!("{best:.2}") {
+                        true => format!("**{average:.2}** ± {deviation:.2}"),
+                        false => format!("{average:.2} ± {deviation:.2}"),
+                    }
+                })
+                .collect::<Vec<_>>()
+                .join(" | ")
+        );
     }
     text
 }
@@ -149,22 +166,21 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
     let cuts = accuracy.cuts();
     let repairs = accuracy.repairs();
     let ours = repairs.iter().find(|name| recovery::is_ours(name)).unwrap();
-    let own = |cut: &Cut| accuracy.value(cut, (CUT, ours));
+    let highest = |cut: &Cut| accuracy.value(cut, (CUT, ours));
     let mut text = format!(
         "Settings in which {} has the highest average of the {} repairs and no repair: {counts}.\n",
         recovery::label(ours),
         repairs.len()
     );
-    for of in &counts.ahead {
-        let name = if of.recovery == recovery::NONE { "no repair" } else { recovery::label(&of.recovery) };
-        let _ = writeln!(text, "On {} {name} is ahead.", shown(&(of.backbone.clone(), of.depth, of.layers)));
+    for entry in &counts.ahead {
+        let name = if entry.recovery == recovery::NONE { "no repair" } else { recovery::label(&entry.recovery) };
+        let _ = writeln!(text, "On {} {name} is ahead.", shown(&(entry.backbone.clone(), entry.depth, entry.layers)));
     }
     // In perplexity.
     let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
-    let in_order = |cut: &Cut| {
+    let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {
         order.windows(2).all(|pair| perplexity.value(cut, (CUT, pair[0])) < perplexity.value(cut, (CUT, pair[1])))
-    };
-    let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(in_order);
+    });
     let _ = write!(
         text,
         "In average perplexity (table 3) {} come in the paper's order in {} of {}",
@@ -181,7 +197,7 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
         .collect();
     let lower: Vec<String> = cuts
         .iter()
-        .filter(|cut| other.iter().any(|name| accuracy.value(cut, (name, recovery::NONE)) > own(cut)))
+        .filter(|cut| other.iter().any(|name| accuracy.value(cut, (name, recovery::NONE)) > highest(cut)))
         .map(shown)
         .collect();
     let names: Vec<String> = other.iter().map(|name| criterion::label(name).to_owned()).collect();
@@ -250,14 +266,19 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
 
 /// Builds a cut with a repair that is ahead, and one without.
 fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
-    let record = |(depth, criterion, recovery, value): &(usize, &str, &str, f64)| {
-        serde_json::from_value(serde_json::json!({
-            "backbone": "b", "layers": 16, "depth": depth, "criterion": criterion, "recovery": recovery,
-            "finetuned": false, "calibration": "c4", "metric": metric, "value": value, "error": null,
-        }))
-        .unwrap()
-    };
-    Numbers::of(values.iter().map(record).collect(), metric)
+    Numbers::of(
+        values
+            .iter()
+            .map(|(depth, criterion, recovery, value)| {
+                serde_json::from_value(serde_json::json!({
+                    "backbone": "b", "layers": 16, "depth": depth, "criterion": criterion, "recovery": recovery,
+                    "finetuned": false, "calibration": "c4", "metric": metric, "value": value, "error": null,
+                }))
+                .unwrap()
+            })
+            .collect(),
+        metric,
+    )
 }
 
 #[test]
@@ -303,12 +324,15 @@ fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
         over_seeds: Some(SeedCounts { seeds: 5, best: 2 }),
         ahead: vec![Condition { depth: 6, recovery: "replaceme-ls".into(), ..accuracy.0[0].condition.clone() }],
     };
-    let said = said(&accuracy, &perplexity, &counts);
+    let sentences = said(&accuracy, &perplexity, &counts);
     let first = "Settings in which Ghost Layer (Ours) has the highest average of the 2 repairs and no repair: 1 of 2 on seed 0, \
                  significantly in 0 of 2; over five seeds in 2 of 2.\nOn b 6/16 ReplaceMe (LS) is ahead.\n";
-    assert!(said.starts_with(first), "{said}");
-    assert!(said.contains("in the paper's order in 0 of 1; not on b 4/16."), "{said}");
-    assert!(said.contains("above SLEB too") && said.ends_with("here one of them is above it on b 4/16.\n"), "{said}");
+    assert!(sentences.starts_with(first), "{sentences}");
+    assert!(sentences.contains("in the paper's order in 0 of 1; not on b 4/16."), "{sentences}");
+    assert!(
+        sentences.contains("above SLEB too") && sentences.ends_with("here one of them is above it on b 4/16.\n"),
+        "{sentences}"
+    );
 }
 
 #[test]

@@ -6,13 +6,13 @@ const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
 
 #[test]
 fn a_share_of_the_layers_is_counted_out_on_each_backbone() {
-    let place = Place::new();
-    place.backbone("deep", 32);
+    let folder = Place::new();
+    folder.backbone("deep", 32);
     let text = good_but("depth: [3, 5]", "depth: [4, 25%, 12.5%]")
         .replace("[none, ghosted]", "none")
         .replace("backbone: english", "backbone: [english, deep]")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
-    let grid = place.load(&text, &[]).unwrap();
+    let grid = folder.load(&text, &[]).unwrap();
     let cells: Vec<String> = labels(&grid.cells).iter().map(|cell| cell.replace("/none/wiki:32x512@0", "")).collect();
     assert_eq!(
         cells,
@@ -30,11 +30,11 @@ fn a_share_of_the_layers_is_counted_out_on_each_backbone() {
 
 #[test]
 fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
-    let place = Place::new();
-    place.backbone("deep", 32);
+    let folder = Place::new();
+    folder.backbone("deep", 32);
     let text = with("exclude: {recovery: none}\ninclude: {backbone: deep, depth: 25%, calibration: {corpus: c4, sequences: 2, length: 8}}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
-    let grid = place.load(&text, &[]).unwrap();
+    let grid = folder.load(&text, &[]).unwrap();
     assert_eq!(grid.backbone, ["english", "deep"]);
     assert_eq!(grid.depth, [3, 5, 8]);
     let recoveries: Vec<String> = grid.recovery.iter().map(ToString::to_string).collect();
@@ -45,16 +45,17 @@ fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
         ["deep/dense", "deep/llm-streamline/8/none/c4:2x8@0", "deep/llm-streamline/8/ghosted/c4:2x8@0"]
     );
     // Unused inputs are not stored.
-    let grid = place.load(with("exclude: {depth: 3}\n"), &["evaluate.perplexity=[{corpus: wiki, length: 8}]"]).unwrap();
+    let grid =
+        folder.load(with("exclude: {depth: 3}\n"), &["evaluate.perplexity=[{corpus: wiki, length: 8}]"]).unwrap();
     assert_eq!((grid.depth, grid.corpora.len()), (vec![5], 1));
 }
 
 #[test]
 fn without_the_axes_of_a_cut_a_grid_has_its_dense_cells() {
-    let place = Place::new();
-    place.backbone("deep", 32);
+    let folder = Place::new();
+    folder.backbone("deep", 32);
     let text = dense_with("").replace("models/english}", "models/english}\n  deep: {path: models/deep}");
-    let grid = place.load(text.replace("backbone: english", "backbone: [deep, english]"), &[]).unwrap();
+    let grid = folder.load(text.replace("backbone: english", "backbone: [deep, english]"), &[]).unwrap();
     assert_eq!(labels(&grid.cells), ["deep/dense", "english/dense"]);
     assert!(grid.criterion.is_empty() && grid.depth.is_empty() && grid.calibration.is_empty());
     assert_eq!(grid.resolved().unwrap()["recovery"], serde_json::json!([]));
@@ -63,15 +64,15 @@ fn without_the_axes_of_a_cut_a_grid_has_its_dense_cells() {
 
 #[test]
 fn an_include_of_a_dense_grid_says_all_of_its_cut() {
-    let place = Place::new();
-    place.backbone("deep", 32);
-    let whole = "criterion: llm-streamline, depth: 25%, recovery: [none, ghosted], calibration: {corpus: wiki, sequences: 2, length: 8}";
-    let cells = place.cells(&dense_with(&format!("include: {{{whole}}}\n")), &[]);
+    let folder = Place::new();
+    folder.backbone("deep", 32);
+    let axes = "criterion: llm-streamline, depth: 25%, recovery: [none, ghosted], calibration: {corpus: wiki, sequences: 2, length: 8}";
+    let cells = folder.cells(&dense_with(&format!("include: {{{whole}}}\n")), &[]);
     let cut = ["english/llm-streamline/4/none/wiki:2x8@0", "english/llm-streamline/4/ghosted/wiki:2x8@0"];
     assert_eq!(cells, [&["english/dense"][..], &cut].concat());
     let more = format!("include: {{{whole}, backbone: deep}}\nexclude: {{backbone: english}}\n");
     let text = dense_with(&more).replace("models/english}", "models/english}\n  deep: {path: models/deep}");
-    assert_eq!(place.cells(&text, &[])[..2], ["deep/dense", "deep/llm-streamline/8/none/wiki:2x8@0"]);
+    assert_eq!(folder.cells(&text, &[])[..2], ["deep/dense", "deep/llm-streamline/8/none/wiki:2x8@0"]);
     for (more, at, parts) in [
         (
             "include: [{criterion: llm-streamline, depth: 3}]",
@@ -88,18 +89,18 @@ fn an_include_of_a_dense_grid_says_all_of_its_cut() {
         ("exclude: [{backbone: english}]", "11:11", &["no cell is left"]),
         ("recovery: ghosted", "1:1", &["the grid has no keys `criterion`, `depth`, `calibration`"]),
     ] {
-        place.refuses(&dense_with(&format!("{more}\n")), &[], at, parts);
+        folder.refuses(&dense_with(&format!("{more}\n")), &[], at, parts);
     }
 }
 
 #[test]
 fn calibration_lists_multiply_in_key_order() {
-    let place = Place::new();
+    let folder = Place::new();
     let text = good_but(
         CALIBRATION,
         "  - {seed: [0, 1], length: 64, sequences: [8, 4], corpus: [wiki, c4], operator_sequences: [4, 2]}\n",
     );
-    let grid = place.load(&text, &[]).unwrap();
+    let grid = folder.load(&text, &[]).unwrap();
     let calibrations: Vec<String> = grid.calibration.iter().map(ToString::to_string).collect();
     assert_eq!(calibrations.len(), 16);
     assert_eq!(
@@ -118,7 +119,7 @@ fn calibration_lists_multiply_in_key_order() {
 
 #[test]
 fn lists_of_options_and_of_lengths_are_axes() {
-    let place = Place::new();
+    let folder = Place::new();
     let text = good_but("[none, ghosted]", "[none, {name: ghosted, solver: [svd, normal], boundary: [layer, region]}]")
         .replace(
             "criterion: llm-streamline",
@@ -126,7 +127,7 @@ fn lists_of_options_and_of_lengths_are_axes() {
         )
         .replace("depth: [3, 5]", "depth: 3")
         .replace("{corpus: c4, length: 512}", "{corpus: c4, length: [64, 128]}");
-    let grid = place.load(&text, &[]).unwrap();
+    let grid = folder.load(&text, &[]).unwrap();
     fn shown(methods: &[impl ToString]) -> Vec<String> {
         methods.iter().map(ToString::to_string).collect()
     }
@@ -150,7 +151,7 @@ fn lists_of_options_and_of_lengths_are_axes() {
 
 #[test]
 fn mistakes_about_depths_and_lists_are_placed() {
-    let place = Place::new();
+    let folder = Place::new();
     for (from, to, at, parts) in [
         (
             "depth: [3, 5]",
@@ -299,21 +300,21 @@ fn mistakes_about_depths_and_lists_are_placed() {
             ],
         ),
     ] {
-        place.refuses(&good_but(from, to), &[], at, parts);
+        folder.refuses(&good_but(from, to), &[], at, parts);
     }
 }
 
 #[test]
 fn each_corpus_of_a_perplexity_is_read_with_each_length() {
-    let place = Place::new();
+    let folder = Place::new();
     let text = good_but(
         "    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}\n",
         "    - {corpus: [wiki, c4], length: [512, 64]}\n",
     );
-    let grid = place.load(&text, &[]).unwrap();
+    let grid = folder.load(&text, &[]).unwrap();
     let columns: Vec<String> = grid.evaluate.perplexity.iter().map(ToString::to_string).collect();
     assert_eq!(columns, ["wiki@512", "wiki@64", "c4@512", "c4@64"]);
     assert_eq!(grid.corpora.keys().collect::<Vec<_>>(), ["c4", "wiki"]);
-    place.refuses(&text.replace("[wiki, c4]", "[wiki, c4, wiki]"), &[], "14:27", &["has the same value twice"]);
-    place.refuses(&text.replace("[wiki, c4]", "[wiki, nosuch]"), &[], "14:23", &["unknown corpus `nosuch`"]);
+    folder.refuses(&text.replace("[wiki, c4]", "[wiki, c4, wiki]"), &[], "14:27", &["has the same value twice"]);
+    folder.refuses(&text.replace("[wiki, c4]", "[wiki, nosuch]"), &[], "14:23", &["unknown corpus `nosuch`"]);
 }

@@ -108,8 +108,8 @@ impl Place {
     /// Checks that a grid is rejected at this line and column, with these words.
     pub fn refuses(&self, text: &str, overrides: &[&str], at: &str, parts: &[&str]) {
         let (message, code) = self.refusal(text, overrides);
-        let place = if at.starts_with("--") { at.to_owned() } else { format!("grid.yaml:{at}") };
-        assert!(message.contains(&format!("where:    {place}")), "expected {place} in\n{message}");
+        let position = if at.starts_with("--") { at.to_owned() } else { format!("grid.yaml:{at}") };
+        assert!(message.contains(&format!("where:    {position}")), "expected {position} in\n{message}");
         for part in parts {
             assert!(message.contains(part), "expected `{part}` in\n{message}");
         }

@@ -6,7 +6,7 @@ use super::house::{GOOD, Place, good_but};
 
 #[test]
 fn a_wrong_value_is_refused_where_it_stands() {
-    let place = Place::new();
+    let folder = Place::new();
     for (from, to, at, parts) in [
         // Keys.
         (
@@ -219,13 +219,13 @@ fn a_wrong_value_is_refused_where_it_stands() {
         ),
         ("depth: [3, 5]", "depth: *three", "8:8", &["this is not valid YAML", "depth: *three\n                   ^"]),
     ] {
-        place.refuses(&good_but(from, to), &[], at, parts);
+        folder.refuses(&good_but(from, to), &[], at, parts);
     }
 }
 
 #[test]
 fn what_is_not_there_has_exit_code_3_and_the_line_that_names_it() {
-    let place = Place::new();
+    let folder = Place::new();
     for (from, to, at, parts) in [
         (
             "models/english",
@@ -248,26 +248,26 @@ fn what_is_not_there_has_exit_code_3_and_the_line_that_names_it() {
         ),
         ("path: c4.txt", "path: models", "5:14", &["a file at models", "something else of that name"]),
     ] {
-        let (message, code) = place.refusal(good_but(from, to), &[]);
+        let (message, code) = folder.refusal(good_but(from, to), &[]);
         assert!(message.contains(&format!("where:    grid.yaml:{at}\n")), "{message}");
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         assert_eq!(code, 3);
     }
-    let error = Grid::load(&place.root.path().join("gird.yaml"), None, &[]).unwrap_err();
+    let error = Grid::load(&folder.root.path().join("gird.yaml"), None, &[]).unwrap_err();
     assert!(error.to_string().contains("gird.yaml") && error.exit_code() == 3, "{error}");
 }
 
 #[test]
 fn a_definition_that_nothing_uses_need_not_exist() {
-    let place = Place::new();
+    let folder = Place::new();
     let text = good_but("corpora:\n", "corpora:\n  later: {path: absent.txt, rule: ptb}\n");
-    let grid = place.load(text, &[]).unwrap();
+    let grid = folder.load(text, &[]).unwrap();
     assert_eq!(grid.corpora.keys().collect::<Vec<_>>(), ["c4", "wiki"]);
 }
 
 #[test]
 fn what_is_no_grid_at_all_is_refused() {
-    let place = Place::new();
+    let folder = Place::new();
     for (text, parts) in [
         (&b""[..], &["the grid is empty", "where:    grid.yaml"][..]),
         (b"# only\n\n---\n", &["the grid is empty"]),
@@ -277,7 +277,7 @@ fn what_is_no_grid_at_all_is_refused() {
         (b"a: 1\nb: \xff\n", &["the grid is not UTF-8 text", "grid.yaml:2", "0xff"]),
         (b"a: 1\n---\nb: 2\n", &["this is not valid YAML"]),
     ] {
-        let (message, code) = place.refusal(text, &[]);
+        let (message, code) = folder.refusal(text, &[]);
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         assert_eq!(code, 2);
     }
@@ -285,7 +285,7 @@ fn what_is_no_grid_at_all_is_refused() {
 
 #[test]
 fn a_wrong_override_is_blamed_by_its_own_text() {
-    let place = Place::new();
+    let folder = Place::new();
     for (given, parts) in [
         ("depth=7,16", &["would leave nothing"][..]),
         ("depth=", &["`depth` has the wrong type", "found:    nothing"]),
@@ -297,40 +297,40 @@ fn a_wrong_override_is_blamed_by_its_own_text() {
         ("recovery=[none", &["this is not valid YAML"]),
         ("depth", &["an override has no key and value", "--set depth=7,9,11"]),
     ] {
-        let (message, code) = place.refusal(GOOD, &[given]);
+        let (message, code) = folder.refusal(GOOD, &[given]);
         assert!(message.contains(&format!("where:    --set {given}")), "{message}");
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         assert_eq!(code, 2);
     }
-    let (message, code) = place.refusal(GOOD, &["corpora.wiki.path=wiki.txt"]);
+    let (message, code) = folder.refusal(GOOD, &["corpora.wiki.path=wiki.txt"]);
     assert!(message.contains("starts from the current folder") && code == 3, "{message}");
 }
 
 #[test]
 fn all_that_is_not_there_is_told_at_once() {
-    let place = Place::new();
+    let folder = Place::new();
     let text =
         GOOD.replace("models/english", "models/french").replace("wiki.txt", "wki.txt").replace("c4.txt", "c5.txt");
-    let (message, code) = place.refusal(&text, &[]);
+    let (message, code) = folder.refusal(&text, &[]);
     assert_eq!(code, 3, "{message}");
     for part in ["3 things that the grid names are not there", "models/french", "wki.txt", "c5.txt", "grid.yaml:2:19"] {
         assert!(message.contains(part), "`{part}` is not in\n{message}");
     }
     // One alone has the message that it always had.
-    let (message, _) = place.refusal(GOOD.replace("c4.txt", "c5.txt"), &[]);
+    let (message, _) = folder.refusal(GOOD.replace("c4.txt", "c5.txt"), &[]);
     assert!(message.contains("the corpus is not there") && !message.contains("things"), "{message}");
 }
 
 #[test]
 fn a_name_with_a_slash_is_refused_where_it_is_used() {
-    let place = Place::new();
+    let folder = Place::new();
     let corpus = ("  wiki:", "  a/b: {path: c4.txt, rule: c4}\n  wiki:");
     for (from, to, defined, kind) in [
         ("backbone: english", "backbone: a/b", ("  english:", "  a/b:"), "backbone"),
         ("corpus: wiki, sequences", "corpus: a/b, sequences", corpus, "corpus"),
         ("{corpus: c4, length", "{corpus: a/b, length", corpus, "corpus"),
     ] {
-        let (message, code) = place.refusal(good_but(from, to).replace(defined.0, defined.1), &[]);
+        let (message, code) = folder.refusal(good_but(from, to).replace(defined.0, defined.1), &[]);
         assert_eq!(code, 2, "{message}");
         let parts = [&format!("the name of a {kind} cannot be shown"), "`a/b`", "without `/`", "where:    grid.yaml:"];
         assert!(parts.iter().all(|part| message.contains(*part)), "{message}");

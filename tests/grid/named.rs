@@ -9,38 +9,38 @@ fn shared() -> String {
 
 #[test]
 fn undefined_names_are_read_from_neighbouring_files() {
-    let place = Place::new();
-    place.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
-    place.write("corpora/wiki.yaml", "path: nowhere.txt\nrule: nothing\n");
-    let grid = place.load(shared(), &[]).unwrap();
+    let folder = Place::new();
+    folder.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
+    folder.write("corpora/wiki.yaml", "path: nowhere.txt\nrule: nothing\n");
+    let grid = folder.load(shared(), &[]).unwrap();
     assert_eq!(grid.corpora["c4"].limit, Some(9));
-    assert_eq!(grid.corpora["c4"].path, place.root.path().join("corpora/../c4.txt"), "from the file's folder");
+    assert_eq!(grid.corpora["c4"].path, folder.root.path().join("corpora/../c4.txt"), "from the file's folder");
     assert!(grid.corpora["wiki"].path.ends_with("wiki.txt"), "what the grid defines wins");
-    assert_eq!(grid.entries, [place.root.path().join("corpora/c4.yaml")], "the other file is not read");
+    assert_eq!(grid.entries, [folder.root.path().join("corpora/c4.yaml")], "the other file is not read");
 
     // From three levels up, all three kinds, without any definition in the grid.
-    place.write("backbones/english.yaml", "path: ../models/english\n");
-    place.write("corpora/wiki.yaml", "path: ../wiki.txt\nrule: wikitext2\n");
-    place.write("tasks/easy.yaml", "path: ../c4.txt\ntask: arc_easy\n");
+    folder.write("backbones/english.yaml", "path: ../models/english\n");
+    folder.write("corpora/wiki.yaml", "path: ../wiki.txt\nrule: wikitext2\n");
+    folder.write("tasks/easy.yaml", "path: ../c4.txt\ntask: arc_easy\n");
     let axes = &GOOD[GOOD.find("backbone:").unwrap()..];
-    place.write("a/b/c/grid.yaml", &format!("{axes}  tasks: [easy, {{name: easy, bos: never}}]\n"));
-    let load = |file: &str| ghostlab::grid::Grid::load(&place.root.path().join(file), None, &[]);
+    folder.write("a/b/c/grid.yaml", &format!("{axes}  tasks: [easy, {{name: easy, bos: never}}]\n"));
+    let load = |file: &str| ghostlab::grid::Grid::load(&folder.root.path().join(file), None, &[]);
     let grid = load("a/b/c/grid.yaml").unwrap();
     assert_eq!((grid.entries.len(), grid.backbones["english"].layers), (4, 16));
     assert_eq!(grid.tasks["easy"].task.as_deref(), Some("arc_easy"));
-    place.write("a/b/c/d/grid.yaml", axes);
+    folder.write("a/b/c/d/grid.yaml", axes);
     assert!(load("a/b/c/d/grid.yaml").is_err(), "four levels are too many");
     // The nearer file wins.
-    place.write("a/b/corpora/c4.yaml", "path: ../../../c4.txt\nrule: ptb\n");
+    folder.write("a/b/corpora/c4.yaml", "path: ../../../c4.txt\nrule: ptb\n");
     assert_eq!(load("a/b/c/grid.yaml").unwrap().corpora["c4"].rule, "ptb");
 }
 
 #[test]
 fn grid_profile_and_overrides_apply_in_order() {
-    let place = Place::new();
-    place.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
+    let folder = Place::new();
+    folder.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
     let refined = good_but("c4: {path: c4.txt, rule: c4, limit: 100}", "c4: {limit: 8}");
-    let limit = |text: &str, overrides: &[&str]| place.load(text, overrides).unwrap().corpora["c4"].limit;
+    let limit = |text: &str, overrides: &[&str]| folder.load(text, overrides).unwrap().corpora["c4"].limit;
     assert_eq!(limit(&shared(), &[]), Some(9));
     assert_eq!(limit(&refined, &[]), Some(8));
     let profiled = format!("{refined}profile: tiny\nprofiles: {{tiny: {{corpora: {{c4: {{limit: 7}}}}}}}}\n");
@@ -50,19 +50,19 @@ fn grid_profile_and_overrides_apply_in_order() {
     assert_eq!(limit(&shared(), &["corpora.c4.limit="]), None);
 
     // A name that only an override or a profile uses has its file too.
-    place.write("corpora/other.yaml", "path: ../wiki.txt\nrule: ptb\n");
-    let grid = place.load(GOOD, &["calibration.corpus=other", "corpora.other.limit=3"]).unwrap();
+    folder.write("corpora/other.yaml", "path: ../wiki.txt\nrule: ptb\n");
+    let grid = folder.load(GOOD, &["calibration.corpus=other", "corpora.other.limit=3"]).unwrap();
     assert_eq!((grid.calibration[0].corpus.as_str(), grid.corpora["other"].limit), ("other", Some(3)));
     let text =
         format!("{GOOD}profile: p\nprofiles: {{p: {{evaluate: {{perplexity: {{corpus: other, length: 8}}}}}}}}\n");
-    assert!(place.load(text, &[]).unwrap().corpora.contains_key("other"));
+    assert!(folder.load(text, &[]).unwrap().corpora.contains_key("other"));
     let text = format!("{GOOD}include: {{calibration: {{corpus: [other], sequences: 2, length: 8}}}}\n");
-    assert!(place.load(text, &[]).unwrap().corpora.contains_key("other"));
+    assert!(folder.load(text, &[]).unwrap().corpora.contains_key("other"));
 }
 
 #[test]
 fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
-    let place = Place::new();
+    let folder = Place::new();
     for (text, at, parts) in [
         ("path: ../c4.txt\nrule: c5\n", "corpora/c4.yaml:2:7", &["unknown window rule `c5`", "did you mean `c4`?"][..]),
         (
@@ -81,14 +81,14 @@ fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
         ("path: [\n", "corpora/c4.yaml", &["this is not valid YAML"]),
         ("path: a\npath: b\n", "corpora/c4.yaml:2:1", &["the key `path` stands twice"]),
     ] {
-        place.write("corpora/c4.yaml", text);
-        let (message, code) = place.refusal(shared(), &[]);
+        folder.write("corpora/c4.yaml", text);
+        let (message, code) = folder.refusal(shared(), &[]);
         assert!(message.contains(&format!("where:    {at}")), "expected {at} in\n{message}");
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         assert_eq!(code, 2);
     }
-    place.write("corpora/c4.yaml", "path: c4.txt\nrule: c4\n");
-    let (message, code) = place.refusal(shared(), &[]);
+    folder.write("corpora/c4.yaml", "path: c4.txt\nrule: c4\n");
+    let (message, code) = folder.refusal(shared(), &[]);
     assert!(message.contains("where:    corpora/c4.yaml:1:7\n") && code == 3, "{message}");
     assert!(
         message.contains("a file at corpora/c4.txt") && message.contains("starts from that file's folder"),
@@ -98,10 +98,10 @@ fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
 
 #[test]
 fn unknown_name_lists_known_names_and_searched_places() {
-    let place = Place::new();
-    place.write("corpora/c44.yaml", "path: ../c4.txt\nrule: c4\n");
-    place.write("corpora/notes.txt", "");
-    let (message, code) = place.refusal(shared(), &[]);
+    let folder = Place::new();
+    folder.write("corpora/c44.yaml", "path: ../c4.txt\nrule: c4\n");
+    folder.write("corpora/notes.txt", "");
+    let (message, code) = folder.refusal(shared(), &[]);
     for part in [
         "unknown corpus `c4`",
         "where:    grid.yaml:14:16",
@@ -114,15 +114,15 @@ fn unknown_name_lists_known_names_and_searched_places() {
         assert!(message.contains(part), "expected `{part}` in\n{message}");
     }
     assert_eq!(code, 2);
-    place.refuses(
+    folder.refuses(
         GOOD,
         &["backbone=french"],
         "--set backbone=french",
         &["unknown backbone `french`", "one of english"],
     );
     let text = format!("{GOOD}  tasks: [copa]\n");
-    place.refuses(&text, &[], "16:11", &["unknown task `copa`", "that the grid or a file defines; there is none"]);
-    place.refuses(
+    folder.refuses(&text, &[], "16:11", &["unknown task `copa`", "that the grid or a file defines; there is none"]);
+    folder.refuses(
         GOOD,
         &["corpora.c44.limit=3"],
         "--set corpora.c44.limit=3",

@@ -12,7 +12,7 @@ fn short(cells: &[String]) -> Vec<String> {
 
 #[test]
 fn patterns_leave_cells_of_the_product_out() {
-    let place = Place::new();
+    let folder = Place::new();
     let all = ["dense", "3/none", "3/ghosted", "3/ghosted(solver=svd)", "5/none", "5/ghosted", "5/ghosted(solver=svd)"];
     for (exclude, gone) in [
         ("{depth: 3}", &[1, 2, 3][..]),
@@ -28,19 +28,19 @@ fn patterns_leave_cells_of_the_product_out() {
         let text = with(&format!("exclude: {exclude}\n"))
             .replace("[none, ghosted]", "[none, ghosted, {name: ghosted, solver: svd}]");
         let expected: Vec<&str> = (0..all.len()).filter(|i| !gone.contains(i)).map(|i| all[i]).collect();
-        assert_eq!(short(&place.cells(&text, &[])), expected, "{exclude}");
+        assert_eq!(short(&folder.cells(&text, &[])), expected, "{exclude}");
     }
 }
 
 #[test]
 fn only_a_backbone_pattern_excludes_the_dense_cell() {
-    let place = Place::new();
-    place.backbone("deep", 32);
+    let folder = Place::new();
+    folder.backbone("deep", 32);
     let two = |exclude: &str| {
         let text = with(&format!("exclude: {exclude}\n"))
             .replace("models/english}", "models/english}\n  deep: {path: models/deep}")
             .replace("backbone: english\n", "backbone: [english, deep]\n");
-        place.cells(&text, &[])
+        folder.cells(&text, &[])
     };
     assert!(two("{backbone: english}").iter().all(|cell| cell.starts_with("deep/")));
     let cells = two("{backbone: english, depth: [3, 5]}");
@@ -49,23 +49,23 @@ fn only_a_backbone_pattern_excludes_the_dense_cell() {
 
 #[test]
 fn a_cell_that_is_left_out_need_not_be_possible() {
-    let place = Place::new();
-    place.backbone("tiny", 4);
+    let folder = Place::new();
+    folder.backbone("tiny", 4);
     let text = with("exclude: {backbone: tiny, depth: 5}\n")
         .replace("models/english}", "models/english}\n  tiny: {path: models/tiny}")
         .replace("backbone: english\n", "backbone: [english, tiny]\n")
         .replace("depth: [3, 5]", "depth: [2, 5]");
-    assert_eq!(place.cells(&text, &[]).len(), 5 + 3);
+    assert_eq!(folder.cells(&text, &[]).len(), 5 + 3);
 }
 
 #[test]
 fn includes_are_added_once_after_their_backbones_product() {
-    let place = Place::new();
-    place.backbone("deep", 32);
+    let folder = Place::new();
+    folder.backbone("deep", 32);
     let text = with("exclude: {depth: 5}\ninclude:\n  - {depth: [3, 50%], recovery: none}\n  - {backbone: deep, depth: 25%, recovery: {name: ghosted, solver: [svd, normal]}}\n  - {depth: 8}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     assert_eq!(
-        short(&place.cells(&text, &[])),
+        short(&folder.cells(&text, &[])),
         [
             "dense",
             "3/none",
@@ -81,7 +81,7 @@ fn includes_are_added_once_after_their_backbones_product() {
 
 #[test]
 fn mistakes_in_patterns_and_includes_are_placed() {
-    let place = Place::new();
+    let folder = Place::new();
     for (more, at, parts) in [
         ("exclude: {depht: 3}", "16:11", &["unknown key `depht` in `exclude`", "did you mean `depth`?"][..]),
         (
@@ -135,21 +135,21 @@ fn mistakes_in_patterns_and_includes_are_placed() {
         ("include: [{calibration: {corpus: c4}}]", "16:25", &["`include[0].calibration` has no key `sequences`"]),
         ("include: [{calibration: {corpus: c5, sequences: 2, length: 8}}]", "16:34", &["unknown corpus `c5`"]),
     ] {
-        place.refuses(&with(&format!("{more}\n")), &[], at, parts);
+        folder.refuses(&with(&format!("{more}\n")), &[], at, parts);
     }
     let text = with("exclude: {depth: 3, recovery: none}\n");
-    place.refuses(&text, &["depth=5"], "16:18", &["`depth` in a pattern matches no cell", "one of 5"]);
+    folder.refuses(&text, &["depth=5"], "16:18", &["`depth` in a pattern matches no cell", "one of 5"]);
     let text = with("exclude: [{depth: 2, recovery: none}]\nexclude_: 3\n");
-    place.refuses(&text, &[], "17:1", &["unknown key `exclude_`", "did you mean `exclude`?"]);
+    folder.refuses(&text, &[], "17:1", &["unknown key `exclude_`", "did you mean `exclude`?"]);
 }
 
 #[test]
 fn values_that_are_never_together_match_no_cell() {
-    let place = Place::new();
-    place.backbone("deep", 32);
+    let folder = Place::new();
+    folder.backbone("deep", 32);
     let text = with("exclude: {backbone: deep, depth: 4}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}")
         .replace("backbone: english\n", "backbone: [english, deep]\n")
         .replace("depth: [3, 5]", "depth: 25%");
-    place.refuses(&text, &[], "17:10", &["a pattern matches no cell", "never together"]);
+    folder.refuses(&text, &[], "17:10", &["a pattern matches no cell", "never together"]);
 }

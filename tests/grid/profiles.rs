@@ -30,48 +30,48 @@ impl Place {
 
 #[test]
 fn profile_overrides_grid_and_set_overrides_profile() {
-    let place = Place::new();
+    let folder = Place::new();
     let text = format!("{GOOD}profile: tiny\n{PROFILES}");
-    let grid = place.with_profile(&text, None, &[]).unwrap();
+    let grid = folder.with_profile(&text, None, &[]).unwrap();
     assert_eq!(grid.profile.as_deref(), Some("tiny"));
     assert_eq!((grid.cells.len(), grid.depth.as_slice()), (2, &[3][..]));
     assert_eq!(grid.corpora["c4"].limit, Some(2));
     assert!(grid.corpora["c4"].path.ends_with("c4.txt"), "maps are merged by key");
     assert_eq!(grid.calibration[0].to_string(), "wiki:4x16@0");
 
-    let grid = place.with_profile(&text, Some("full"), &[]).unwrap();
+    let grid = folder.with_profile(&text, Some("full"), &[]).unwrap();
     assert_eq!((grid.profile.as_deref(), grid.cells.len()), (Some("full"), 5));
-    let grid = place.with_profile(&text, None, &["depth=[4, 5]", "corpora.c4.limit=7", "calibration.seed=3"]).unwrap();
+    let grid = folder.with_profile(&text, None, &["depth=[4, 5]", "corpora.c4.limit=7", "calibration.seed=3"]).unwrap();
     assert_eq!((grid.depth.as_slice(), grid.corpora["c4"].limit, grid.calibration[0].seed), (&[4, 5][..], Some(7), 3));
-    assert_eq!(place.with_profile(GOOD, None, &[]).unwrap().profile, None);
+    assert_eq!(folder.with_profile(GOOD, None, &[]).unwrap().profile, None);
 }
 
 #[test]
 fn shared_profile_has_lower_precedence_than_the_grids() {
-    let place = Place::new();
-    std::fs::create_dir(place.file().parent().unwrap().join("profiles")).unwrap();
-    let shared = place.file().parent().unwrap().join("profiles/small.yaml");
+    let folder = Place::new();
+    std::fs::create_dir(folder.file().parent().unwrap().join("profiles")).unwrap();
+    let shared = folder.file().parent().unwrap().join("profiles/small.yaml");
     std::fs::write(&shared, "depth: 5\nrecovery: none\ncalibration: {corpus: wiki, sequences: 4, length: 16}\n")
         .unwrap();
     let text = format!("{GOOD}profiles: {{small: {{depth: 3}}}}\n");
-    let grid = place.with_profile(&text, Some("small"), &[]).unwrap();
+    let grid = folder.with_profile(&text, Some("small"), &[]).unwrap();
     assert_eq!((grid.depth.as_slice(), grid.recovery.len()), (&[3][..], 1));
     assert_eq!(grid.calibration[0].to_string(), "wiki:4x16@0");
     std::fs::write(&shared, "deptth: 5\n").unwrap();
-    let message = place.refusal_of(&text, Some("small"));
+    let message = folder.refusal_of(&text, Some("small"));
     assert!(message.contains("small.yaml:1:1") && message.contains("did you mean `depth`?"), "{message}");
 }
 
 #[test]
 fn a_profile_may_give_what_the_grid_leaves_out() {
-    let place = Place::new();
+    let folder = Place::new();
     let text = GOOD.replace("depth: [3, 5]\n", "") + "profiles: {tiny: {depth: 3}}\n";
-    assert_eq!(place.with_profile(&text, Some("tiny"), &[]).unwrap().depth, [3]);
+    assert_eq!(folder.with_profile(&text, Some("tiny"), &[]).unwrap().depth, [3]);
 }
 
 #[test]
 fn a_wrong_value_of_a_profile_is_blamed_on_its_own_line() {
-    let place = Place::new();
+    let folder = Place::new();
     for (from, to, at, parts) in [
         ("depth: 3", "depth: 16", "19:12", &["would leave nothing"][..]),
         ("recovery: none", "recovery: [none, nine]", "20:22", &["unknown recovery `nine`"]),
@@ -111,7 +111,7 @@ fn a_wrong_value_of_a_profile_is_blamed_on_its_own_line() {
     ] {
         let text = format!("{GOOD}profile: tiny\n{PROFILES}");
         assert_eq!(text.matches(from).count(), 1, "`{from}` must occur once");
-        place.refuses(&text.replace(from, to), &[], at, parts);
+        folder.refuses(&text.replace(from, to), &[], at, parts);
     }
     for (more, at, parts) in [
         ("profiles: {}", "16:11", &["`profiles` holds no profile"][..]),
@@ -119,18 +119,18 @@ fn a_wrong_value_of_a_profile_is_blamed_on_its_own_line() {
         ("profiles: 3", "16:11", &["`profiles` holds no profile", "found:    the number 3"]),
         ("profile: tiny", "16:10", &["the grid has no profiles"]),
     ] {
-        place.refuses(&format!("{GOOD}{more}\n"), &[], at, parts);
+        folder.refuses(&format!("{GOOD}{more}\n"), &[], at, parts);
     }
 }
 
 #[test]
 fn an_unknown_profile_on_the_command_line_is_blamed_there() {
-    let place = Place::new();
-    let message = place.refusal_of(&format!("{GOOD}{PROFILES}"), Some("ful"));
+    let folder = Place::new();
+    let message = folder.refusal_of(&format!("{GOOD}{PROFILES}"), Some("ful"));
     for part in ["unknown profile `ful`", "where:    --profile ful", "one of tiny, full", "did you mean `full`?"] {
         assert!(message.contains(part), "{message}");
     }
-    let message = place.refusal_of(GOOD, Some("tiny"));
+    let message = folder.refusal_of(GOOD, Some("tiny"));
     assert!(message.contains("the grid has no profiles") && message.contains("--profile tiny"), "{message}");
-    place.refuses(GOOD, &["profile=tiny"], "--set profile=tiny", &["choose one with --profile NAME"]);
+    folder.refuses(GOOD, &["profile=tiny"], "--set profile=tiny", &["choose one with --profile NAME"]);
 }

@@ -10,24 +10,24 @@ use super::house::{GOOD, Place, examples, good_but, labels, write_backbone};
 
 #[test]
 fn a_good_grid_is_read_with_its_defaults() {
-    let place = Place::new();
-    let grid = place.load(GOOD, &[]).unwrap();
+    let folder = Place::new();
+    let grid = folder.load(GOOD, &[]).unwrap();
     assert_eq!(grid.name, "grid");
     assert_eq!(grid.depth, [3, 5]);
     assert_eq!(grid.backbones["english"].layers, 16);
-    assert_eq!(grid.backbones["english"].path, place.root.path().join("models/english"));
+    assert_eq!(grid.backbones["english"].path, folder.root.path().join("models/english"));
     assert_eq!(grid.corpora["c4"].limit, Some(100));
     assert_eq!(grid.corpora["wiki"].limit, None);
     assert_eq!((grid.calibration[0].seed, grid.calibration[0].operator_sequences), (0, 32));
     assert_eq!(grid.calibration[0].to_string(), "wiki:32x512@0");
     let resolved = grid.resolved().unwrap();
     assert_eq!(resolved["calibration"][0]["seed"], 0);
-    assert_eq!(resolved["corpora"]["wiki"]["path"], place.root.path().join("wiki.txt").to_str().unwrap());
+    assert_eq!(resolved["corpora"]["wiki"]["path"], folder.root.path().join("wiki.txt").to_str().unwrap());
 }
 
 #[test]
 fn cells_follow_the_axes_with_one_dense_cell_per_backbone() {
-    let place = Place::new();
+    let folder = Place::new();
     let text = good_but("recovery: [none, ghosted]", "recovery: [none, {name: ghosted, solver: svd}]")
         .replace("backbone: english", "backbone: [english, again]")
         .replace("models/english}", "models/english}\n  again: {path: models/english}")
@@ -35,7 +35,7 @@ fn cells_follow_the_axes_with_one_dense_cell_per_backbone() {
             "length: 512}\nevaluate",
             "length: 512}\n  - {corpus: c4, sequences: 8, length: 64, seed: 7, operator_sequences: 2}\nevaluate",
         );
-    let cells = place.load(text, &[]).unwrap().cells;
+    let cells = folder.load(text, &[]).unwrap().cells;
     assert_eq!(cells.len(), 2 * (1 + 2 * 2 * 2));
     assert_eq!(cells.iter().filter(|cell| cell.is_dense()).count(), 2);
     assert_eq!(
@@ -59,8 +59,8 @@ fn cells_follow_the_axes_with_one_dense_cell_per_backbone() {
 
 #[test]
 fn overrides_change_the_grid_before_it_is_checked() {
-    let place = Place::new();
-    let grid = place
+    let folder = Place::new();
+    let grid = folder
         .load(
             GOOD,
             &[
@@ -76,12 +76,12 @@ fn overrides_change_the_grid_before_it_is_checked() {
     assert_eq!(grid.calibration[0].sequences, 64);
     assert_eq!((grid.evaluate.perplexity[0].length, grid.evaluate.perplexity[1].length), (512, 128));
     assert_eq!((grid.name.as_str(), grid.corpora["c4"].limit), ("wide", Some(5)));
-    let grid = place.load(GOOD, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
+    let grid = folder.load(GOOD, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
     assert_eq!((grid.recovery[0].to_string().as_str(), grid.depth), ("ghosted(solver=svd)", vec![2]));
     // From the current folder, which is the one for temporary files here (see `Place::new`).
     let file = tempfile::NamedTempFile::new().unwrap();
     let name = file.path().file_name().unwrap().to_str().unwrap();
-    let grid = place.load(GOOD, &[&format!("corpora.wiki.path={name}")]).unwrap();
+    let grid = folder.load(GOOD, &[&format!("corpora.wiki.path={name}")]).unwrap();
     assert_eq!(grid.corpora["wiki"].path, Path::new(name));
 }
 
@@ -117,9 +117,9 @@ fn the_real_grid_is_sound() {
 
 #[test]
 fn the_examples_of_the_documents_can_be_run() {
-    let place = Place::new();
+    let folder = Place::new();
     for model in ["my-llama", "small-llama", "large-llama"] {
-        place.backbone(model, 32);
+        folder.backbone(model, 32);
     }
     for file in [
         "text/train.jsonl.gz",
@@ -128,12 +128,12 @@ fn the_examples_of_the_documents_can_be_run() {
         "tasks/hellaswag.jsonl",
         "tasks/my_copa.jsonl",
     ] {
-        place.write(&format!("grids/{file}"), "");
+        folder.write(&format!("grids/{file}"), "");
     }
-    fs::create_dir_all(place.root.path().join("grids/tasks/arc_easy")).unwrap();
+    fs::create_dir_all(folder.root.path().join("grids/tasks/arc_easy")).unwrap();
     let load_nth = |document: &str, nth: usize, profile: Option<&str>| {
-        place.write("grids/grid.yaml", &examples(document)[nth]);
-        Grid::load(&place.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
+        folder.write("grids/grid.yaml", &examples(document)[nth]);
+        Grid::load(&folder.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
     };
     let load = |document: &str, profile: Option<&str>| load_nth(document, 0, profile);
     // 2 criteria, 2 depths (25 % is 8), 3 recoveries; the dense backbone.
@@ -148,7 +148,7 @@ fn the_examples_of_the_documents_can_be_run() {
 }
 
 /// Copies the paper's grids with everything that they name; models and data are empty.
-fn paper_profile(place: &Place) {
+fn paper_profile(position: &Place) {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     for folder in ["", "backbones", "corpora", "tasks", "profiles"] {
         for entry in fs::read_dir(house.join(folder)).unwrap() {
@@ -158,12 +158,12 @@ fn paper_profile(place: &Place) {
                 continue;
             }
             let text = fs::read_to_string(&path).unwrap();
-            place.write(&format!("experiments/{folder}/{name}"), &text);
+            position.write(&format!("experiments/{folder}/{name}"), &text);
             let named = text.lines().find_map(|line| line.strip_prefix("path: ../../")).unwrap_or_default();
             match folder {
-                "backbones" => place.backbone(name.trim_end_matches(".yaml"), 32),
-                "corpora" => place.write(named, ""),
-                "tasks" => place.write(&format!("{named}/test.jsonl"), ""),
+                "backbones" => position.backbone(name.trim_end_matches(".yaml"), 32),
+                "corpora" => position.write(named, ""),
+                "tasks" => position.write(&format!("{named}/test.jsonl"), ""),
                 _ => {}
             }
         }
@@ -172,10 +172,10 @@ fn paper_profile(place: &Place) {
 
 #[test]
 fn the_paper_s_grids_take_released_orders_where_there_are_any() {
-    let place = Place::new();
-    paper_profile(&place);
+    let folder = Place::new();
+    paper_profile(&folder);
     for artifact in ["table2", "table3", "tableA6", "tableA7"] {
-        let file = place.root.path().join(format!("experiments/{artifact}.yaml"));
+        let file = folder.root.path().join(format!("experiments/{artifact}.yaml"));
         let grid = Grid::load(&file, Some("paper"), &[]).unwrap();
         let orders: BTreeSet<(&str, &str)> = grid
             .cells

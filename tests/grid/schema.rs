@@ -29,12 +29,12 @@ fn the_committed_schema_is_what_the_program_prints() {
 
 #[test]
 fn the_profile_is_chosen_on_the_command_line() {
-    let place = Place::new();
+    let folder = Place::new();
     let text = good_but("models/english", "models/hollow");
-    place.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
+    folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
     let run = |more: &[&str]| {
         let output =
-            Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("run").arg(place.file()).args(more).output().unwrap();
+            Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("run").arg(folder.file()).args(more).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(run(&[]).contains("no profile is chosen"));
@@ -78,27 +78,27 @@ fn keys(schema: &Value) -> Vec<String> {
 
 #[test]
 fn the_schema_has_exactly_the_keys_that_the_reader_accepts() {
-    let place = Place::new();
+    let folder = Place::new();
     let schema = json_schema();
-    let of = |path: &str| keys(followed(walk(&schema, path), &schema));
-    let read = |from: &str, to: &str| listed(&place.refusal(good_but(from, to), &[]).0);
-    let more = |text: &str| listed(&place.refusal(format!("{GOOD}{text}\n"), &[]).0);
-    assert_eq!(of(""), more("zzz: 1"));
-    assert_eq!(of("/definitions/Profile"), more("profiles: {p: {zzz: 1}}"));
-    assert_eq!(of("/properties/backbones/additionalProperties"), read("{path: models/english}", "{zzz: 1}"));
-    assert_eq!(of("/properties/corpora/additionalProperties"), read("path: c4.txt,", "zzz: 1,"));
-    assert_eq!(of("/properties/tasks/additionalProperties"), more("tasks: {copa: {zzz: 1}}"));
-    assert_eq!(of("/properties/calibration/anyOf/0"), read("corpus: wiki, sequences", "zzz: 1, sequences"));
-    assert_eq!(of("/properties/exclude/anyOf/0"), more("exclude: {zzz: 1}"));
+    let known = |path: &str| keys(followed(walk(&schema, path), &schema));
+    let read = |from: &str, to: &str| listed(&folder.refusal(good_but(from, to), &[]).0);
+    let more = |text: &str| listed(&folder.refusal(format!("{GOOD}{text}\n"), &[]).0);
+    assert_eq!(known(""), more("zzz: 1"));
+    assert_eq!(known("/definitions/Profile"), more("profiles: {p: {zzz: 1}}"));
+    assert_eq!(known("/properties/backbones/additionalProperties"), read("{path: models/english}", "{zzz: 1}"));
+    assert_eq!(known("/properties/corpora/additionalProperties"), read("path: c4.txt,", "zzz: 1,"));
+    assert_eq!(known("/properties/tasks/additionalProperties"), more("tasks: {copa: {zzz: 1}}"));
+    assert_eq!(known("/properties/calibration/anyOf/0"), read("corpus: wiki, sequences", "zzz: 1, sequences"));
+    assert_eq!(known("/properties/exclude/anyOf/0"), more("exclude: {zzz: 1}"));
     assert_eq!(
-        of("/properties/exclude/anyOf/0/properties/calibration/anyOf/0"),
+        known("/properties/exclude/anyOf/0/properties/calibration/anyOf/0"),
         more("exclude: {calibration: {zzz: 1}}")
     );
-    assert_eq!(of("/properties/include/anyOf/0"), more("include: {zzz: 1}"));
-    assert_eq!(of("/properties/evaluate"), read("  perplexity:", "  zzz: 1\n  perplexity:"));
+    assert_eq!(known("/properties/include/anyOf/0"), more("include: {zzz: 1}"));
+    assert_eq!(known("/properties/evaluate"), read("  perplexity:", "  zzz: 1\n  perplexity:"));
     let evaluate = "/properties/evaluate/properties";
-    assert_eq!(of(&format!("{evaluate}/perplexity/anyOf/0")), read("{corpus: c4, length", "{zzz: 1, length"));
-    assert_eq!(of(&format!("{evaluate}/tasks/anyOf/0/anyOf/1")), more("  tasks: [{zzz: 1}]"));
+    assert_eq!(known(&format!("{evaluate}/perplexity/anyOf/0")), read("{corpus: c4, length", "{zzz: 1, length"));
+    assert_eq!(known(&format!("{evaluate}/tasks/anyOf/0/anyOf/1")), more("  tasks: [{zzz: 1}]"));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
             "enum" => (!rule.as_array().unwrap().contains(value)).then(|| format!("{value} is not in {rule}")),
             "type" => {
                 let kinds = if let Value::Array(kinds) = rule { kinds.clone() } else { vec![rule.clone()] };
-                let fits = |kind: &Value| match kind.as_str().unwrap() {
+                (!kinds.iter().any(|kind| match kind.as_str().unwrap() {
                     "object" => value.is_object(),
                     "array" => value.is_array(),
                     "string" => value.is_string(),
@@ -158,13 +158,15 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
                     "number" => value.is_number(),
                     "null" => value.is_null(),
                     other => panic!("the checker does not know the type {other}"),
-                };
-                (!kinds.iter().any(fits)).then(|| format!("{value} is no {rule}"))
+                }))
+                .then(|| format!("{value} is no {rule}"))
             }
-            "required" => {
-                let absent = |key: &&Value| value.is_object() && value.get(key.as_str().unwrap()).is_none();
-                rule.as_array().unwrap().iter().find(absent).map(|key| format!("{value} lacks {key}"))
-            }
+            "required" => rule
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|key| value.is_object() && value.get(key.as_str().unwrap()).is_none())
+                .map(|key| format!("{value} lacks {key}")),
             "dependencies" => {
                 rule.as_object().unwrap().iter().filter(|(key, _)| value.get(key.as_str()).is_some()).find_map(
                     |(key, others)| {
@@ -273,7 +275,7 @@ fn the_schema_refuses_what_the_reader_refuses() {
 #[test]
 fn depths_are_optional_for_a_budget_of_layers() {
     let schema = json_schema();
-    let place = Place::new();
+    let folder = Place::new();
     let raced = |budget: &str| {
         let text = GOOD.replace("evaluate:\n", &format!("search:\n  budget: {budget}\n"));
         assert_ne!(text, GOOD);
@@ -293,8 +295,8 @@ fn depths_are_optional_for_a_budget_of_layers() {
         (without(raced("{layers: 3}"), "recovery: [none, ghosted]\n"), false),
         (without(GOOD.to_owned(), depths), false),
     ] {
-        let said = problem(&schema, &yaml(&text), &schema);
-        let read = place.load(&text, &[]);
-        assert_eq!((said.is_none(), read.is_ok()), (sound, sound), "{text}{said:?} {read:?}");
+        let found = problem(&schema, &yaml(&text), &schema);
+        let read = folder.load(&text, &[]);
+        assert_eq!((found.is_none(), read.is_ok()), (sound, sound), "{text}{found:?} {read:?}");
     }
 }

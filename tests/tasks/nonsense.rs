@@ -59,8 +59,7 @@ impl Nonsense {
             9 => (0..self.number(5)).map(|_| json!(self.text(6))).collect(),
             _ => {
                 let names = ["text", "label", "question", "options", "answer", ""];
-                let pair = |nonsense: &mut Self| (names[nonsense.number(6) as usize], nonsense.value(depth - 1));
-                (0..self.number(4)).map(|_| pair(self)).collect()
+                (0..self.number(4)).map(|_| (names[self.number(6) as usize], self.value(depth - 1))).collect()
             }
         }
     }
@@ -143,9 +142,9 @@ fn damaged_literal_or_file_never_panics() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("arc.jsonl");
-    let whole = std::fs::read(documents_of(&TASKS[0])).unwrap();
+    let original = std::fs::read(documents_of(&TASKS[0])).unwrap();
     for _ in 0..300 {
-        let mut bytes = whole.clone();
+        let mut bytes = original.clone();
         for _ in 0..=nonsense.number(3) {
             let at = nonsense.number(bytes.len() as u64) as usize;
             bytes[at] = nonsense.number(256) as u8;
@@ -239,11 +238,11 @@ fn requests_fit_the_length_whatever_the_text() {
             let task = of_row(task, fields.as_object().unwrap()).unwrap();
             Asked::of(task, &encoder, Bos::Tokenizer, length).unwrap().tokens.concat()
         };
-        for (tokens, whole) in asked(length).iter().zip(asked(1 << 20)) {
-            assert!(tokens.input_ids.len() <= length && whole.cut_ids.is_empty());
-            assert_eq!([tokens.cut_ids.as_slice(), &tokens.input_ids].concat(), whole.input_ids);
-            assert_eq!(tokens.continuation_ids, whole.continuation_ids);
-            assert_eq!(tokens.cut_ids.len(), whole.input_ids.len().saturating_sub(length));
+        for (tokens, uncut) in asked(length).iter().zip(asked(1 << 20)) {
+            assert!(tokens.input_ids.len() <= length && uncut.cut_ids.is_empty());
+            assert_eq!([tokens.cut_ids.as_slice(), &tokens.input_ids].concat(), uncut.input_ids);
+            assert_eq!(tokens.continuation_ids, uncut.continuation_ids);
+            assert_eq!(tokens.cut_ids.len(), uncut.input_ids.len().saturating_sub(length));
         }
     }
 }

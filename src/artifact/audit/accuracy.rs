@@ -9,8 +9,11 @@ use crate::artifact::paper::PaperNumber;
 /// has one. HellaSwag has more documents than values of two decimals, so every value is possible and some have two counts.
 fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
     let (documents, value) = measured(entry, columns)?;
-    let fits = |accuracy: f64| (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON;
-    Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| fits(*accuracy)).collect())
+    Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| rounds_to(entry, value, *accuracy)).collect())
+}
+
+fn rounds_to(entry: &PaperNumber, value: f64, accuracy: f64) -> bool {
+    (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON
 }
 
 /// Returns the documents of an entry's task, and its value.
@@ -36,8 +39,8 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
         let below = around(documents, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
         let above = around(documents, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
         let near: Vec<(usize, f64)> = below.into_iter().chain(above).collect();
-        let said = |(count, accuracy): &(usize, f64)| format!("{accuracy:.places$} ({count}/{documents})");
-        let shown: Vec<String> = near.iter().map(said).collect();
+        let shown: Vec<String> =
+            near.iter().map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{documents})")).collect();
         let (severity, note) = explanation(entry, value, &near);
         let finding = Finding::new(Check::Count, severity, &entry.record.condition, &[entry]);
         findings.push(finding.says(shown.join(" or "), &entry.printed, note));
@@ -67,12 +70,13 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let Some(cells) = row.all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
         let mut apart = cells.iter().map(|(cell, value)| distance(row, cell, *value));
         let farthest = apart.try_fold(0.0, |most: f64, apart| Some(most.max(apart?)));
-        let Some(farthest) = farthest.filter(|of| *of <= WIDTH) else { continue };
+        let Some(farthest) = farthest.filter(|distance| *distance <= WIDTH) else { continue };
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
         let all = if cells.len() == 9 { "all nine".to_owned() } else { format!("all {}", cells.len()) };
         let note = match constant(row) {
             true => {
-                let shown = fixed(row).filter_map(|of| Some(format!("{} {}", of.label, row.get(&of.name)?.0.printed)));
+                let shown = fixed(row)
+                    .filter_map(|column| Some(format!("{} {}", column.label, row.get(&column.name)?.0.printed)));
                 let shown = shown.collect::<Vec<_>>().join(", ");
                 format!(
                     "{shown} are exactly the shares of one label: always the same answer, as when all scores are equal or \
@@ -132,13 +136,14 @@ pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
 /// own half unit: a mean that fails this but not the first was taken from rounded columns, which is only a remark.
 pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
-        let of = row.columns;
-        for (average, parts) in [(&of.accuracy, of.task_names()), (&of.perplexity, of.text_names())] {
+        let columns = row.columns;
+        for (average, parts) in [(&columns.accuracy, columns.task_names()), (&columns.perplexity, columns.text_names())]
+        {
             let (Some((cell, printed)), Some(parts)) = (row.get(average), row.all(&parts)) else { continue };
             if parts.is_empty() {
                 continue;
             }
-            if let Some((severity, mean, note)) = judge(cell, printed, &parts, of) {
+            if let Some((severity, mean, note)) = judge(cell, printed, &parts, columns) {
                 let finding = Finding::new(Check::Average, severity, row.condition, &[cell]);
                 findings.push(finding.says(mean, &cell.printed, note));
             }
@@ -152,10 +157,9 @@ fn judge(
     parts: &[(&PaperNumber, f64)],
     columns: &AuditColumns,
 ) -> Option<(Severity, String, String)> {
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let half = cell.unit() / 2.0;
-    let of_printed = mean(&parts.iter().map(|part| part.1).collect::<Vec<_>>());
-    let tolerance = half + mean(&parts.iter().map(|part| part.0.unit() / 2.0).collect::<Vec<_>>());
+    let of_printed = mean_accuracy(&parts.iter().map(|part| part.1).collect::<Vec<_>>());
+    let tolerance = half + mean_accuracy(&parts.iter().map(|part| part.0.unit() / 2.0).collect::<Vec<_>>());
     if (of_printed - printed).abs() > tolerance + EPSILON {
         let note =
             format!("the mean of {} printed columns, which rounding moves by at most {tolerance:.3}", parts.len());
@@ -163,14 +167,18 @@ fn judge(
     }
     let (lows, highs): (Vec<f64>, Vec<f64>) =
         parts.iter().map(|part| bounds(part.0, columns)).collect::<Option<Vec<_>>>()?.into_iter().unzip();
-    let low = mean(&lows);
-    let high = mean(&highs);
+    let low = mean_accuracy(&lows);
+    let high = mean_accuracy(&highs);
     if (low - half - EPSILON..=high + half + EPSILON).contains(&printed) {
         return None;
     }
     let expected = if high - low < EPSILON { format!("{low:.4}") } else { format!("{low:.4} to {high:.4}") };
     let note = "the mean of the counts of right answers; printed is that of rounded columns";
     Some((Severity::Remark, expected, note.to_owned()))
+}
+
+fn mean_accuracy(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// Returns the range of accuracies that a cell can stand for. `None` if its task is unknown or no count fits.

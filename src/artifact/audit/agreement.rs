@@ -84,21 +84,23 @@ fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Find
 fn between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Finding>) {
     let Some(((_, first), others)) = classes.split_first() else { return };
     for (_, other) in others.iter().filter(|(_, other)| !agree(first[0], other[0])) {
-        let names = |entry: &PaperNumber| {
-            let Condition { recovery, calibration, .. } = &entry.record.condition;
-            format!("{recovery} on {calibration}")
-        };
-        let note = format!("{} and {} should be the same", names(first[0]), names(other[0]));
+        let note = format!("{} and {} should be the same", joined_labels(first[0]), joined_labels(other[0]));
         findings.push(differing(Severity::Remark, first, other, note));
     }
 }
 
+fn joined_labels(entry: &PaperNumber) -> String {
+    let Condition { recovery, calibration, .. } = &entry.record.condition;
+    format!("{recovery} on {calibration}")
+}
+
 fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber], note: String) -> Finding {
-    let shown = |same: &[&PaperNumber]| {
-        format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
-    };
     let finding = Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat());
-    finding.says(shown(one), shown(other), note)
+    finding.says(shown_values(one), shown_values(other), note)
+}
+
+fn shown_values(same: &[&PaperNumber]) -> String {
+    format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
 }
 
 /// Standard deviations within which two measurements of a latency agree.
@@ -106,18 +108,24 @@ const REPEATED: f64 = 5.0;
 
 /// Returns whether a value without deviations should be a copy of the other measurement.
 fn is_quoted(one: &[&PaperNumber], other: &[&PaperNumber]) -> bool {
-    let bare = |same: &[&PaperNumber]| same.iter().all(|entry| entry.record.error.is_none());
-    bare(one) != bare(other)
+    is_bare(one) != is_bare(other)
+}
+
+fn is_bare(same: &[&PaperNumber]) -> bool {
+    same.iter().all(|entry| entry.record.error.is_none())
 }
 
 /// Returns the distance of two measurements in standard deviations of their difference. `None` for values that are not
 /// measurements. A missing deviation is taken from the other value.
 fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
-    let deviation = |entry: &PaperNumber, twin: &PaperNumber| entry.record.error.or(twin.record.error);
-    let spread = deviation(one, other)?.hypot(deviation(other, one)?);
+    let spread = relative_deviation(one, other)?.hypot(relative_deviation(other, one)?);
     // A deviation of 0.0 is one below half its last digit.
     let spread = spread.max(one.unit().max(other.unit()));
     Some((one.record.value? - other.record.value?).abs() / spread)
+}
+
+fn relative_deviation(entry: &PaperNumber, twin: &PaperNumber) -> Option<f64> {
+    entry.record.error.or(twin.record.error)
 }
 
 /// Returns whether two values differ by one in the last digit that both print.

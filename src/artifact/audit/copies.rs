@@ -20,7 +20,7 @@ pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for (index, row) in rows.iter().enumerate() {
         let before = rows.iter().zip(&conditions).take(index);
         let others = before.filter(|(_, condition)| **condition != conditions[index]).map(|(other, _)| other);
-        let mut whole = None;
+        let mut full_copy = None;
         let mut part = None;
         for other in others {
             let shared = other.shared_scores(row);
@@ -28,12 +28,12 @@ pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
             let perplexities =
                 agreeing.iter().filter(|(one, _)| row.columns.texts.contains(&one.record.metric)).count();
             if agreeing.len() == shared.len() && shared.len() >= MIN_EQUAL_SCORES {
-                whole = whole.or(Some((other, shared)));
+                full_copy = full_copy.or(Some((other, shared)));
             } else if perplexities >= MIN_EQUAL_PERPLEXITIES {
                 part = part.or(Some((other, shared)));
             }
         }
-        if let Some((other, shared)) = whole.or(part) {
+        if let Some((other, shared)) = full_copy.or(part) {
             findings.push(copy(rows, other, row, &shared));
         }
     }
@@ -139,12 +139,13 @@ pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) 
             (unsized_other == *row.condition).then_some(size?.to_owned())
         };
         let variants: Vec<(&AuditRow, String)> = rows.iter().filter_map(|other| Some((other, size(other)?))).collect();
-        let is_of = |variant: &&(&AuditRow, String)| {
+        let Some((stated, _)) = variants.iter().find(|variant| variant.1 == STATED) else { continue };
+        let Some((actual, count)) = variants.iter().find(|variant| {
             let shared = row.shared_scores(variant.0);
             shared.len() >= MIN_SHARED_SCORES && shared.iter().all(|(one, other)| agree(one, other))
+        }) else {
+            continue;
         };
-        let Some((stated, _)) = variants.iter().find(|variant| variant.1 == STATED) else { continue };
-        let Some((actual, count)) = variants.iter().find(is_of) else { continue };
         if count == STATED {
             continue;
         }
@@ -153,11 +154,14 @@ pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) 
         let printed = shared.iter().filter_map(|(one, _)| Some((one, stated.get(&one.record.metric)?.0)));
         let (expected, found): (Vec<&str>, Vec<&str>) =
             printed.map(|(one, at_stated)| (at_stated.printed.as_str(), one.printed.as_str())).unzip();
-        let said = |count: &str, printed: &[&str]| format!("{count} sequences: {}", printed.join(" "));
         let note = format!("the row is that of `{}` in {}", words(actual.condition), actual.artifact);
         let finding = Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells);
-        findings.push(finding.says(said(STATED, &expected), said(count, &found), note));
+        findings.push(finding.says(describe_copy(STATED, &expected), describe_copy(count, &found), note));
     }
+}
+
+fn describe_copy(count: &str, printed: &[&str]) -> String {
+    format!("{count} sequences: {}", printed.join(" "))
 }
 
 #[cfg(test)]
@@ -249,8 +253,7 @@ mod tests {
 
     #[test]
     fn three_equal_rows_are_two_findings_against_the_first() {
-        let row = |recovery| format!("b,32,7,sleb,{recovery},false,c4");
-        let rows = ["none", "ghosted", "replaceme-ls"].map(row);
+        let rows = ["none", "ghosted", "replaceme-ls"].map(|recovery| format!("b,32,7,sleb,{recovery},false,c4"));
         let findings = found(&[("t", &rows[0], VALUES), ("t", &rows[1], VALUES), ("t", &rows[2], VALUES)]);
         assert_eq!(findings.len(), 2);
         assert!(
@@ -284,12 +287,12 @@ mod calibration_tests {
     use crate::artifact::audit::AuditColumns;
     use crate::artifact::audit::paper_test::entries;
 
-    fn found(own: &str) -> Vec<Finding> {
+    fn found(last_value: &str) -> Vec<Finding> {
         let row = |table, calibration: &str, perplexity| {
             let condition = format!("b,32,7,sleb,ghosted,false,{calibration}");
             entries(table, &condition, &[("ppl_c4", perplexity), ("acc_average", "50.00")])
         };
-        let entries = [row("t", "c4:32", "20.00"), row("t", "c4:128", "19.00"), row("u", "c4", own)].concat();
+        let entries = [row("t", "c4:32", "20.00"), row("t", "c4:128", "19.00"), row("u", "c4", last_value)].concat();
         let mut findings = Vec::new();
         check_calibration(&AuditRow::group(&entries, AuditColumns::paper()), &mut findings);
         findings

@@ -9,14 +9,14 @@ use crate::results::record::{Condition, DENSE};
 /// Checks that a speedup is the dense latency divided by the row's own, within rounding of all three.
 pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
-        let (Some((cell, speedup)), Some(own)) = (row.get("speedup"), row.get("prefill_ms")) else { continue };
+        let (Some((cell, speedup)), Some(prefill)) = (row.get("speedup"), row.get("prefill_ms")) else { continue };
         let dense = rows.iter().find(|dense| {
             dense.artifact == row.artifact
                 && dense.condition.criterion == DENSE
                 && dense.condition.backbone == row.condition.backbone
         });
         let Some(dense) = dense.and_then(|dense| dense.get("prefill_ms")) else { continue };
-        let ((dense_low, dense_high), (low, high)) = (bounds(dense), bounds(own));
+        let ((dense_low, dense_high), (low, high)) = (bounds(dense), bounds(prefill));
         let half = cell.unit() / 2.0 + EPSILON;
         // The dense row's speedup is of one latency over itself, whatever its rounding.
         let itself = row.condition.criterion == DENSE;
@@ -24,9 +24,9 @@ pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         if (least - half..=most + half).contains(&speedup) {
             continue;
         }
-        let expected = format!("{:.4} ({} / {})", dense.1 / own.1, dense.0.printed, own.0.printed);
+        let expected = format!("{:.4} ({} / {})", dense.1 / prefill.1, dense.0.printed, prefill.0.printed);
         let note = format!("rounding allows {least:.4} to {most:.4}");
-        let finding = Finding::new(Check::Speedup, Severity::Contradiction, row.condition, &[cell, dense.0, own.0]);
+        let finding = Finding::new(Check::Speedup, Severity::Contradiction, row.condition, &[cell, dense.0, prefill.0]);
         findings.push(finding.says(expected, &cell.printed, note).in_column(&cell.record.metric));
     }
 }
@@ -46,12 +46,12 @@ const WEIGHTS: f64 = 8_030_261_248.0;
 /// are each within half a unit of their last digit.
 pub(super) fn check_memory(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows.iter().filter(|row| row.condition.backbone == BACKBONE) {
-        let Some((cell, own)) = row.get("peak_memory_percent") else { continue };
+        let Some((cell, peak)) = row.get("peak_memory_percent") else { continue };
         let condition = Condition { recovery: recovery::NONE.to_owned(), ..row.condition.clone() };
         let bare = rows.iter().find(|bare| bare.artifact == row.artifact && *bare.condition == condition);
         let Some((base, bare)) = bare.and_then(|bare| bare.get("peak_memory_percent")) else { continue };
         let most = 100.0 * CHANNELS.powi(2) / WEIGHTS;
-        let least = own - bare - cell.unit();
+        let least = peak - bare - cell.unit();
         if least <= most + EPSILON {
             continue;
         }
@@ -106,9 +106,9 @@ mod memory_tests {
     use crate::artifact::audit::AuditColumns;
     use crate::artifact::audit::paper_test::entries;
 
-    fn found(own: &str) -> usize {
+    fn found(speedup: &str) -> usize {
         let bare = entries("t", "llama-3.1-8b,32,7,sleb,none,false,c4", &[("peak_memory_percent", "81.6")]);
-        let row = entries("t", "llama-3.1-8b,32,7,sleb,ghosted,false,c4", &[("peak_memory_percent", own)]);
+        let row = entries("t", "llama-3.1-8b,32,7,sleb,ghosted,false,c4", &[("peak_memory_percent", speedup)]);
         let mut findings = Vec::new();
         check_memory(&AuditRow::group(&[bare, row].concat(), AuditColumns::paper()), &mut findings);
         findings.len()
@@ -117,8 +117,8 @@ mod memory_tests {
     #[test]
     fn an_operator_may_take_its_matrix_and_what_rounding_adds() {
         // 4096² of 8.03 thousand million weights is 0.21 %; 81.65 and 81.85 print 81.7 and 81.9.
-        for (own, wrong) in [("81.6", 0), ("81.8", 0), ("81.9", 0), ("82.0", 1)] {
-            assert_eq!(found(own), wrong, "{own}");
+        for (text, wrong) in [("81.6", 0), ("81.8", 0), ("81.9", 0), ("82.0", 1)] {
+            assert_eq!(found(text), wrong, "{text}");
         }
     }
 }

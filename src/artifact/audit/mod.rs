@@ -167,24 +167,30 @@ fn cells(finding: &Finding) -> [&str; 9] {
 /// Formats findings for a terminal: counts, then a table per severity and check, contradictions first, then the checks
 /// without findings. Notes appear once below their findings. Only the CSV has locations.
 pub fn text(findings: &[Finding]) -> String {
-    let of = |severity: Severity| findings.iter().filter(move |finding| finding.severity == severity);
-    let counts = Severity::ALL.map(|severity| plural(of(severity).count(), severity.name()));
+    let count_of = |severity: Severity| findings.iter().filter(move |finding| finding.severity == severity);
+    let counts = Severity::ALL.map(|severity| plural(count_of(severity).count(), severity.name()));
     let mut text = format!("{}: {}\n", plural(findings.len(), "finding"), counts.join(", "));
-    let head =
-        |check: Check, count: usize| format!("\n{}: {} ({})\n", check.name(), check.about(), plural(count, "finding"));
-    for severity in Severity::ALL.into_iter().filter(|severity| of(*severity).next().is_some()) {
+    for severity in Severity::ALL.into_iter().filter(|severity| count_of(*severity).next().is_some()) {
         text.push_str(&format!("\n{}S: {}\n", severity.name().to_uppercase(), severity.about()));
         for check in Check::ALL {
-            let found: Vec<&Finding> = of(severity).filter(|finding| finding.check == check).collect();
+            let found: Vec<&Finding> = count_of(severity).filter(|finding| finding.check == check).collect();
             if !found.is_empty() {
-                text.push_str(&head(check, found.len()));
+                text.push_str(&check_heading(check, found.len()));
                 text.push_str(&aligned(&found));
             }
         }
     }
-    let silent = |check: &Check| findings.iter().all(|finding| finding.check != *check);
-    text.extend(Check::ALL.into_iter().filter(silent).map(|check| head(check, 0)));
+    text.extend(
+        Check::ALL
+            .into_iter()
+            .filter(|check| findings.iter().all(|finding| finding.check != *check))
+            .map(|check| check_heading(check, 0)),
+    );
     text
+}
+
+fn check_heading(check: Check, count: usize) -> String {
+    format!("\n{}: {} ({})\n", check.name(), check.about(), plural(count, "finding"))
 }
 
 fn plural(count: usize, word: &str) -> String {
@@ -197,23 +203,25 @@ const SHOWN: std::ops::Range<usize> = 2..7;
 /// Aligns columns, with names above a rule and notes below their findings.
 fn aligned(findings: &[&Finding]) -> String {
     let rows: Vec<[&str; 9]> = findings.iter().map(|finding| cells(finding)).collect();
-    let width = |column: usize| rows.iter().chain([&COLUMNS]).map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = SHOWN.map(width).collect();
-    let line = |cells: &[&str]| {
-        let padded: Vec<String> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        format!("  {}\n", padded.join("  ").trim_end())
-    };
+    let widths: Vec<usize> = SHOWN
+        .map(|column| rows.iter().chain([&COLUMNS]).map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
     let rules: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
-    let mut text = line(&COLUMNS[SHOWN]);
+    let mut text = aligned_cells(&widths, &COLUMNS[SHOWN]);
     text.push_str(&format!("  {}\n", rules.join("  ")));
     for (index, (finding, row)) in findings.iter().zip(&rows).enumerate() {
-        text.push_str(&line(&row[SHOWN]));
+        text.push_str(&aligned_cells(&widths, &row[SHOWN]));
         let last = findings.get(index + 1).is_none_or(|next| next.note != finding.note);
         if last && !finding.note.is_empty() {
             text.push_str(&format!("    └ {}\n", finding.note));
         }
     }
     text
+}
+
+fn aligned_cells(widths: &[usize], cells: &[&str]) -> String {
+    let padded: Vec<String> = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+    format!("  {}\n", padded.join("  ").trim_end())
 }
 
 /// Formats one finding per line, below a header.
@@ -281,15 +289,25 @@ mod tests {
         let text = text(&findings());
         assert!(text.starts_with("2 findings: 1 contradiction, 0 suspicions, 1 remark\n"), "{text}");
         let lines: Vec<&str> = text.lines().collect();
-        let start = |of: &str| lines.iter().position(|line| line.starts_with(of)).unwrap();
-        let agreement = start("agreement: ");
-        let offset = |line: &str, word: &str| line.find(word).unwrap();
-        assert_eq!(offset(lines[agreement + 1], "column"), offset(lines[agreement + 3], "ppl_c4"));
-        assert_eq!(offset(lines[agreement + 1], "artifact"), offset(lines[agreement + 3], "t  "));
-        assert!(start("CONTRADICTIONS: ") < agreement && agreement < start("REMARKS: "), "{text}");
+        let agreement = line_starting_with(&lines, "agreement: ");
+        assert_eq!(offset_of(lines[agreement + 1], "column"), offset_of(lines[agreement + 3], "ppl_c4"));
+        assert_eq!(offset_of(lines[agreement + 1], "artifact"), offset_of(lines[agreement + 3], "t  "));
+        assert!(
+            line_starting_with(&lines, "CONTRADICTIONS: ") < agreement
+                && agreement < line_starting_with(&lines, "REMARKS: "),
+            "{text}"
+        );
         assert!(!text.contains("SUSPICIONS"), "{text}");
         assert!(lines.iter().any(|line| line.starts_with("speedup: ") && line.ends_with("(0 findings)")), "{text}");
         assert!(lines.iter().all(|line| line.trim_end() == *line), "{text}");
+    }
+
+    fn line_starting_with(lines: &[&str], prefix: &str) -> usize {
+        lines.iter().position(|line| line.starts_with(prefix)).unwrap()
+    }
+
+    fn offset_of(line: &str, word: &str) -> usize {
+        line.find(word).unwrap()
     }
 
     #[test]
@@ -300,8 +318,7 @@ mod tests {
         (findings[1].severity, findings[1].note) = (Severity::Contradiction, "why".to_owned());
         let text = text(&findings);
         assert_eq!(text.matches("└ why").count(), 1);
-        let place = |word: &str| text.find(word).unwrap();
-        assert!(place("└ why") > place("table7"), "{text}");
+        assert!(offset_of(&text, "└ why") > offset_of(&text, "table7"), "{text}");
     }
 
     #[test]

@@ -104,7 +104,7 @@ fn operators_of_table_5_take_twice_the_memory_of_their_matrix() {
 fn repeated_latencies_agree_within_their_deviation() {
     // The farthest dense latencies of tables A8 and A9 are 5368.3 ± 4.6 and 5349.4 ± 4.3: three deviations.
     let findings = of(Check::Agreement);
-    let latencies: Vec<&Finding> = findings.iter().filter(|of| of.column.starts_with("prefill_ms")).collect();
+    let latencies: Vec<&Finding> = findings.iter().filter(|finding| finding.column.starts_with("prefill_ms")).collect();
     // Table 5 repeats tables A8 and A9 to the digit, but for one.
     let [quoted] = latencies[..] else { panic!("{latencies:?}") };
     assert_eq!(

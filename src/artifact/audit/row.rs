@@ -190,10 +190,10 @@ impl AuditTask {
         if let Some(task) = TASKS.iter().find(|task| task.name == meaning) {
             return Ok(Self::of(column, task));
         }
-        let (documents, chance) = meaning.split_once(':').map_or((meaning, None), |(of, chance)| (of, Some(chance)));
+        let (documents, chance) =
+            meaning.split_once(':').map_or((meaning, None), |(documents, chance)| (documents, Some(chance)));
         let documents: Option<usize> = documents.parse().ok().filter(|count| *count > 0);
-        let percent = |text: &str| text.parse::<f64>().ok().filter(|chance| (0.0..100.0).contains(chance));
-        let chance = chance.map(percent);
+        let chance = chance.map(|text| text.parse::<f64>().ok().filter(|chance| (0.0..100.0).contains(chance)));
         if documents.is_none() && (text.contains('=') || chance.is_some()) || chance == Some(None) {
             let known: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
             return Err(Error::bad_input("the meaning of a column cannot be used")
@@ -219,10 +219,10 @@ mod tests {
 
     #[test]
     fn a_column_is_a_known_task_or_has_its_documents_said() {
-        let of = |text| AuditTask::parse(text).unwrap();
-        assert_eq!((of("arc_easy").documents, of("ARC-e=arc_easy").documents), (Some(2376), Some(2376)));
-        assert_eq!((of("ARC-e=arc_easy").name.as_str(), of("PIQA=1838").documents), ("ARC-e", Some(1838)));
-        assert_eq!((of("PIQA=1838:50").chance, of("PIQA").documents), (vec![50.0], None));
+        let task = |text| AuditTask::parse(text).unwrap();
+        assert_eq!((task("arc_easy").documents, task("ARC-e=arc_easy").documents), (Some(2376), Some(2376)));
+        assert_eq!((task("ARC-e=arc_easy").name.as_str(), task("PIQA=1838").documents), ("ARC-e", Some(1838)));
+        assert_eq!((task("PIQA=1838:50").chance, task("PIQA").documents), (vec![50.0], None));
         for wrong in ["PIQA=many", "PIQA=0", "PIQA=1838:x", "PIQA=1838:200"] {
             assert!(AuditTask::parse(wrong).unwrap_err().to_string().contains("COLUMN=DOCUMENTS"), "{wrong}");
         }

@@ -48,96 +48,103 @@ pub(super) type Only = fn(&Condition) -> bool;
 pub(super) static ONLY: [(&str, Only); 4] = [
     ("any", |_| true),
     ("streamlined", streamlined),
-    ("streamlined-qwen", |of| streamlined(of) && ["qwen-3-14b", "tiny-qwen3"].contains(&of.backbone.as_str())),
-    ("finetuned", |of| of.finetuned),
+    ("streamlined-qwen", |setting| {
+        streamlined(setting) && ["qwen-3-14b", "tiny-qwen3"].contains(&setting.backbone.as_str())
+    }),
+    ("finetuned", |setting| setting.finetuned),
 ];
 
-fn streamlined(of: &Condition) -> bool {
-    of.criterion == "llm-streamline"
+fn streamlined(condition: &Condition) -> bool {
+    condition.criterion == "llm-streamline"
 }
 
 /// Indexed by the claim's id.
 pub(super) static CHECKS: &[(&str, Checked)] = &[
-    ("abstract-accuracy", |of| of.lead(ACCURACY, GHOSTED, &REPAIRS).above(0.0)),
-    ("abstract-perplexity", |of| of.lead(PERPLEXITY, GHOSTED, &REPAIRS).above(0.0)),
-    ("figure1-uncorrected", |of| of.least(BOUNDARY_ERROR, &EXISTING).above(0.5 * of.value(BOUNDARY_ERROR, NONE))),
-    ("figure3-substantial", |of| of.value(ANTISYMMETRIC, GHOSTED).at_least(0.5)),
-    ("figure3-comparable", |of| {
-        let symmetric = of.value(SYMMETRIC, GHOSTED);
-        let antisymmetric = of.value(ANTISYMMETRIC, GHOSTED);
+    ("abstract-accuracy", |setting| setting.lead(ACCURACY, GHOSTED, &REPAIRS).above(0.0)),
+    ("abstract-perplexity", |setting| setting.lead(PERPLEXITY, GHOSTED, &REPAIRS).above(0.0)),
+    ("figure1-uncorrected", |setting| {
+        setting.least(BOUNDARY_ERROR, &EXISTING).above(0.5 * setting.value(BOUNDARY_ERROR, NONE))
+    }),
+    ("figure3-substantial", |setting| setting.value(ANTISYMMETRIC, GHOSTED).at_least(0.5)),
+    ("figure3-comparable", |setting| {
+        let symmetric = setting.value(SYMMETRIC, GHOSTED);
+        let antisymmetric = setting.value(ANTISYMMETRIC, GHOSTED);
         let non_zero = antisymmetric.above(0.0);
         let comparable =
             antisymmetric.at_most(2.0 * symmetric.clone()).and(symmetric.at_most(2.0 * antisymmetric.clone()));
         non_zero.and(comparable)
     }),
-    ("figure4-baselines-track", |of| of.mean(CHANNEL_ERROR, &EXISTING).at_least(0.75 * of.value(CHANNEL_ERROR, NONE))),
-    ("figure4-baselines-exceed", |of| of.least(CHANNELS_REDUCED, &EXISTING).below(0.5)),
-    ("figure4-uniform", |of| {
-        let uniformly = of.value(CHANNELS_REDUCED, GHOSTED).at_least(0.99);
-        let error = of.value(CHANNEL_ERROR, GHOSTED);
-        let substantially = error.below(0.75 * of.value(CHANNEL_ERROR, NONE));
-        uniformly.and(substantially).and(of.lead(CHANNEL_ERROR, GHOSTED, &REPAIRS).above(0.0))
+    ("figure4-baselines-track", |setting| {
+        setting.mean(CHANNEL_ERROR, &EXISTING).at_least(0.75 * setting.value(CHANNEL_ERROR, NONE))
     }),
-    ("table2-average", |of| of.rank(ACCURACY, GHOSTED, &REPAIRS).at_most(2.0)),
-    ("table2-highest", |of| of.best(ACCURACY, GHOSTED, &REPAIRS)),
-    ("table3-lowest", |of| of.best(PERPLEXITY, GHOSTED, &ROWS)),
-    ("table3-margin-widens", |of| lead_widens(of, PERPLEXITY, &REPAIRS)),
-    ("table4-saturates", |of| {
-        let with = |sequences| of.sequences(sequences).value(ACCURACY, GHOSTED);
+    ("figure4-baselines-exceed", |setting| setting.least(CHANNELS_REDUCED, &EXISTING).below(0.5)),
+    ("figure4-uniform", |setting| {
+        let uniformly = setting.value(CHANNELS_REDUCED, GHOSTED).at_least(0.99);
+        let error = setting.value(CHANNEL_ERROR, GHOSTED);
+        let substantially = error.below(0.75 * setting.value(CHANNEL_ERROR, NONE));
+        uniformly.and(substantially).and(setting.lead(CHANNEL_ERROR, GHOSTED, &REPAIRS).above(0.0))
+    }),
+    ("table2-average", |setting| setting.rank(ACCURACY, GHOSTED, &REPAIRS).at_most(2.0)),
+    ("table2-highest", |setting| setting.best(ACCURACY, GHOSTED, &REPAIRS)),
+    ("table3-lowest", |setting| setting.best(PERPLEXITY, GHOSTED, &ROWS)),
+    ("table3-margin-widens", |setting| lead_widens(setting, PERPLEXITY, &REPAIRS)),
+    ("table4-saturates", |setting| {
+        let with = |sequences| setting.sequences(sequences).value(ACCURACY, GHOSTED);
         (with(64).or_larger(with(128)) - with(32)).below(0.1)
     }),
-    ("table4-perplexity-improves", |of| {
-        let with = |sequences| of.sequences(sequences).value(PERPLEXITY, GHOSTED);
+    ("table4-perplexity-improves", |setting| {
+        let with = |sequences| setting.sequences(sequences).value(PERPLEXITY, GHOSTED);
         with(64).below(with(32)).and(with(128).below(with(64)))
     }),
-    ("table4-returns-diminish", |of| {
-        let with = |sequences| of.sequences(sequences).value(PERPLEXITY, GHOSTED);
+    ("table4-returns-diminish", |setting| {
+        let with = |sequences| setting.sequences(sequences).value(PERPLEXITY, GHOSTED);
         let saved_by_doubling = |sequences| with(sequences) - with(2 * sequences);
         let diminish = |sequences| saved_by_doubling(sequences).below(saved_by_doubling(sequences / 2));
         diminish(32).and(diminish(64))
     }),
-    ("table5-linearpatch", |of| {
-        let better = |metric| of.lead(metric, GHOSTED, &[DIAG, ROTATE]).above(0.0);
-        ClaimCheck::all([ACCURACY, PERPLEXITY].map(better))
+    ("table5-linearpatch", |setting| {
+        ClaimCheck::all([ACCURACY, PERPLEXITY].map(|metric| setting.lead(metric, GHOSTED, &[DIAG, ROTATE]).above(0.0)))
     }),
-    ("figure5-highest", |of| of.best(ACCURACY, GHOSTED, &DEPTHS_SHOWN)),
-    ("figure5-gap-widens", |of| lead_widens(of, ACCURACY, &DEPTHS_SHOWN)),
-    ("tableA4-highest", |of| of.best(ACCURACY, GHOSTED, &FINETUNED)),
-    ("tableA4-margin", |of| of.lead(ACCURACY, GHOSTED, &[ROTATE]).at_least(0.08)),
-    ("tableA4-rotate-stronger", |of| of.value(ACCURACY, ROTATE).at_least(of.value(ACCURACY, DIAG))),
-    ("tableA5-lowest", |of| of.best(PERPLEXITY, GHOSTED, &FINETUNED)),
-    ("tableA5-reduction", |of| {
-        of.lead(PERPLEXITY, GHOSTED, &[ROTATE]).share_of(of.value(PERPLEXITY, ROTATE)).at_least(0.1435)
+    ("figure5-highest", |setting| setting.best(ACCURACY, GHOSTED, &DEPTHS_SHOWN)),
+    ("figure5-gap-widens", |setting| lead_widens(setting, ACCURACY, &DEPTHS_SHOWN)),
+    ("tableA4-highest", |setting| setting.best(ACCURACY, GHOSTED, &FINETUNED)),
+    ("tableA4-margin", |setting| setting.lead(ACCURACY, GHOSTED, &[ROTATE]).at_least(0.08)),
+    ("tableA4-rotate-stronger", |setting| setting.value(ACCURACY, ROTATE).at_least(setting.value(ACCURACY, DIAG))),
+    ("tableA5-lowest", |setting| setting.best(PERPLEXITY, GHOSTED, &FINETUNED)),
+    ("tableA5-reduction", |setting| {
+        setting.lead(PERPLEXITY, GHOSTED, &[ROTATE]).share_of(setting.value(PERPLEXITY, ROTATE)).at_least(0.1435)
     }),
-    ("tableA5-more-pronounced", |of| {
-        let part = |metric| of.lead(metric, GHOSTED, &[ROTATE]).share_of(of.value(metric, ROTATE));
+    ("tableA5-more-pronounced", |setting| {
+        let part = |metric| setting.lead(metric, GHOSTED, &[ROTATE]).share_of(setting.value(metric, ROTATE));
         part(PERPLEXITY).above(part(ACCURACY))
     }),
     ("tableA6-highest", highest_of_all_rows),
-    ("tableA6-qwen-widens", |of| lead_widens(of, ACCURACY, &REPAIRS)),
+    ("tableA6-qwen-widens", |setting| lead_widens(setting, ACCURACY, &REPAIRS)),
     ("tableA7-highest", highest_of_all_rows),
-    ("tableA7-corpus", |of| {
-        let on = |corpus| of.corpus(corpus).value(ACCURACY, GHOSTED);
+    ("tableA7-corpus", |setting| {
+        let on = |corpus| setting.corpus(corpus).value(ACCURACY, GHOSTED);
         (on("wikitext2") - on("c4")).abs().at_most(0.36)
     }),
-    ("tableA7-gap-widens", |of| lead_widens(of, ACCURACY, &REPAIRS)),
-    ("tableA10-identical", |of| {
-        let identical = |metric| of.value(metric, SVD).equal(of.value(metric, SOLVE));
+    ("tableA7-gap-widens", |setting| lead_widens(setting, ACCURACY, &REPAIRS)),
+    ("tableA10-identical", |setting| {
+        let identical = |metric| setting.value(metric, SVD).equal(setting.value(metric, SOLVE));
         ClaimCheck::all(A10.map(identical)).and(identical(PERPLEXITY))
     }),
-    ("tableA10-negligible", |of| {
-        let negligible = |metric| of.lead(metric, SVD, &[SOLVE]).abs().below(0.001 * of.value(metric, SOLVE));
-        ClaimCheck::all(A10.map(negligible))
+    ("tableA10-negligible", |setting| {
+        ClaimCheck::all(
+            A10.map(|metric| setting.lead(metric, SVD, &[SOLVE]).abs().below(0.001 * setting.value(metric, SOLVE))),
+        )
     }),
-    ("table5-identical-cost", |of| {
-        let same = |other| {
-            let apart = (of.value(PREFILL, GHOSTED) - of.value(PREFILL, other)).abs();
-            let memory = of.value(MEMORY, GHOSTED).equal(of.value(MEMORY, other));
-            apart.at_most(0.01 * of.value(PREFILL, other)).and(memory)
-        };
-        ClaimCheck::all([DIAG, ROTATE].map(same))
+    ("table5-identical-cost", |setting| {
+        ClaimCheck::all([DIAG, ROTATE].map(|other| {
+            let apart = (setting.value(PREFILL, GHOSTED) - setting.value(PREFILL, other)).abs();
+            let memory = setting.value(MEMORY, GHOSTED).equal(setting.value(MEMORY, other));
+            apart.at_most(0.01 * setting.value(PREFILL, other)).and(memory)
+        }))
     }),
-    ("table5-half-a-millisecond", |of| (of.value(PREFILL, GHOSTED) - of.value(PREFILL, ROTATE)).abs().at_most(0.5)),
+    ("table5-half-a-millisecond", |setting| {
+        (setting.value(PREFILL, GHOSTED) - setting.value(PREFILL, ROTATE)).abs().at_most(0.5)
+    }),
     ("tableA8-matches-linearpatch", matches_linearpatch),
     ("tableA8-speedup", speedup_stays),
     ("tableA8-overhead", overhead_is_small),
@@ -147,40 +154,38 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
 ];
 
 /// Checks whether ghosted has the highest accuracy of all rows of a setting, including criteria without a recovery.
-fn highest_of_all_rows(of: &ClaimSetting<'_>) -> ClaimCheck {
-    let streamlined = of.criterion("llm-streamline");
-    let above = |criterion| streamlined.value(ACCURACY, GHOSTED).above(of.criterion(criterion).value(ACCURACY, NONE));
+fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
+    let streamlined = setting.criterion("llm-streamline");
+    let above =
+        |criterion| streamlined.value(ACCURACY, GHOSTED).above(setting.criterion(criterion).value(ACCURACY, NONE));
     streamlined.best(ACCURACY, GHOSTED, &ROWS).and(above("shortgpt")).and(above("shortened-llama"))
 }
 
 /// Checks whether the lead over the best other repair is larger at the deepest cut than at the shallowest.
-fn lead_widens(of: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> ClaimCheck {
-    of.between_depths(|deep, shallow| deep.lead(metric, GHOSTED, rivals).above(shallow.lead(metric, GHOSTED, rivals)))
+fn lead_widens(setting: &ClaimSetting<'_>, metric: &str, rivals: &[&str]) -> ClaimCheck {
+    setting
+        .between_depths(|deep, shallow| deep.lead(metric, GHOSTED, rivals).above(shallow.lead(metric, GHOSTED, rivals)))
 }
 
-fn matches_linearpatch(of: &ClaimSetting<'_>) -> ClaimCheck {
-    let at = |prompt: &String| {
-        let near = |other| {
-            let apart = (of.value(prompt, GHOSTED) - of.value(prompt, other)).abs();
-            apart.at_most(DEVIATIONS * of.noise(prompt, GHOSTED, other))
-        };
-        ClaimCheck::all([DIAG, ROTATE].map(near))
-    };
-    ClaimCheck::all(of.prompts(PREFILL, &[GHOSTED, DIAG, ROTATE]).iter().map(at))
+fn matches_linearpatch(setting: &ClaimSetting<'_>) -> ClaimCheck {
+    ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, DIAG, ROTATE]).iter().map(|prompt| {
+        ClaimCheck::all([DIAG, ROTATE].map(|other| {
+            let apart = (setting.value(prompt, GHOSTED) - setting.value(prompt, other)).abs();
+            apart.at_most(DEVIATIONS * setting.noise(prompt, GHOSTED, other))
+        }))
+    }))
 }
 
-fn speedup_stays(of: &ClaimSetting<'_>) -> ClaimCheck {
-    let at = |prompt: &String| {
-        let saved = |recovery| of.of_dense(prompt) - of.value(prompt, recovery);
+fn speedup_stays(setting: &ClaimSetting<'_>) -> ClaimCheck {
+    ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(|prompt| {
+        let saved = |recovery| setting.of_dense(prompt) - setting.value(prompt, recovery);
         saved(GHOSTED).above(0.0).and(saved(GHOSTED).at_least(0.9 * saved(NONE)))
-    };
-    ClaimCheck::all(of.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(at))
+    }))
 }
 
-fn overhead_is_small(of: &ClaimSetting<'_>) -> ClaimCheck {
-    let at = |prompt: &String| {
-        let one_layer = (1.0 / of.depth()) * (of.of_dense(prompt) - of.value(prompt, NONE));
-        (of.value(prompt, GHOSTED) - of.value(prompt, NONE)).below(one_layer)
-    };
-    ClaimCheck::all(of.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(at))
+fn overhead_is_small(setting: &ClaimSetting<'_>) -> ClaimCheck {
+    ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(|prompt| {
+        let one_layer = (1.0 / setting.depth()) * (setting.of_dense(prompt) - setting.value(prompt, NONE));
+        (setting.value(prompt, GHOSTED) - setting.value(prompt, NONE)).below(one_layer)
+    }))
 }

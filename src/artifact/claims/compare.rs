@@ -39,38 +39,43 @@ pub fn judged<'a>(
         let why = if PaperTable::find(artifact).is_ok() { "has no data" } else { "is not printed as numbers" };
         format!("{artifact} {why}")
     };
-    let absent_of_ours = |artifact: &str| {
-        format!("{artifact} is not made: `ghostlab reproduce {artifact} --profile {profile}` makes it")
-    };
-    let judge = |claim: &'a Claim| {
-        let is_applicable = !claim.needs_paper_models || shares_backbone(claim, paper, ours);
-        let ours = if is_applicable { claim.judge(ours, absent_of_ours) } else { claim.not_applicable() };
-        let paper = claim.judge(paper, absent_of_paper);
-        JudgedClaim { claim, paper, ours, profile: profile.to_owned() }
-    };
-    claims.into_iter().map(judge).collect()
+    claims
+        .into_iter()
+        .map(|claim| {
+            let is_applicable = !claim.needs_paper_models || shares_backbone(claim, paper, ours);
+            let ours = if is_applicable {
+                claim.judge(ours, |artifact| {
+                    format!("{artifact} is not made: `ghostlab reproduce {artifact} --profile {profile}` makes it")
+                })
+            } else {
+                claim.not_applicable()
+            };
+            let paper = claim.judge(paper, absent_of_paper);
+            JudgedClaim { claim, paper, ours, profile: profile.to_owned() }
+        })
+        .collect()
 }
 
 /// Whether our numbers of a claim's artifacts are of one of the paper's backbones, or one side has no numbers.
 fn shares_backbone(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> bool {
-    let backbones = |side: &Artifacts| -> BTreeSet<String> {
-        let artifacts = claim.artifacts.iter().filter_map(|name| side.get(*name));
-        artifacts.flat_map(|of| &of.records).map(|record| record.condition.backbone.clone()).collect()
-    };
-    let own = backbones(ours);
-    let theirs = backbones(paper);
-    own.is_empty() || theirs.is_empty() || !own.is_disjoint(&theirs)
+    let our_backbones = backbones(claim, ours);
+    let theirs = backbones(claim, paper);
+    our_backbones.is_empty() || theirs.is_empty() || !our_backbones.is_disjoint(&theirs)
+}
+
+fn backbones(claim: &Claim, side: &Artifacts) -> BTreeSet<String> {
+    let artifacts = claim.artifacts.iter().filter_map(|name| side.get(*name));
+    artifacts.flat_map(|artifact| &artifact.records).map(|record| record.condition.backbone.clone()).collect()
 }
 
 /// The sentences counted by verdict; then one line for each claim, `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6, all needed: FAILS`; below
 /// it how the sentence is read, and the settings on either side in which it is not true, with their numbers.
 pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     let rows: Vec<ClaimRow> = judged.iter().map(row).collect();
-    let counted = |verdict: fn(&ClaimRow) -> Judgement| count_sentences(&rows, verdict).to_string();
-    let ours = counted(|row| row.verdict);
-    let theirs = counted(|row| row.paper_verdict);
+    let ours = verdict_counts(&rows, |row| row.verdict);
+    let theirs = verdict_counts(&rows, |row| row.paper_verdict);
     let mut text =
-        format!("{ours} (on the paper's own numbers {})\n", theirs.split_once(": ").map_or("", |(_, of)| of));
+        format!("{ours} (on the paper's own numbers {})\n", theirs.split_once(": ").map_or("", |(_, detail)| detail));
     for JudgedClaim { claim, paper, ours, profile } in judged {
         let [(paper_count, paper_word), (our_count, our_word)] =
             [paper, ours].map(|verdict| (verdict.count(), verdict.outcome.word().to_uppercase()));
@@ -90,6 +95,10 @@ pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     text
 }
 
+fn verdict_counts(rows: &[ClaimRow], verdict: fn(&ClaimRow) -> Judgement) -> String {
+    count_sentences(rows, verdict).to_string()
+}
+
 /// Claims about an artifact, stored next to its recorded tables.
 pub const CLAIMS: &str = "claims.md";
 
@@ -102,7 +111,7 @@ const OTHER_MODELS: &str = "\nThe paper's sentences are about models of 7 to 14 
 
 /// Returns the claims about an artifact.
 pub fn about<'j>(artifact: &str, judged: &'j [JudgedClaim<'static>]) -> Vec<&'j JudgedClaim<'static>> {
-    judged.iter().filter(|of| of.claim.artifacts.contains(&artifact)).collect()
+    judged.iter().filter(|entry| entry.claim.artifacts.contains(&artifact)).collect()
 }
 
 /// Formats the text of [`CLAIMS`].
@@ -110,18 +119,22 @@ pub fn written(judged: &[&JudgedClaim<'_>]) -> String {
     if judged.is_empty() {
         return "The paper has no claim about this that is checked.\n".to_owned();
     }
-    let lines: String = judged.iter().map(|of| format!("{}\n", line(of))).collect();
-    let on_other_models = judged.iter().any(|of| of.claim.needs_paper_models || of.profile == TINY);
+    let lines: String = judged.iter().map(|entry| format!("{}\n", line(entry))).collect();
+    let on_other_models = judged.iter().any(|entry| entry.claim.needs_paper_models || entry.profile == TINY);
     let note = if on_other_models { OTHER_MODELS } else { "" };
     format!("| claim | where | paper | here | verdict here |\n| --- | --- | --- | --- | --- |\n{lines}{note}")
 }
 
 /// Formats the line of a claim.
 pub fn line(judged: &JudgedClaim<'_>) -> String {
-    let cell = |text: String| text.replace('|', "\\|").replace('\n', " ");
-    let ClaimRow { claim, place, paper, paper_verdict, ours, verdict, .. } = row(judged);
+    let ClaimRow { claim, section, paper, paper_verdict, ours, verdict, .. } = row(judged);
     let paper = format!("{paper}: {}", paper_verdict.word());
-    format!("| {} |", [claim, place, paper, ours, verdict.word().to_owned()].map(cell).join(" | "))
+    format!(
+        "| {} |",
+        [claim, section, paper, ours, verdict.word().to_owned()]
+            .map(|text| text.replace('|', "\\|").replace('\n', " "))
+            .join(" | ")
+    )
 }
 
 /// Judges every claim on the paper's numbers and on a profile's numbers in some folders. Empty without folders.
@@ -147,7 +160,7 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'
 /// Whether a folder has the numbers of a profile. Races have none.
 fn is_of_profile(folder: &Path, profile: &str) -> bool {
     let names = [PathBuf::from(profile), here(Path::new(profile))];
-    let is_it = folder.file_name().is_some_and(|own| names.iter().any(|name| name.as_os_str() == own));
+    let is_it = folder.file_name().is_some_and(|folder_name| names.iter().any(|name| name.as_os_str() == folder_name));
     is_it && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file())
 }
 
@@ -193,7 +206,7 @@ pub fn row(judged: &JudgedClaim<'_>) -> ClaimRow {
             Some(reading) => format!("{} (Read as: {reading}.)", claim.says),
             None => claim.says.to_owned(),
         },
-        place: claim.place.to_owned(),
+        section: claim.section.to_owned(),
         paper: judged.paper.count(),
         paper_verdict: judged.paper.outcome,
         ours: judged.ours.count(),

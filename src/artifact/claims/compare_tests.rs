@@ -11,14 +11,14 @@ const CLAIM: Claim = Claim {
     id: "x",
     artifacts: &["table2"],
     says: "s",
-    place: "w",
+    section: "w",
     reading: Some("r"),
     over: &[Depth],
     needed: Needed::All,
     best_by: None,
     needs_paper_models: false,
     only: |_| true,
-    check: |of| of.best("acc_average", "ghosted", &["none", "ghosted"]),
+    check: |setting| setting.best("acc_average", "ghosted", &["none", "ghosted"]),
 };
 
 fn rows(depth: usize, ghosted: f64) -> Vec<Record> {
@@ -69,11 +69,12 @@ fn unknown_settings_are_counted_and_explained() {
 #[test]
 fn claims_about_the_papers_models_are_not_judged_on_others() {
     let claim = Claim { needs_paper_models: true, reading: None, ..CLAIM };
-    let of = |backbone: &str| table2(vec![record(backbone, 7, "none", 50.0), record(backbone, 7, "ghosted", 45.0)]);
-    let verdict = |ours: &Artifacts| judged([&claim], &of("llama-3-8b"), ours, "tiny")[0].ours.clone();
+    let artifacts_of =
+        |backbone: &str| table2(vec![record(backbone, 7, "none", 50.0), record(backbone, 7, "ghosted", 45.0)]);
+    let verdict = |ours: &Artifacts| judged([&claim], &artifacts_of("llama-3-8b"), ours, "tiny")[0].ours.clone();
     let cases = [
-        (of("tiny-llama"), Judgement::NotApplicable, "the sentence is about the paper's models"),
-        (of("llama-3-8b"), Judgement::Fails, "0 of 1, all needed"),
+        (artifacts_of("tiny-llama"), Judgement::NotApplicable, "the sentence is about the paper's models"),
+        (artifacts_of("llama-3-8b"), Judgement::Fails, "0 of 1, all needed"),
         (
             Artifacts::new(),
             Judgement::Unknown,
@@ -94,7 +95,7 @@ fn recorded_headline_has_significance_and_seeds() {
     let headline = headline_in(&folders, "tiny").unwrap().unwrap();
     assert_eq!(headline, format!("Ghost Layer (Ours): highest ACC AVG in {expected}."));
     let judged = judged_in(&folders, "tiny").unwrap();
-    let count = |id: &str| judged.iter().find(|of| of.claim.id == id).unwrap().ours.count();
+    let count = |id: &str| judged.iter().find(|entry| entry.claim.id == id).unwrap().ours.count();
     assert_eq!(count("table2-highest"), "5 of 6 (significantly in 1 of 6; over five seeds in 2 of 6), all needed");
     assert_eq!(count("table2-average"), "6 of 6, all needed", "second place is no question of significance");
 }

@@ -25,7 +25,7 @@ pub struct ClaimVerdict {
     /// Settings in which it is unknown; never among `held`.
     pub unknown: usize,
     /// All settings.
-    pub of: usize,
+    pub total: usize,
     /// How many it must be true in.
     pub needed: Needed,
     /// Whether pruned models were run although the dense model misses the paper's numbers (`--no-gate`).
@@ -61,7 +61,7 @@ impl Claim {
         if let Some(reason) = present.windows(2).find_map(|pair| apart(pair[0], pair[1])) {
             return self.open(reason);
         }
-        let ungated = present.iter().filter_map(|(_, of)| of.run.as_ref()).any(|run| !run.gate);
+        let ungated = present.iter().filter_map(|(_, artifact)| artifact.run.as_ref()).any(|run| !run.gate);
         let best = self.best_counts(artifacts, &present);
         ClaimVerdict { ungated, best, ..self.verdict(self.settings(&present)) }
     }
@@ -69,7 +69,7 @@ impl Claim {
     /// Counts how often ours is the best row; none of a claim that says something else, and of numbers without items.
     fn best_counts(&self, artifacts: &Artifacts, present: &[(&str, &ArtifactNumbers)]) -> Option<BestCounts> {
         let run = present.first()?.1.stored.as_deref()?;
-        let seeds = artifacts.get(SEEDS).and_then(|of| of.stored.as_deref());
+        let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_deref());
         let question = BestQuestion {
             metric: self.best_by?,
             method: recovery::ours()?.name,
@@ -97,7 +97,9 @@ impl Claim {
         });
         let mut groups: Vec<ClaimGroup<'_>> = grouped(known.map(|known| (key(known.record), known)));
         let everywhere = |wanted: &Vec<String>| {
-            artifacts.iter().all(|(_, of)| of.records.iter().filter(about).any(|record| key(record) == *wanted))
+            artifacts
+                .iter()
+                .all(|(_, artifact)| artifact.records.iter().filter(about).any(|record| key(record) == *wanted))
         };
         groups.retain(|(key, _)| everywhere(key));
         let groups = self.by_measurement(groups);
@@ -106,7 +108,8 @@ impl Claim {
             let records: Vec<&Record> = known.iter().map(|known| known.record).collect();
             let backbone = records.first().map(|record| &record.condition.backbone);
             let dense = artifacts.iter().flat_map(|(_, artifact)| &artifact.records);
-            let dense = dense.filter(|of| of.condition.criterion == DENSE && Some(&of.condition.backbone) == backbone);
+            let dense = dense
+                .filter(|record| record.condition.criterion == DENSE && Some(&record.condition.backbone) == backbone);
             let setting = ClaimSetting::new(records).beside(dense.collect());
             let ClaimCheck { outcome, mut shown } = (self.check)(&setting);
             let several = differing(&known);
@@ -144,33 +147,47 @@ impl Claim {
         let axis = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion)?;
         let (key, all) = &groups[at];
         let others = |known: &[String]| (0..known.len()).all(|at| at == axis || known[at] == key[at]);
-        let bare = |of: &Record| of.condition.recovery == recovery::NONE;
-        let first = groups[..at].iter().find(|(known, first)| others(known) && alike(first, all, bare));
+        let first = groups[..at].iter().find(|(known, first)| {
+            others(known) && alike(first, all, |record: &Record| record.condition.recovery == recovery::NONE)
+        });
         first.map(|(known, _)| known[axis].clone())
     }
 
     fn verdict(&self, settings: Vec<SettingVerdict>) -> ClaimVerdict {
-        let count = |outcome| settings.iter().filter(|setting| setting.outcome == outcome).count();
-        let held = count(Judgement::Holds);
-        let unknown = count(Judgement::Unknown);
-        let of = settings.len();
-        let (outcome, reason) = match self.needed.decide(held, unknown, of) {
+        let held = count_text(&settings, Judgement::Holds);
+        let unknown = count_text(&settings, Judgement::Unknown);
+        let total = settings.len();
+        let (outcome, reason) = match self.needed.decide(held, unknown, total) {
             Some(true) => (Judgement::Holds, None),
             Some(false) => (Judgement::Fails, None),
-            None if of == 0 => (Judgement::Unknown, Some("no numbers".to_owned())),
-            None if unknown == 0 => (Judgement::Unknown, Some(format!("{of} are too few for `{}`", self.needed))),
+            None if total == 0 => (Judgement::Unknown, Some("no numbers".to_owned())),
+            None if unknown == 0 => (Judgement::Unknown, Some(format!("{total} are too few for `{}`", self.needed))),
             None => {
                 let first = settings.iter().find(|setting| setting.outcome == Judgement::Unknown);
                 (Judgement::Unknown, first.map(|setting| setting.shown.clone()))
             }
         };
-        ClaimVerdict { outcome, reason, held, unknown, of, needed: self.needed, ungated: false, best: None, settings }
+        ClaimVerdict {
+            outcome,
+            reason,
+            held,
+            unknown,
+            total,
+            needed: self.needed,
+            ungated: false,
+            best: None,
+            settings,
+        }
     }
 
     /// Returns a verdict for a claim that cannot be judged.
     fn open(&self, reason: String) -> ClaimVerdict {
         ClaimVerdict { reason: Some(reason), ..self.verdict(Vec::new()) }
     }
+}
+
+fn count_text(settings: &[SettingVerdict], outcome: Judgement) -> usize {
+    settings.iter().filter(|setting| setting.outcome == outcome).count()
 }
 
 /// The distinguishing values of a setting, and its numbers.
@@ -191,14 +208,15 @@ fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
         alike.entry((&record.condition, &record.metric)).or_default().extend(*identity);
     }
     let pairs = alike.values().flat_map(|all| all.windows(2));
-    let aspects: BTreeSet<Aspect> = pairs.flat_map(|pair| differs(pair[0], pair[1])).map(|of| of.aspect).collect();
+    let aspects: BTreeSet<Aspect> =
+        pairs.flat_map(|pair| differs(pair[0], pair[1])).map(|differs| differs.aspect).collect();
     aspects.iter().map(ToString::to_string).collect()
 }
 
 impl ClaimVerdict {
     /// Formats `17 of 18, all needed`, with the number of unknowns, or why there is no count.
     pub fn count(&self) -> String {
-        if self.of == 0 {
+        if self.total == 0 {
             return self.reason.clone().unwrap_or_default();
         }
         let unknown = if self.unknown == 0 { String::new() } else { format!(", {} unknown", self.unknown) };
@@ -206,7 +224,7 @@ impl ClaimVerdict {
         let twice = if twice == 0 { String::new() } else { format!(", {twice} on a cut that counts already") };
         let gate = if self.ungated { " (made with --no-gate)" } else { "" };
         let best = self.best.as_ref().map_or_else(String::new, |best| format!(" ({})", best.qualified()));
-        format!("{} of {}{best}{unknown}{twice}, {} needed{gate}", self.held, self.of, self.needed)
+        format!("{} of {}{best}{unknown}{twice}, {} needed{gate}", self.held, self.total, self.needed)
     }
 }
 

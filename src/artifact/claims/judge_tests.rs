@@ -14,14 +14,14 @@ fn claim(needed: Needed) -> Claim {
         id: "x",
         artifacts: &["table2"],
         says: "s",
-        place: "w",
+        section: "w",
         reading: None,
         over: &[Backbone, Depth],
         needed,
         best_by: None,
         needs_paper_models: false,
         only: |_| true,
-        check: |of| of.best("acc_average", "ghosted", &ALL),
+        check: |setting| setting.best("acc_average", "ghosted", &ALL),
     }
 }
 
@@ -37,9 +37,9 @@ fn records() -> Vec<Record> {
     records
 }
 
-fn artifacts(of: &[(&str, Vec<Record>)]) -> Artifacts {
+fn artifacts(tables: &[(&str, Vec<Record>)]) -> Artifacts {
     let artifact = |records: &Vec<Record>| ArtifactNumbers::printed(records.clone());
-    of.iter().map(|(name, records)| ((*name).to_owned(), artifact(records))).collect()
+    tables.iter().map(|(name, records)| ((*name).to_owned(), artifact(records))).collect()
 }
 
 fn on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
@@ -49,9 +49,12 @@ fn on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
 #[test]
 fn there_is_a_check_for_each_combination_of_the_pruned_cells() {
     let verdict = on(&claim(Needed::All), records());
-    assert_eq!((verdict.held, verdict.of, verdict.unknown, verdict.outcome), (3, 4, 0, Judgement::Fails));
-    let settings: Vec<String> =
-        verdict.settings.iter().map(|of| of.setting.iter().map(|(_, value)| value.as_str()).collect()).collect();
+    assert_eq!((verdict.held, verdict.total, verdict.unknown, verdict.outcome), (3, 4, 0, Judgement::Fails));
+    let settings: Vec<String> = verdict
+        .settings
+        .iter()
+        .map(|setting| setting.setting.iter().map(|(_, value)| value.as_str()).collect())
+        .collect();
     assert_eq!(settings, ["a4", "a6", "b4", "b6"]);
     assert_eq!(verdict.settings[3].outcome, Judgement::Fails);
     assert_eq!(verdict.settings[3].shown, "none 52.00 > ghosted 51.00");
@@ -59,15 +62,16 @@ fn there_is_a_check_for_each_combination_of_the_pruned_cells() {
 
 #[test]
 fn the_same_counts_hold_or_fail_by_what_is_asked() {
-    let asked = |needed| {
-        let verdict = on(&claim(needed), records());
-        (verdict.outcome, verdict.count())
-    };
     assert_eq!(asked(Needed::Most), (Judgement::Holds, "3 of 4, most needed".to_owned()));
     assert_eq!(asked(Needed::Any), (Judgement::Holds, "3 of 4, any needed".to_owned()));
     assert_eq!(asked(Needed::AtLeast(3)), (Judgement::Holds, "3 of 4, at least 3 needed".to_owned()));
     assert_eq!(asked(Needed::AtLeast(4)), (Judgement::Fails, "3 of 4, at least 4 needed".to_owned()));
     assert_eq!(asked(Needed::AtLeast(5)).0, Judgement::Unknown);
+}
+
+fn asked(needed: Needed) -> (Judgement, String) {
+    let verdict = on(&claim(needed), records());
+    (verdict.outcome, verdict.count())
 }
 
 #[test]
@@ -78,7 +82,7 @@ fn missing_number_counts_as_unknown_and_leaves_claim_open() {
         record.value = Some(f64::NAN);
     }
     let verdict = on(&claim(Needed::All), records);
-    assert_eq!((verdict.held, verdict.of, verdict.unknown, verdict.outcome), (1, 2, 1, Judgement::Unknown));
+    assert_eq!((verdict.held, verdict.total, verdict.unknown, verdict.outcome), (1, 2, 1, Judgement::Unknown));
     assert_eq!(verdict.reason.as_deref(), Some("acc_average has no value for ghosted"));
     assert_eq!(verdict.count(), "1 of 2, 1 unknown, all needed");
 }
@@ -95,8 +99,8 @@ fn no_number_is_no_verdict() {
 fn joined() -> Claim {
     Claim {
         artifacts: &["table2", "tableA7"],
-        check: |of| {
-            let on = |corpus| of.corpus(corpus).value("acc_average", "ghosted");
+        check: |setting| {
+            let on = |corpus| setting.corpus(corpus).value("acc_average", "ghosted");
             (on("c4") - on("wikitext2")).abs().at_most(1.0)
         },
         ..claim(Needed::All)
@@ -111,9 +115,9 @@ fn on_wikitext(mut record: Record) -> Record {
 #[test]
 fn claim_over_artifacts_covers_their_common_settings() {
     let second: Vec<Record> =
-        records().into_iter().filter(|of| of.condition.backbone == "a").map(on_wikitext).collect();
+        records().into_iter().filter(|record| record.condition.backbone == "a").map(on_wikitext).collect();
     let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", second.clone())]), |_| String::new());
-    assert_eq!((verdict.held, verdict.of, verdict.outcome), (2, 2, Judgement::Holds));
+    assert_eq!((verdict.held, verdict.total, verdict.outcome), (2, 2, Judgement::Holds));
     let mut failed = second.clone();
     failed.iter_mut().for_each(|record| record.value = None);
     let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", failed)]), |_| String::new());
@@ -128,14 +132,17 @@ fn a_claim_joins_only_runs_that_agree() {
     let mut both = artifacts(&[("table2", records()), ("tableA7", records().into_iter().map(on_wikitext).collect())]);
     both.get_mut("table2").unwrap().run = run("one");
     both.get_mut("tableA7").unwrap().run = run("one");
-    for of in both.values_mut() {
-        let backbone = |of: &Record| leaves(&json!({"model": {"content": of.condition.backbone}}));
-        of.identities = of.records.iter().map(backbone).collect();
+    for artifact in both.values_mut() {
+        artifact.identities = artifact
+            .records
+            .iter()
+            .map(|record| leaves(&json!({"model": {"content": record.condition.backbone}})))
+            .collect();
     }
     assert_eq!(joined().judge(&both, |_| String::new()).outcome, Judgement::Holds);
     both.get_mut("tableA7").unwrap().run = run("other");
     let verdict = joined().judge(&both, |_| String::new());
-    assert_eq!((verdict.outcome, verdict.of), (Judgement::Unknown, 0));
+    assert_eq!((verdict.outcome, verdict.total), (Judgement::Unknown, 0));
     assert!(verdict.count().contains("table2 is by one, tableA7 by other"), "{}", verdict.count());
     // A claim on one artifact joins nothing.
     assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
@@ -143,64 +150,75 @@ fn a_claim_joins_only_runs_that_agree() {
 
 #[test]
 fn a_count_on_numbers_that_no_gate_has_stopped_says_so() {
-    let counted = |gate| {
-        let mut one = artifacts(&[("table2", records())]);
-        one.get_mut("table2").unwrap().run = Some(ClaimRun { program: "one".into(), gate });
-        claim(Needed::Most).judge(&one, |_| String::new()).count()
-    };
-    assert_eq!(counted(true), "3 of 4, most needed");
-    assert_eq!(counted(false), "3 of 4, most needed (made with --no-gate)");
+    assert_eq!(count_of(true), "3 of 4, most needed");
+    assert_eq!(count_of(false), "3 of 4, most needed (made with --no-gate)");
+}
+
+fn count_of(gate: bool) -> String {
+    let mut one = artifacts(&[("table2", records())]);
+    one.get_mut("table2").unwrap().run = Some(ClaimRun { program: "one".into(), gate });
+    claim(Needed::Most).judge(&one, |_| String::new()).count()
 }
 
 #[test]
 fn shared_record_counts_once_and_contradiction_is_unknown() {
     let claim = Claim { artifacts: &["table2", "tableA6"], ..claim(Needed::Most) };
-    let judge = |second| claim.judge(&artifacts(&[("table2", records()), ("tableA6", second)]), |_| String::new());
-    assert_eq!(judge(records()).count(), "3 of 4, most needed");
+    assert_eq!(judge(&claim, records()).count(), "3 of 4, most needed");
     let mut other = records();
-    other.iter_mut().filter(|of| of.condition.recovery == "ghosted").for_each(|of| of.value = Some(1.0));
-    let verdict = judge(other);
+    other
+        .iter_mut()
+        .filter(|record| record.condition.recovery == "ghosted")
+        .for_each(|record| record.value = Some(1.0));
+    let verdict = judge(&claim, other);
     assert_eq!(verdict.outcome, Judgement::Unknown);
     assert_eq!(verdict.settings[0].shown, "acc_average has 2 values for ghosted");
+}
+
+fn judge(claim: &Claim, second: Vec<Record>) -> ClaimVerdict {
+    claim.judge(&artifacts(&[("table2", records()), ("tableA6", second)]), |_| String::new())
 }
 
 #[test]
 fn cells_of_one_condition_are_distinguished_by_setting() {
     let records = vec![record("a", 4, "none", 40.0), record("a", 4, "ghosted", 60.0), record("a", 4, "ghosted", 60.0)];
     let identities = [0, 0, 1].map(|seed| leaves(&json!({"calibration": {"seed": seed}}))).to_vec();
-    let of = |records, identities| {
+    let verdict_of = |records, identities| {
         let numbers = ArtifactNumbers { records, identities, run: None, stored: None };
         claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} is not made"))
     };
-    let verdict = of(records.clone(), identities.clone());
+    let verdict = verdict_of(records.clone(), identities.clone());
     assert_eq!(verdict.settings[0].outcome, Judgement::Unknown, "two seeds of equal values are two cells");
     let shown = &verdict.settings[0].shown;
     assert!(shown.ends_with("2 values for ghosted; its cells differ in calibration.seed"), "{shown}");
-    assert_eq!(of(records[..2].to_vec(), identities[..2].to_vec()).settings[0].outcome, Judgement::Holds);
+    assert_eq!(verdict_of(records[..2].to_vec(), identities[..2].to_vec()).settings[0].outcome, Judgement::Holds);
 }
 
 #[test]
 fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     let rows = |criterion: &str, add: f64| -> Vec<Record> {
         let values = [("none", 40.0), ("linearpatch-diag", 45.0), ("ghosted", 60.0)];
-        let of = |(name, value)| {
-            let mut record = record("a", 4, name, value + add);
-            record.condition.criterion = criterion.to_owned();
-            record
-        };
-        values.map(of).to_vec()
+        values
+            .map(|(name, value)| {
+                let mut record = record("a", 4, name, value + add);
+                record.condition.criterion = criterion.to_owned();
+                record
+            })
+            .to_vec()
     };
     let claim = Claim { over: &[Backbone, Criterion, Depth], ..claim(Needed::All) };
     let verdict = on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
-    let named: Vec<&str> = verdict.settings.iter().map(|of| of.setting[1].1.as_str()).collect();
-    assert_eq!((named, verdict.of), (vec!["shortened-llama = shortgpt", "sleb"], 2));
+    let named: Vec<&str> = verdict.settings.iter().map(|setting| setting.setting[1].1.as_str()).collect();
+    assert_eq!((named, verdict.total), (vec!["shortened-llama = shortgpt", "sleb"], 2));
     // The cut without recovery scores equally on three texts and a repaired one does not: another measurement of the
     // same cut.
     let texts = |criterion: &str, repaired: f64| -> Vec<Record> {
-        let of = |metric| {
-            [rows(criterion, 0.0)[0].clone(), rows(criterion, repaired)[2].clone()].map(|of| with_metric(of, metric))
-        };
-        ["acc_average", "rte", "copa"].into_iter().flat_map(of).collect()
+        ["acc_average", "rte", "copa"]
+            .into_iter()
+            .flat_map(|metric| {
+                [rows(criterion, 0.0)[0].clone(), rows(criterion, repaired)[2].clone()]
+                    .map(|record| with_metric(record, metric))
+            })
+            .collect()
     };
     let twice = on(&claim, [texts("llm-streamline", 0.0), texts("shortgpt", 1.0), texts("sleb", 0.0)].concat());
     assert_eq!(twice.settings[0].setting[1].1, "llm-streamline = sleb");
@@ -209,14 +227,14 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     // A row that differs, or too few rows to tell.
     let mut other = rows("shortgpt", 0.0);
     other[1].value = Some(46.0);
-    assert_eq!(on(&claim, [rows("sleb", 0.0), other].concat()).of, 2);
-    assert_eq!(on(&claim, [rows("sleb", 0.0)[1..].to_vec(), rows("shortgpt", 0.0)[1..].to_vec()].concat()).of, 2);
+    assert_eq!(on(&claim, [rows("sleb", 0.0), other].concat()).total, 2);
+    assert_eq!(on(&claim, [rows("sleb", 0.0)[1..].to_vec(), rows("shortgpt", 0.0)[1..].to_vec()].concat()).total, 2);
 }
 
 #[test]
 fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
     let claim = Claim {
-        check: |of| of.value("prefill_ms", "ghosted").below(of.value("prefill_ms", "none")),
+        check: |setting| setting.value("prefill_ms", "ghosted").below(setting.value("prefill_ms", "none")),
         ..claim(Needed::All)
     };
     let time =
@@ -229,15 +247,16 @@ fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
     assert_eq!(judge(0.5, None).outcome, Judgement::Holds);
     let printed = judge(5.0, None);
     assert_eq!((printed.outcome, printed.unknown), (Judgement::Unknown, 1));
-    let said = "noise: prefill_ms of ghosted, 10.00 ± 5.00, deviates by 50 % where 5 % is the most that can be used";
-    assert_eq!(printed.reason.as_deref(), Some(said));
+    let expected =
+        "noise: prefill_ms of ghosted, 10.00 ± 5.00, deviates by 50 % where 5 % is the most that can be used";
+    assert_eq!(printed.reason.as_deref(), Some(expected));
     let ours = judge(5.0, Some(ClaimRun::default())).reason.unwrap();
-    assert_eq!(ours, format!("{said}; the same command with --retime times again"));
+    assert_eq!(ours, format!("{expected}; the same command with --retime times again"));
 }
 
 #[test]
 fn a_verdict_tells_each_setting_with_its_numbers() {
-    let only = |of: &crate::results::record::Condition| of.backbone == "b" && of.depth == 6;
+    let only = |condition: &crate::results::record::Condition| condition.backbone == "b" && condition.depth == 6;
     let verdict = on(&Claim { over: &[Depth], only, ..claim(Needed::All) }, records());
     let setting = SettingVerdict {
         setting: vec![(Depth, "6".to_owned())],
@@ -250,7 +269,7 @@ fn a_verdict_tells_each_setting_with_its_numbers() {
         reason: None,
         held: 0,
         unknown: 0,
-        of: 1,
+        total: 1,
         needed: Needed::All,
         ungated: false,
         best: None,

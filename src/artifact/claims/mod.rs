@@ -58,7 +58,7 @@ pub struct Claim {
     /// The paper's sentence, worded as it is written.
     pub says: &'static str,
     /// Where the paper says it.
-    pub place: &'static str,
+    pub section: &'static str,
     /// How a word of the sentence was read that is no number: "competitive" as "first or second".
     pub reading: Option<&'static str>,
     /// One check is made for each combination of these values among the pruned cells.
@@ -119,14 +119,14 @@ impl fmt::Display for Needed {
 impl Needed {
     /// Returns whether `held` of `of` settings suffice when `unknown` of them may still hold. `None` if that is open, or if
     /// there are fewer settings than the claim needs.
-    fn decide(self, held: usize, unknown: usize, of: usize) -> Option<bool> {
+    fn decide(self, held: usize, unknown: usize, total: usize) -> Option<bool> {
         let needed = match self {
-            Needed::All => of,
-            Needed::Most => of / 2 + 1,
+            Needed::All => total,
+            Needed::Most => total / 2 + 1,
             Needed::AtLeast(count) => count,
             Needed::Any => 1,
         };
-        if of == 0 || needed > of {
+        if total == 0 || needed > total {
             None
         } else if held >= needed {
             Some(true)
@@ -144,8 +144,9 @@ impl Needed {
 struct Sentence {
     says: String,
     #[serde(rename = "where")]
-    place: String,
-    of: Vec<String>,
+    section: String,
+    #[serde(rename = "of")]
+    artifacts: Vec<String>,
     #[serde(default)]
     models: Models,
     claims: Vec<ClaimEntry>,
@@ -188,8 +189,8 @@ pub fn claims() -> impl Iterator<Item = &'static Claim> {
 impl Sentence {
     /// Iterates over the claims, leaking their texts for the lifetime of the program.
     fn claims(self) -> impl Iterator<Item = Claim> {
-        let (says, place): (&str, &str) = (self.says.leak(), self.place.leak());
-        let artifacts: Vec<&str> = self.of.into_iter().map(|name| &*name.leak()).collect();
+        let (says, section): (&str, &str) = (self.says.leak(), self.section.leak());
+        let artifacts: Vec<&str> = self.artifacts.into_iter().map(|name| &*name.leak()).collect();
         let artifacts: &[&str] = artifacts.leak();
         let needs_paper_models = self.models == Models::Paper;
         self.claims.into_iter().map(move |entry| {
@@ -203,7 +204,7 @@ impl Sentence {
                 id,
                 artifacts,
                 says,
-                place,
+                section,
                 reading: entry.reading.map(|text| &*text.leak()),
                 over: entry.over.leak(),
                 needed: entry.needed,
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_quantity_decides_only_when_the_unknown_cannot_change_it() {
-        let decide = |needed: Needed, held, unknown, of| needed.decide(held, unknown, of);
+        let decide = |needed: Needed, held, unknown, total| needed.decide(held, unknown, total);
         assert_eq!(decide(Needed::All, 6, 0, 6), Some(true));
         assert_eq!(decide(Needed::All, 5, 1, 6), None);
         assert_eq!(decide(Needed::All, 4, 1, 6), Some(false));

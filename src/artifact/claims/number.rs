@@ -237,14 +237,20 @@ mod tests {
 
     #[test]
     fn of_what_is_open_only_what_leaves_it_open_is_shown_and_once() {
-        let holds = || ClaimCheck::known(true, "1 < 2".to_owned());
-        let open = |reason: &str| ClaimCheck::unknown(reason.to_owned());
-        assert_eq!(ClaimCheck::all([holds(), open("noise"), holds(), open("noise")]), open("noise"));
+        assert_eq!(ClaimCheck::all([held_check(), open("noise"), held_check(), open("noise")]), open("noise"));
         assert_eq!(ClaimCheck::all([open("noise"), open("noise; no value")]).shown, "noise; no value");
-        assert_eq!(ClaimCheck::all([holds(), holds()]).shown, "1 < 2; 1 < 2");
+        assert_eq!(ClaimCheck::all([held_check(), held_check()]).shown, "1 < 2; 1 < 2");
         assert_eq!(
             ClaimCheck::all([open("noise"), ClaimCheck::known(false, "1 > 2".to_owned())]).shown,
             "noise; 1 > 2"
         );
+    }
+
+    fn held_check() -> ClaimCheck {
+        ClaimCheck::known(true, "1 < 2".to_owned())
+    }
+
+    fn open(reason: &str) -> ClaimCheck {
+        ClaimCheck::unknown(reason.to_owned())
     }
 }

@@ -37,8 +37,8 @@ fn these_are_the_counts_on_the_papers_own_tables() {
     let judged = on(&paper(), &Artifacts::new());
     let counts: Vec<(&str, usize, usize, bool)> = judged
         .iter()
-        .filter(|of| of.paper.of > 0)
-        .map(|of| (of.claim.id, of.paper.held, of.paper.of, of.paper.outcome == Judgement::Holds))
+        .filter(|entry| entry.paper.total > 0)
+        .map(|entry| (entry.claim.id, entry.paper.held, entry.paper.total, entry.paper.outcome == Judgement::Holds))
         .collect();
     let expected = [
         ("abstract-accuracy", 18, 18, true),
@@ -121,8 +121,8 @@ fn figures(shown: &Shown, antisymmetric: f64) -> Artifacts {
 
 fn figure_claims(ours: &Artifacts) -> BTreeMap<&'static str, Judgement> {
     let judged = on(&Artifacts::new(), ours);
-    let about_figures = judged.iter().filter(|of| of.claim.artifacts[0].starts_with("figure"));
-    about_figures.map(|of| (of.claim.id, of.ours.outcome)).collect()
+    let about_figures = judged.iter().filter(|entry| entry.claim.artifacts[0].starts_with("figure"));
+    about_figures.map(|about_figures| (about_figures.claim.id, about_figures.ours.outcome)).collect()
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn every_claim_about_a_figure_can_hold_and_can_fail() {
         BTreeSet::from(["figure1-uncorrected", "figure4-baselines-exceed", "figure4-uniform", "figure5-gap-widens"])
     );
     let every: Shown =
-        said().into_iter().map(|(name, of)| (name, if name == "none" { of } else { (0.4, 1.0) })).collect();
+        said().into_iter().map(|(name, shares)| (name, if name == "none" { shares } else { (0.4, 1.0) })).collect();
     assert!(failing(&every, 0.6).contains("figure4-baselines-track"));
 }
 
@@ -172,12 +172,12 @@ fn method_without_cell_leaves_its_claims_open() {
     // The paper's tables without one row: not judged over those that are left.
     let mut tables = paper();
     for artifact in tables.values_mut() {
-        artifact.records.retain(|of: &Record| of.condition.recovery != "linearpatch-rotate");
+        artifact.records.retain(|record: &Record| record.condition.recovery != "linearpatch-rotate");
     }
     let left: Vec<&str> = on(&tables, &Artifacts::new())
         .iter()
-        .filter(|of| of.paper.outcome == Judgement::Holds)
-        .map(|of| of.claim.id)
+        .filter(|entry| entry.paper.outcome == Judgement::Holds)
+        .map(|entry| entry.claim.id)
         .collect();
     let others = ["table4-saturates", "table4-perplexity-improves", "tableA10-negligible"];
     // These compare with the bare cut and the dense backbone alone.
@@ -187,20 +187,22 @@ fn method_without_cell_leaves_its_claims_open() {
 
 #[test]
 fn wider_margin_than_the_papers_supports_its_lower_bound() {
-    let outcome = |margin: f64| {
-        let of = |(recovery, value)| {
-            let mut record = samples::record("tiny-llama", 4, recovery, value);
-            record.condition.finetuned = true;
-            record
-        };
-        let records = [("linearpatch-rotate", 60.0), ("ghosted", 60.0 + margin)].map(of).to_vec();
-        let ours = [("tableA4".to_owned(), ArtifactNumbers::printed(records))].into();
-        let judged = on(&Artifacts::new(), &ours);
-        judged.iter().find(|of| of.claim.id == "tableA4-margin").map(|of| of.ours.outcome)
-    };
     assert_eq!(outcome(2.5), Some(Judgement::Holds));
     assert_eq!(outcome(0.08), Some(Judgement::Holds));
     assert_eq!(outcome(0.07), Some(Judgement::Fails));
+}
+
+fn outcome(margin: f64) -> Option<Judgement> {
+    let records = [("linearpatch-rotate", 60.0), ("ghosted", 60.0 + margin)]
+        .map(|(recovery, value)| {
+            let mut record = samples::record("tiny-llama", 4, recovery, value);
+            record.condition.finetuned = true;
+            record
+        })
+        .to_vec();
+    let ours = [("tableA4".to_owned(), ArtifactNumbers::printed(records))].into();
+    let judged = on(&Artifacts::new(), &ours);
+    judged.iter().find(|entry| entry.claim.id == "tableA4-margin").map(|entry| entry.ours.outcome)
 }
 
 #[test]
@@ -217,7 +219,11 @@ fn two_ways_to_compute_the_operator_are_compared_as_printed() {
     let outcome = |difference: f64| {
         let ours = rows(difference);
         let judged = on(&Artifacts::new(), &ours);
-        judged.iter().filter(|of| of.claim.id.starts_with("tableA10")).map(|of| of.ours.outcome).collect::<Vec<_>>()
+        judged
+            .iter()
+            .filter(|entry| entry.claim.id.starts_with("tableA10"))
+            .map(|entry| entry.ours.outcome)
+            .collect::<Vec<_>>()
     };
     assert_eq!(outcome(1.5e-8), [Judgement::Holds, Judgement::Holds]);
     assert_eq!(outcome(0.01), [Judgement::Fails, Judgement::Holds]);
@@ -239,7 +245,7 @@ fn every_claim_says_what_where_and_of_which_artifact() {
         assert!(all.iter().any(|claim| claim.artifacts.contains(&artifact)), "no claim is about {artifact}");
     }
     for claim in &all {
-        assert!(!claim.says.is_empty() && !claim.place.is_empty() && !claim.over.is_empty(), "{}", claim.id);
+        assert!(!claim.says.is_empty() && !claim.section.is_empty() && !claim.over.is_empty(), "{}", claim.id);
         // A sentence listed twice states its interpretation each time.
         let twins = all.iter().filter(|other| other.says == claim.says && other.id != claim.id);
         for twin in twins {

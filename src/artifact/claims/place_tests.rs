@@ -173,14 +173,20 @@ fn a_claim_stands_in_the_section_that_it_names() {
         text.push('\n');
     }
     let sections: BTreeMap<String, BTreeSet<[String; 3]>> =
-        sections.into_iter().map(|(place, text)| (place, threes(&text))).collect();
+        sections.into_iter().map(|(section, text)| (section, threes(&text))).collect();
     for claim in claims() {
-        let said = threes(claim.says);
-        let found = |place: &str| sections.get(place).map_or(0, |words| said.intersection(words).count());
-        let best = sections.keys().map(|place| found(place)).max().unwrap_or(0);
-        assert!(2 * best >= said.len(), "{}: {:?} stands nowhere ({best} of {})", claim.id, claim.says, said.len());
-        let named = claim.place.split(", ").next().unwrap_or_default();
-        let there: Vec<&String> = sections.keys().filter(|place| found(place) == best).collect();
-        assert!(there.iter().any(|place| *place == named), "{}: {named}, but it is in {there:?}", claim.id);
+        let claimed = threes(claim.says);
+        let found = |section: &str| sections.get(section).map_or(0, |words| claimed.intersection(words).count());
+        let best = sections.keys().map(|section| found(section)).max().unwrap_or(0);
+        assert!(
+            2 * best >= claimed.len(),
+            "{}: {:?} stands nowhere ({best} of {})",
+            claim.id,
+            claim.says,
+            claimed.len()
+        );
+        let named = claim.section.split(", ").next().unwrap_or_default();
+        let there: Vec<&String> = sections.keys().filter(|section| found(section) == best).collect();
+        assert!(there.iter().any(|section| *section == named), "{}: {named}, but it is in {there:?}", claim.id);
     }
 }

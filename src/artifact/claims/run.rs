@@ -68,21 +68,24 @@ type Level = (fn(&Aspect) -> bool, fn(&Record) -> Option<String>);
 
 /// Every aspect belongs to one.
 const LEVELS: [Level; 4] = [
-    (|of| of.is_of("model") || of.is_of("engine"), |of| Some(of.condition.backbone.clone())),
-    (|of| of.is_of("measure"), |of| Some(format!("{}, {}", of.condition.backbone, of.metric))),
+    (|path| path.is_of("model") || path.is_of("engine"), |record| Some(record.condition.backbone.clone())),
+    (|path| path.is_of("measure"), |record| Some(format!("{}, {}", record.condition.backbone, record.metric))),
     (
-        |of| of.is_of("calibration.text"),
-        |of| (of.condition.criterion != DENSE).then(|| of.condition.calibrated().0.to_owned()),
+        |path| path.is_of("calibration.text"),
+        |record| (record.condition.criterion != DENSE).then(|| record.condition.calibrated().0.to_owned()),
     ),
     (
-        |of| {
-            let of_text = of.is_of("calibration.text");
-            !of_text && ["cut", "repair", "calibration"].iter().any(|part| of.is_of(part))
+        |path| {
+            let of_text = path.is_of("calibration.text");
+            !of_text && ["cut", "repair", "calibration"].iter().any(|part| path.is_of(part))
         },
-        |of| {
-            let of = &of.condition;
-            let trained = if of.finetuned { " trained" } else { "" };
-            Some(format!("{}/{}/{}/{}{trained}", of.backbone, of.depth, of.criterion, of.recovery))
+        |record| {
+            let condition = &record.condition;
+            let trained = if condition.finetuned { " trained" } else { "" };
+            Some(format!(
+                "{}/{}/{}/{}{trained}",
+                condition.backbone, condition.depth, condition.criterion, condition.recovery
+            ))
         },
     ),
 ];
@@ -98,7 +101,7 @@ pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &A
         let open = if one.gate { b } else { a };
         return Some(format!("{open} was made with --no-gate, and the other not"));
     }
-    if let Some((older, _)) = [(a, first), (b, second)].iter().find(|(_, of)| of.identities.is_empty()) {
+    if let Some((older, _)) = [(a, first), (b, second)].iter().find(|(_, artifact)| artifact.identities.is_empty()) {
         return Some(format!("{older} was made by an older program, which did not keep what its numbers are"));
     }
     let unlike = LEVELS.iter().find_map(|level| unlike(level, first, second));
@@ -111,22 +114,22 @@ fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> O
     let other = called(level, second);
     let mut both = one.iter().filter_map(|(name, all)| Some((name, all, other.get(name)?)));
     let (name, all, others) = both.find(|(_, all, others)| all != others)?;
-    let [own, theirs] = [all.difference(others).next(), others.difference(all).next()];
+    let [ours, theirs] = [all.difference(others).next(), others.difference(all).next()];
     let nothing = Leaves::new();
-    let differences = differs(own.unwrap_or(&nothing), theirs.unwrap_or(&nothing));
-    Some(match (own, theirs, differences.first()) {
+    let differences = differs(ours.unwrap_or(&nothing), theirs.unwrap_or(&nothing));
+    Some(match (ours, theirs, differences.first()) {
         (Some(_), Some(_), Some(first)) => format!("{} of {name}", first.aspect),
         _ => format!("the cells of {name}"),
     })
 }
 
 /// Returns what a run calls by a name.
-fn called((is_of, name): &Level, of: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<Leaves>> {
+fn called((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<Leaves>> {
     let mut all: BTreeMap<String, BTreeSet<Leaves>> = BTreeMap::new();
-    for KnownNumber { record, identity } in of.known() {
+    for KnownNumber { record, identity } in numbers.known() {
         let (Some(name), Some(leaves)) = (name(record), identity) else { continue };
-        let own = leaves.iter().filter(|(aspect, _)| is_of(aspect));
-        all.entry(name).or_default().insert(own.map(|(aspect, of)| (aspect.clone(), of.clone())).collect());
+        let selected = leaves.iter().filter(|(aspect, _)| is_of(aspect));
+        all.entry(name).or_default().insert(selected.map(|(aspect, value)| (aspect.clone(), value.clone())).collect());
     }
     all
 }
@@ -158,14 +161,15 @@ mod tests {
         assert!(aspects.len() > 40, "{aspects:?}");
         for aspect in aspects {
             assert_eq!(LEVELS.iter().filter(|(is_of, _)| is_of(&aspect)).count(), 1, "{aspect}");
-            let of = |value: &str| {
-                let leaves = Leaves::from([(aspect.clone(), Canonical::of(&json!(value)))]);
-                numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![leaves])
-            };
-            assert_eq!(why(&of("one"), &of("one")), "");
-            let why = why(&of("one"), &of("other"));
+            assert_eq!(why(&options(&aspect, "one"), &options(&aspect, "one")), "");
+            let why = why(&options(&aspect, "one"), &options(&aspect, "other"));
             assert!(why.starts_with(&format!("table2 and tableA7 differ in {aspect} of ")), "{why}");
         }
+    }
+
+    fn options(aspect: &Aspect, value: &str) -> ArtifactNumbers {
+        let leaves = Leaves::from([(aspect.clone(), Canonical::of(&json!(value)))]);
+        numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![leaves])
     }
 
     #[test]

@@ -26,14 +26,15 @@ pub fn count_sentences<'a>(
 /// `30 sentences: 12 hold, 9 fail, 3 are unknown, 6 are not applicable`, without what there is none of.
 impl fmt::Display for SentenceCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = |(verdict, &count): (Judgement, &usize)| match verdict {
-            Judgement::Unknown | Judgement::NotApplicable => {
-                format!("{count} {} {}", if count == 1 { "is" } else { "are" }, verdict.word())
-            }
-            Judgement::Holds | Judgement::Fails => format!("{count} {}", verdict.of(count)),
-        };
         let counts = Judgement::ALL.into_iter().zip(&self.counts).filter(|(_, count)| **count > 0);
-        let counts: Vec<String> = counts.map(word).collect();
+        let counts: Vec<String> = counts
+            .map(|(verdict, &count)| match verdict {
+                Judgement::Unknown | Judgement::NotApplicable => {
+                    format!("{count} {} {}", if count == 1 { "is" } else { "are" }, verdict.word())
+                }
+                Judgement::Holds | Judgement::Fails => format!("{count} {}", verdict.of(count)),
+            })
+            .collect();
         let sentences = if self.sentences == 1 { "sentence" } else { "sentences" };
         write!(f, "{} {sentences}: {}", self.sentences, counts.join(", "))
     }

@@ -38,17 +38,19 @@ impl<'a> ClaimSetting<'a> {
 
     /// Selects the records of a criterion.
     pub(super) fn criterion(&self, name: &str) -> Self {
-        self.part(name, |of| of.criterion == name)
+        self.part(name, |condition| condition.criterion == name)
     }
 
     /// Selects the records calibrated on a text.
     pub(super) fn corpus(&self, name: &str) -> Self {
-        self.part(name, |of| of.calibrated().0 == name)
+        self.part(name, |condition| condition.calibrated().0 == name)
     }
 
     /// Selects the records whose operators were solved on `count` sequences.
     pub(super) fn sequences(&self, count: usize) -> Self {
-        self.part(&format!("{count} sequences"), |of| of.calibrated().1 == Some(count.to_string().as_str()))
+        self.part(&format!("{count} sequences"), |condition| {
+            condition.calibrated().1 == Some(count.to_string().as_str())
+        })
     }
 
     /// Selects the cut that removes the fewest layers, including failed cells.
@@ -63,7 +65,7 @@ impl<'a> ClaimSetting<'a> {
 
     fn at(&self, depth: Option<usize>) -> Self {
         let depth = depth.unwrap_or_default();
-        self.part(&format!("depth {depth}"), |of| of.depth == depth)
+        self.part(&format!("depth {depth}"), |condition| condition.depth == depth)
     }
 
     /// Compares the deepest cut with the shallowest, if there are two.
@@ -78,8 +80,9 @@ impl<'a> ClaimSetting<'a> {
 
     /// Returns the value of a recovery.
     pub(super) fn value(&self, metric: &str, recovery: &str) -> Quantity {
-        let shown = |value| (value, format!("{} ({recovery}{})", short(value), self.part));
-        Quantity::of(self.read(metric, recovery).map(shown))
+        Quantity::of(
+            self.read(metric, recovery).map(|value| (value, format!("{} ({recovery}{})", short(value), self.part))),
+        )
     }
 
     /// Returns the number of removed layers, if all records agree.
@@ -89,8 +92,7 @@ impl<'a> ClaimSetting<'a> {
 
     /// Returns the value of the dense backbone.
     pub(super) fn of_dense(&self, metric: &str) -> Quantity {
-        let known = |record: &&&Record| record.metric == metric && record.value.is_some();
-        let record = self.dense.iter().find(known).copied();
+        let record = self.dense.iter().find(|record| record.metric == metric && record.value.is_some()).copied();
         let read = record.ok_or_else(|| format!("{metric} has no value for the dense backbone"));
         let read = read.and_then(|record| usable(record, "dense"));
         Quantity::of(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
@@ -98,17 +100,22 @@ impl<'a> ClaimSetting<'a> {
 
     /// Returns the metrics of a family, one per prompt, for which any of these recoveries has a value.
     pub(super) fn prompts(&self, family: &str, recoveries: &[&str]) -> Vec<String> {
-        let of_family = |id: &str| Metric::find(id).is_ok_and(|metric| metric.family() == family);
-        let asked = |record: &&&Record| recoveries.contains(&record.condition.recovery.as_str());
-        let known = self.records.iter().filter(asked).filter(|record| record.value.is_some());
-        distinct(known.map(|record| &record.metric).filter(|id| of_family(id)))
+        let known = self
+            .records
+            .iter()
+            .filter(|record| recoveries.contains(&record.condition.recovery.as_str()))
+            .filter(|record| record.value.is_some());
+        distinct(known.map(|record| &record.metric).filter(|id| of_family(family, id)))
     }
 
     /// Returns the combined deviation of two values: the root of the sum of squares.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let deviation = |name: &str| {
-            let fits = |record: &&&Record| record.metric == metric && record.condition.recovery == name;
-            let found = self.records.iter().find(fits).and_then(|record| record.error);
+            let found = self
+                .records
+                .iter()
+                .find(|record| record.metric == metric && record.condition.recovery == name)
+                .and_then(|record| record.error);
             found.ok_or_else(|| format!("{metric} has no deviation for {name}{}", self.part))
         };
         let both = deviation(one).and_then(|a| Ok(a.hypot(deviation(other)?)));
@@ -135,18 +142,18 @@ impl<'a> ClaimSetting<'a> {
     pub(super) fn best(&self, metric: &str, name: &str, rivals: &[&str]) -> ClaimCheck {
         let check = || {
             let better = better(metric)?;
-            let own = self.read(metric, name)?;
+            let ours = self.read(metric, name)?;
             let others = rivals.iter().filter(|rival| **rival != name);
             let known: Vec<(&str, f64)> =
                 others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
             let rival = strongest(better, &known);
-            if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, own).is_gt()) {
-                return Ok(ClaimCheck::known(false, self.pair((rival, other), (name, own))));
+            if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, ours).is_gt()) {
+                return Ok(ClaimCheck::known(false, self.pair((rival, other), (name, ours))));
             }
             // Not beaten so far: a missing rival could still beat it.
             self.all(metric, rivals)?;
             let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-            Ok(ClaimCheck::known(true, self.pair((name, own), rival)))
+            Ok(ClaimCheck::known(true, self.pair((name, ours), rival)))
         };
         check().unwrap_or_else(ClaimCheck::unknown)
     }
@@ -156,13 +163,13 @@ impl<'a> ClaimSetting<'a> {
         let others: Vec<&str> = rivals.iter().copied().filter(|rival| *rival != name).collect();
         let lead = || {
             let better = better(metric)?;
-            let own = self.read(metric, name)?;
+            let ours = self.read(metric, name)?;
             let others = self.all(metric, &others)?;
             let (rival, best) =
                 strongest(better, &others).ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-            let apart = (own - best).abs();
-            let lead = if better(best, own).is_gt() { -apart } else { apart };
-            Ok((lead, format!("{} ({name} {} over {rival} {}{})", short(lead), short(own), short(best), self.part)))
+            let apart = (ours - best).abs();
+            let lead = if better(best, ours).is_gt() { -apart } else { apart };
+            Ok((lead, format!("{} ({name} {} over {rival} {}{})", short(lead), short(ours), short(best), self.part)))
         };
         Quantity::of(lead())
     }
@@ -171,10 +178,10 @@ impl<'a> ClaimSetting<'a> {
     pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
         let rank = || {
             let better = better(metric)?;
-            let own = self.read(metric, name)?;
+            let ours = self.read(metric, name)?;
             let all = self.all(metric, rivals)?;
-            let rank = 1 + all.iter().filter(|(_, other)| better(*other, own).is_gt()).count();
-            Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(own), all.len())))
+            let rank = 1 + all.iter().filter(|(_, other)| better(*other, ours).is_gt()).count();
+            Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(ours), all.len())))
         };
         Quantity::of(rank())
     }
@@ -191,8 +198,12 @@ impl<'a> ClaimSetting<'a> {
 
     /// Returns the printed value of a recovery's only record.
     fn read(&self, metric: &str, recovery: &str) -> Result<f64, String> {
-        let fits = |record: &&&Record| record.metric == metric && record.condition.recovery == recovery;
-        let found: Vec<&Record> = self.records.iter().filter(fits).copied().collect();
+        let found: Vec<&Record> = self
+            .records
+            .iter()
+            .filter(|record| record.metric == metric && record.condition.recovery == recovery)
+            .copied()
+            .collect();
         let [record] = found.as_slice() else {
             return Err(not_one(&found, metric, &format!("{recovery}{}", self.part)));
         };
@@ -203,14 +214,18 @@ impl<'a> ClaimSetting<'a> {
     }
 }
 
+fn of_family(family: &str, id: &str) -> bool {
+    Metric::find(id).is_ok_and(|metric| metric.family() == family)
+}
+
 /// Returns the value of a record, unless it is missing or an unstable time.
-fn usable(record: &Record, of: &str) -> Result<f64, String> {
+fn usable(record: &Record, method: &str) -> Result<f64, String> {
     let value = record.value.unwrap_or(f64::NAN);
     let error = record.error.unwrap_or_default();
     match record.noise() {
         None => Ok(value),
         Some(part) => Err(format!(
-            "{NOISY}{} of {of}, {} ± {}, deviates by {:.0} % where {:.0} % is the most that can be used",
+            "{NOISY}{} of {method}, {} ± {}, deviates by {:.0} % where {:.0} % is the most that can be used",
             record.metric,
             short(value),
             short(error),
@@ -237,10 +252,7 @@ fn better(metric: &str) -> Result<Better, String> {
 
 /// Returns the first of the best.
 fn strongest<'n>(better: Better, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
-    let stronger = |best: (&'n str, f64), other: (&'n str, f64)| {
-        if better(other.1, best.1).is_gt() { other } else { best }
-    };
-    values.iter().copied().reduce(stronger)
+    values.iter().copied().reduce(|best, other| if better(other.1, best.1).is_gt() { other } else { best })
 }
 
 /// Rounds a value as tables print it.
@@ -252,18 +264,18 @@ fn printed(metric: &str, value: f64) -> f64 {
 fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
     type Field = fn(&Condition) -> String;
     const FIELDS: [(&str, Field); 6] = [
-        ("backbone", |of| of.backbone.clone()),
-        ("depth", |of| of.depth.to_string()),
-        ("criterion", |of| of.criterion.clone()),
-        ("fine-tuning", |of| of.finetuned.to_string()),
-        ("calibration", |of| of.calibration.clone()),
-        ("layers", |of| of.layers.to_string()),
+        ("backbone", |condition| condition.backbone.clone()),
+        ("depth", |condition| condition.depth.to_string()),
+        ("criterion", |condition| condition.criterion.clone()),
+        ("fine-tuning", |condition| condition.finetuned.to_string()),
+        ("calibration", |condition| condition.calibration.clone()),
+        ("layers", |condition| condition.layers.to_string()),
     ];
     let Some(first) = found.first() else {
         return format!("{metric} has no value for {wanted}");
     };
-    let differs = |of: &Field| found.iter().any(|r| of(&r.condition) != of(&first.condition));
-    let fields: Vec<&str> = FIELDS.iter().filter(|(_, of)| differs(of)).map(|(name, _)| *name).collect();
+    let differs = |field: &Field| found.iter().any(|r| field(&r.condition) != field(&first.condition));
+    let fields: Vec<&str> = FIELDS.iter().filter(|(_, field)| differs(field)).map(|(name, _)| *name).collect();
     let difference = if fields.is_empty() { String::new() } else { format!("; they differ in {}", fields.join(", ")) };
     format!("{metric} has {} values for {wanted}{difference}", found.len())
 }

@@ -45,39 +45,45 @@ fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
 fn what_prints_alike_is_alike() {
     // Two decimals: 60.1 and 60.104 are both 60.10.
     let tied = with("replaceme-ls", Some(60.104));
-    let of = of(&tied);
+    let setting = of(&tied);
     assert_eq!(
-        of.best(ACCURACY, "ghosted", &ALL),
+        setting.best(ACCURACY, "ghosted", &ALL),
         ClaimCheck::known(true, "ghosted 60.10 = replaceme-ls 60.10".into())
     );
-    assert_eq!(of.best(ACCURACY, "replaceme-ls", &ALL).outcome, Judgement::Holds);
-    assert_eq!(of.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
-    assert_eq!(of.lead(ACCURACY, "ghosted", &ALL).equal(0.0).outcome, Judgement::Holds);
-    assert_eq!(of.value(ACCURACY, "ghosted").equal(of.value(ACCURACY, "replaceme-ls")).outcome, Judgement::Holds);
-    assert_eq!(of.rank(ACCURACY, "ghosted", &ALL).equal(1.0).outcome, Judgement::Holds);
-    assert_eq!(of.rank(ACCURACY, "none", &ALL).equal(3.0).outcome, Judgement::Holds);
+    assert_eq!(setting.best(ACCURACY, "replaceme-ls", &ALL).outcome, Judgement::Holds);
+    assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
+    assert_eq!(setting.lead(ACCURACY, "ghosted", &ALL).equal(0.0).outcome, Judgement::Holds);
+    assert_eq!(
+        setting.value(ACCURACY, "ghosted").equal(setting.value(ACCURACY, "replaceme-ls")).outcome,
+        Judgement::Holds
+    );
+    assert_eq!(setting.rank(ACCURACY, "ghosted", &ALL).equal(1.0).outcome, Judgement::Holds);
+    assert_eq!(setting.rank(ACCURACY, "none", &ALL).equal(3.0).outcome, Judgement::Holds);
 }
 
 #[test]
 fn a_lead_is_positive_where_the_first_one_is_better() {
     let records = table();
-    let lead = |name, rivals: &[&str]| of(&records).lead(ACCURACY, name, rivals);
-    assert_eq!(lead("ghosted", &ALL).equal(0.65).outcome, Judgement::Holds);
-    assert_eq!(lead("replaceme-ls", &ALL).equal(-0.65).outcome, Judgement::Holds);
+    assert_eq!(lead(&records, "ghosted", &ALL).equal(0.65).outcome, Judgement::Holds);
+    assert_eq!(lead(&records, "replaceme-ls", &ALL).equal(-0.65).outcome, Judgement::Holds);
     assert_eq!(of(&records).lead(ACCURACY, "none", &["ghosted"]).equal(-19.4).outcome, Judgement::Holds);
-    let shown = lead("ghosted", &ALL).above(1.0).shown;
+    let shown = lead(&records, "ghosted", &ALL).above(1.0).shown;
     assert_eq!(shown, "0.65 (ghosted 60.10 over replaceme-ls 59.45) < 1");
     assert_eq!(of(&perplexities()).lead(PERPLEXITY, "none", &ALL).equal(18.75).outcome, Judgement::Holds);
+}
+
+fn lead(records: &[Record], name: &str, rivals: &[&str]) -> Quantity {
+    of(records).lead(ACCURACY, name, rivals)
 }
 
 #[test]
 fn of_a_share_neither_much_nor_little_is_best() {
     let shares: Vec<Record> = table().into_iter().map(|record| with_metric(record, "m_symmetric_share")).collect();
-    let of = of(&shares);
+    let setting = of(&shares);
     let reason = "of m_symmetric_share neither more nor less is better";
-    assert_eq!(of.best("m_symmetric_share", "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
-    assert_eq!(of.lead("m_symmetric_share", "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
-    assert_eq!(of.value("m_symmetric_share", "ghosted").above(0.0).outcome, Judgement::Holds);
+    assert_eq!(setting.best("m_symmetric_share", "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
+    assert_eq!(setting.lead("m_symmetric_share", "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
+    assert_eq!(setting.value("m_symmetric_share", "ghosted").above(0.0).outcome, Judgement::Holds);
 }
 
 #[test]
@@ -85,15 +91,15 @@ fn a_rival_that_is_missing_leaves_it_open() {
     let mut without = table();
     without.remove(1);
     for records in [with("replaceme-ls", None), with("replaceme-ls", Some(f64::NAN)), without] {
-        let of = of(&records);
+        let setting = of(&records);
         let reason = "acc_average has no value for replaceme-ls";
-        assert_eq!(of.best(ACCURACY, "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
-        assert_eq!(of.lead(ACCURACY, "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
-        assert_eq!(of.rank(ACCURACY, "ghosted", &ALL).at_most(2.0), ClaimCheck::unknown(reason.into()));
-        assert_eq!(of.mean(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
-        assert_eq!(of.least(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(setting.best(ACCURACY, "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
+        assert_eq!(setting.lead(ACCURACY, "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(setting.rank(ACCURACY, "ghosted", &ALL).at_most(2.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(setting.mean(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(setting.least(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
         // One known better method decides, whichever numbers are missing.
-        assert_eq!(of.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
+        assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
     assert_eq!(of(&with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
     assert_eq!(of(&table()).best(ACCURACY, "ghosted", &["ghosted"]).outcome, Judgement::Unknown);
@@ -102,9 +108,9 @@ fn a_rival_that_is_missing_leaves_it_open() {
 #[test]
 fn mean_and_least_are_over_those_that_are_named() {
     let records = table();
-    let of = of(&records);
-    assert_eq!(of.mean(ACCURACY, &["replaceme-ls", "ghosted"]).equal(59.775).outcome, Judgement::Holds);
-    let least = of.least(ACCURACY, &ALL).above(50.0);
+    let setting = of(&records);
+    assert_eq!(setting.mean(ACCURACY, &["replaceme-ls", "ghosted"]).equal(59.775).outcome, Judgement::Holds);
+    let least = setting.least(ACCURACY, &ALL).above(50.0);
     assert_eq!(least, ClaimCheck::known(false, "40.70 (none, the least of 3) < 50".into()));
 }
 
@@ -112,14 +118,14 @@ fn mean_and_least_are_over_those_that_are_named() {
 fn several_values_where_one_is_asked_are_not_guessed_between() {
     let mut records = table();
     records.push(record("a", 11, "ghosted", 53.66));
-    let whole = of(&records);
+    let complete = of(&records);
     assert_eq!(
-        whole.value(ACCURACY, "ghosted").above(0.0).shown,
+        complete.value(ACCURACY, "ghosted").above(0.0).shown,
         "acc_average has 2 values for ghosted; they differ in depth"
     );
-    assert_eq!(whole.best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
-    assert_eq!(whole.deepest().value(ACCURACY, "ghosted").above(0.0).shown, "53.66 (ghosted, depth 11) > 0");
-    assert_eq!(whole.shallowest().value(ACCURACY, "ghosted").equal(60.1).outcome, Judgement::Holds);
+    assert_eq!(complete.best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
+    assert_eq!(complete.deepest().value(ACCURACY, "ghosted").above(0.0).shown, "53.66 (ghosted, depth 11) > 0");
+    assert_eq!(complete.shallowest().value(ACCURACY, "ghosted").equal(60.1).outcome, Judgement::Holds);
 }
 
 #[test]
@@ -141,32 +147,40 @@ fn a_comparison_of_depths_needs_two_and_a_failed_cell_is_one() {
 fn the_parts_of_a_calibration_are_told_apart() {
     let mut records = table();
     records[1].condition = Condition { calibration: "c4:32".into(), ..records[2].condition.clone() };
-    let of = of(&records);
-    assert_eq!(of.sequences(32).value(ACCURACY, "ghosted").equal(59.45).outcome, Judgement::Holds);
-    assert_eq!(of.corpus("wikitext2").value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Unknown);
-    assert!(of.corpus("c4").value(ACCURACY, "ghosted").above(0.0).shown.contains("differ in calibration"));
-    assert_eq!(of.criterion("shortgpt").value(ACCURACY, "none").above(0.0).outcome, Judgement::Unknown);
+    let setting = of(&records);
+    assert_eq!(setting.sequences(32).value(ACCURACY, "ghosted").equal(59.45).outcome, Judgement::Holds);
+    assert_eq!(setting.corpus("wikitext2").value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Unknown);
+    assert!(setting.corpus("c4").value(ACCURACY, "ghosted").above(0.0).shown.contains("differ in calibration"));
+    assert_eq!(setting.criterion("shortgpt").value(ACCURACY, "none").above(0.0).outcome, Judgement::Unknown);
 }
 
 #[test]
 fn noisy_time_decides_nothing_and_shows_its_deviation() {
-    let time = |depth: usize, recovery: &str, value: f64, error: f64| Record {
-        error: Some(error),
-        ..with_metric(record("a", depth, recovery, value), "prefill_ms:seq=8:batch=1")
-    };
     let metric = "prefill_ms:seq=8:batch=1";
     let noise = "noise: prefill_ms:seq=8:batch=1 of ghosted, 10.00 ± 5.00, deviates by 50 % where 5 % is the most that can be used";
-    let records = [time(7, "none", 10.0, 0.4), time(7, "ghosted", 10.0, 5.0), time(7, "replaceme-ls", 10.0, 0.5)];
+    let records = [
+        time_record(7, "none", 10.0, 0.4),
+        time_record(7, "ghosted", 10.0, 5.0),
+        time_record(7, "replaceme-ls", 10.0, 0.5),
+    ];
     let setting = of(&records);
-    let apart = || (setting.value(metric, "ghosted") - setting.value(metric, "none")).abs();
-    assert_eq!(apart().at_most(3.0 * setting.noise(metric, "ghosted", "none")), ClaimCheck::unknown(noise.into()));
+    assert_eq!(
+        (setting.value(metric, "ghosted") - setting.value(metric, "none"))
+            .abs()
+            .at_most(3.0 * setting.noise(metric, "ghosted", "none")),
+        ClaimCheck::unknown(noise.into())
+    );
     assert_eq!(setting.best(metric, "none", &ALL), ClaimCheck::unknown(noise.into()));
     assert_eq!(setting.value(metric, "replaceme-ls").above(0.0).outcome, Judgement::Holds, "five percent can be used");
-    let dense = time(0, "none", 20.0, 5.0);
+    let dense = time_record(0, "none", 20.0, 5.0);
     let of_dense = ClaimSetting::new(Vec::new()).beside(vec![&dense]).of_dense(metric).above(0.0);
     assert_eq!(of_dense.outcome, Judgement::Unknown);
     assert!(of_dense.shown.contains("of dense, 20.00 ± 5.00, deviates by 25 %"), "{of_dense:?}");
     // The error of an accuracy is no noise: it is tested.
     let accuracy = Record { error: Some(30.0), ..record("a", 7, "ghosted", 60.0) };
     assert_eq!(of(&[accuracy]).value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Holds);
+}
+
+fn time_record(depth: usize, recovery: &str, value: f64, error: f64) -> Record {
+    Record { error: Some(error), ..with_metric(record("a", depth, recovery, value), "prefill_ms:seq=8:batch=1") }
 }

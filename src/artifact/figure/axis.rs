@@ -262,8 +262,7 @@ fn scientific(value: f64, digits: usize) -> String {
     let text = format!("{value:.*e}", digits.saturating_sub(1));
     let Some((mantissa, exponent)) = text.split_once('e') else { return text };
     const RAISED: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
-    let raised = |c: char| c.to_digit(10).map_or('⁻', |digit| RAISED[digit as usize]);
-    let raised: String = exponent.chars().map(raised).collect();
+    let raised: String = exponent.chars().map(|c| c.to_digit(10).map_or('⁻', |digit| RAISED[digit as usize])).collect();
     if mantissa == "1" { format!("10{raised}") } else { format!("{mantissa}×10{raised}") }
 }
 
@@ -317,14 +316,15 @@ mod tests {
 
     #[test]
     fn numbers_side_by_side_have_the_same_decimals() {
-        let written = |values: &[f64]| {
-            let decimals = Decimals::of(values.iter().copied());
-            values.iter().map(|value| decimals.write(*value)).collect::<Vec<_>>()
-        };
         assert_eq!(written(&[0.4123, 1.6949, 0.9]), ["0.41", "1.69", "0.90"]);
         assert_eq!(written(&[12.34, 0.51]), ["12.34", "0.51"]);
         assert_eq!(written(&[1e-9, 1.0]), ["1.00×10⁻⁹", "1.00"]);
         assert_eq!(written(&[0.0, 250.0]), ["0", "250"]);
+    }
+
+    fn written(values: &[f64]) -> Vec<String> {
+        let decimals = Decimals::of(values.iter().copied());
+        values.iter().map(|value| decimals.write(*value)).collect::<Vec<_>>()
     }
 
     #[test]

@@ -248,9 +248,9 @@ impl Dots {
             for (j, values) in method.values.iter().enumerate() {
                 let middle = groups.column(j, i);
                 let step = (groups.pitch * SPREAD / values.len().max(1) as f64).min(2.0 * DOT);
-                for (place, &value) in values.iter().enumerate() {
+                for (index, &value) in values.iter().enumerate() {
                     let Some(value) = drawable(Some(value)) else { continue };
-                    let x = middle + (place as f64 - (values.len() - 1) as f64 / 2.0) * step;
+                    let x = middle + (index as f64 - (values.len() - 1) as f64 / 2.0) * step;
                     scene.marker((x, frame.y(value)), look.marker, look.colour, DOT);
                 }
             }

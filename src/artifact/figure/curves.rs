@@ -64,9 +64,8 @@ impl Curves {
     /// # Errors
     /// When there is no line, or no point with numbers that the axes can show.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
-        let nothing = || Error::bad_input("a figure of curves has nothing to draw");
         if self.lines.is_empty() {
-            return Err(nothing().expected("at least one line").found("none"));
+            return Err(draw_nothing().expected("at least one line").found("none"));
         }
         let points = || self.lines.iter().flat_map(|line| &line.points).filter_map(|point| self.seen(point));
         let xs = Range::of(points().map(|(x, _, _)| x), self.x.scale);
@@ -76,7 +75,7 @@ impl Curves {
         // A level alone says nothing about x.
         let (Some(xs), Some(ys)) = (xs, ys) else {
             let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
-            return Err(nothing().found("no point with two finite numbers").hint(scale.hides()));
+            return Err(draw_nothing().found("no point with two finite numbers").hint(scale.hides()));
         };
         let ys = ys.with_room(true).with_end_ticks(Frame::most_ticks(around.width));
         Ok(self.draw_on(around, (xs, ys), scene))
@@ -108,8 +107,9 @@ impl Curves {
         let frame = Frame::draw(scene, plan);
         let apart = if marked { self.apart(&xs, frame.right - frame.left) } else { 0.0 };
 
-        let shown = |level: &&Level| drawable(Some(level.value)).is_some_and(|value| self.y.shows(value));
-        for level in self.levels.iter().filter(shown) {
+        for level in
+            self.levels.iter().filter(|level| drawable(Some(level.value)).is_some_and(|value| self.y.shows(value)))
+        {
             let style = palette::of(&level.method);
             let y = frame.y(level.value);
             scene.line(&[(frame.left, y), (frame.right, y)], style.colour, 1.1, style.dash);
@@ -117,13 +117,17 @@ impl Curves {
         for (number, line) in self.lines.iter().enumerate() {
             let style = palette::of(&line.method);
             let aside = (number as f64 - (self.lines.len() - 1) as f64 / 2.0) * apart;
-            let x = |value: f64| frame.x(&xs, value) + aside;
             let runs = self.runs(line);
             for run in &runs {
-                let places: Vec<ScenePoint> = run.iter().map(|(px, py, _)| (x(*px), frame.y(*py))).collect();
+                let places: Vec<ScenePoint> =
+                    run.iter().map(|(px, py, _)| (x_position(&xs, &frame, aside, *px), frame.y(*py))).collect();
                 if !marked && run.iter().any(|(_, _, error)| *error > 0.0) {
-                    let upper = run.iter().map(|(px, py, error)| (x(*px), frame.y(py + error)));
-                    let lower = run.iter().rev().map(|(px, py, error)| (x(*px), frame.y(py - error)));
+                    let upper =
+                        run.iter().map(|(px, py, error)| (x_position(&xs, &frame, aside, *px), frame.y(py + error)));
+                    let lower = run
+                        .iter()
+                        .rev()
+                        .map(|(px, py, error)| (x_position(&xs, &frame, aside, *px), frame.y(py - error)));
                     scene.fill(upper.chain(lower).collect(), style.colour, 0.2);
                 }
                 match places.as_slice() {
@@ -134,9 +138,14 @@ impl Curves {
             }
             if marked {
                 for (px, py, error) in runs.iter().flatten().copied() {
-                    scene.marker((x(px), frame.y(py)), style.marker, style.colour, MARKER);
+                    scene.marker((x_position(&xs, &frame, aside, px), frame.y(py)), style.marker, style.colour, MARKER);
                     if error > 0.0 {
-                        frame.whisker(scene, x(px), (py - error, py + error), style.colour);
+                        frame.whisker(
+                            scene,
+                            x_position(&xs, &frame, aside, px),
+                            (py - error, py + error),
+                            style.colour,
+                        );
                     }
                 }
             }
@@ -181,33 +190,45 @@ impl Curves {
 
     /// Ticks at every x where there are few, else at round numbers; for an axis of `room` points.
     fn x_ticks(&self, xs: &Range, room: f64) -> Vec<Tick> {
-        let own: Vec<Tick> = self.all_x().into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
-        let fits = |ticks: &[Tick]| {
-            let ends = |tick: &Tick| (xs.place(tick.at) * room, font::width(&tick.text) / 2.0 + 3.0);
-            ticks.windows(2).all(|pair| {
-                let ((a, half), (b, other)) = (ends(&pair[0]), ends(&pair[1]));
-                a + half <= b - other
-            })
-        };
-        if own.len() < 30 && fits(&own) {
-            return own;
+        let exact_ticks: Vec<Tick> = self.all_x().into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
+        if exact_ticks.len() < 30 && ticks_fit(xs, room, &exact_ticks) {
+            return exact_ticks;
         }
-        (2..=10).rev().map(|most| xs.ticks(most)).find(|ticks| fits(ticks)).unwrap_or_default()
+        (2..=10).rev().map(|most| xs.ticks(most)).find(|ticks| ticks_fit(xs, room, ticks)).unwrap_or_default()
     }
+}
+
+fn draw_nothing() -> Error {
+    Error::bad_input("a figure of curves has nothing to draw")
+}
+
+fn x_position(xs: &Range, frame: &Frame, aside: f64, value: f64) -> f64 {
+    frame.x(xs, value) + aside
+}
+
+fn ticks_fit(xs: &Range, room: f64, ticks: &[Tick]) -> bool {
+    let ends = |tick: &Tick| (xs.place(tick.at) * room, font::width(&tick.text) / 2.0 + 3.0);
+    ticks.windows(2).all(|pair| {
+        let ((a, half), (b, other)) = (ends(&pair[0]), ends(&pair[1]));
+        a + half <= b - other
+    })
 }
 
 /// Thins a path to at most four points per [`COLUMN`]: first, lowest, highest and last. It looks the same and keeps files
 /// small.
 pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
     let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
-    let kept = |column: &[ScenePoint]| {
-        let by = |better: fn(f64, f64) -> bool| {
-            (0..column.len()).reduce(|best, i| if better(column[i].1, column[best].1) { i } else { best }).unwrap_or(0)
-        };
-        let chosen = BTreeSet::from([0, by(|a, b| a < b), by(|a, b| a > b), column.len() - 1]);
-        chosen.into_iter().map(|which| column[which]).collect::<Vec<_>>()
-    };
-    columns.flat_map(kept).collect()
+    columns
+        .flat_map(|column| {
+            let by = |better: fn(f64, f64) -> bool| {
+                (0..column.len())
+                    .reduce(|best, i| if better(column[i].1, column[best].1) { i } else { best })
+                    .unwrap_or(0)
+            };
+            let chosen = BTreeSet::from([0, by(|a, b| a < b), by(|a, b| a > b), column.len() - 1]);
+            chosen.into_iter().map(|which| column[which]).collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -165,11 +165,14 @@ impl Frame {
     pub(super) fn whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {
         let low = self.y(lower);
         let high = self.y(upper);
-        let cap = |y: f64| ((x - CAP, y), (x + CAP, y));
-        for (from, to) in [((x, low), (x, high)), cap(low), cap(high)] {
+        for (from, to) in [((x, low), (x, high)), draw_cap(x, low), draw_cap(x, high)] {
             scene.line(&[from, to], colour, 0.8, Dash::Solid);
         }
     }
+}
+
+fn draw_cap(x: f64, y: f64) -> ((f64, f64), (f64, f64)) {
+    ((x - CAP, y), (x + CAP, y))
 }
 
 /// The room of groups side by side, each of some columns.
@@ -238,14 +241,13 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
     let room = right - left;
     let labels: Vec<String> =
         entries.iter().map(|(key, label)| font::shorten(label, room - key.width() - GAP)).collect();
-    let cell = |((key, _), label): (&(Key, String), &String)| key.width() + GAP + font::width(label) + APART;
-    let cells: Vec<f64> = entries.iter().zip(&labels).map(cell).collect();
+    let cells: Vec<f64> =
+        entries.iter().zip(&labels).map(|((key, _), label)| key.width() + GAP + font::width(label) + APART).collect();
     // The widest cell of each column.
     let columns = |count: usize| -> Vec<f64> {
         (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
     };
-    let fits = |count: &usize| columns(*count).iter().sum::<f64>() - APART <= room;
-    let most = (1..=entries.len()).rev().find(fits).unwrap_or(1);
+    let most = (1..=entries.len()).rev().find(|count| columns(*count).iter().sum::<f64>() - APART <= room).unwrap_or(1);
     // Balanced columns for the required number of rows: 7 entries become 4 + 3, not 5 + 2.
     let rows = entries.len().div_ceil(most);
     let even = columns(entries.len().div_ceil(rows.max(1)).max(1));

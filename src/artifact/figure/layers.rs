@@ -62,8 +62,11 @@ impl LayerDiagram {
                 .expected(format!("1 to {most}"))
                 .found(self.selections.len().to_string()));
         }
-        let regions = |of: &DiagramRow| regions(&of.removed, self.layers).map_err(|error| error.at(of.label.as_str()));
-        let regions = self.selections.iter().map(regions).collect::<Result<Vec<_>>>()?;
+        let regions = self
+            .selections
+            .iter()
+            .map(|row| regions(&row.removed, self.layers).map_err(|error| error.at(row.label.as_str())))
+            .collect::<Result<Vec<_>>>()?;
         let ghost = palette::ours();
         let entries = [
             (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),

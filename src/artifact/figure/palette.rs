@@ -110,17 +110,20 @@ pub fn of(name: &str) -> Look {
     let dense = (name == criterion::DENSE.name).then_some(criterion::DENSE);
     let method = recovery::appearance(name).or(dense);
     let style = method.and_then(|method| method.style).or_else(|| metric::style(name));
-    let own = method.is_none_or(|method| method.name == name);
-    if let Some(Style { hue, marker, dash }) = style.filter(|_| own) {
+    let is_named = method.is_none_or(|method| method.name == name);
+    if let Some(Style { hue, marker, dash }) = style.filter(|_| is_named) {
         return Look { colour: colour(hue), marker, dash };
     }
     let hash = fnv(name);
-    let pick = |shift: u32, among: usize| ((hash >> shift) % among as u64) as usize;
     Look {
-        colour: colour(style.map_or(SPARE_HUES[pick(0, SPARE_HUES.len())], |style| style.hue)),
-        marker: MARKERS[pick(16, MARKERS.len())],
-        dash: DASHES[pick(32, DASHES.len())],
+        colour: colour(style.map_or(SPARE_HUES[pick_style(hash, 0, SPARE_HUES.len())], |style| style.hue)),
+        marker: MARKERS[pick_style(hash, 16, MARKERS.len())],
+        dash: DASHES[pick_style(hash, 32, DASHES.len())],
     }
+}
+
+fn pick_style(hash: u64, shift: u32, among: usize) -> usize {
+    ((hash >> shift) % among as u64) as usize
 }
 
 /// Returns the colour of the paper's own method.
@@ -139,7 +142,7 @@ mod tests {
 
     /// Returns every recovery with its own look.
     fn methods() -> Vec<String> {
-        let all = recovery::described().into_iter().map(|of| of.name);
+        let all = recovery::described().into_iter().map(|method| method.name);
         let styled: Vec<String> = all.filter(|name| recovery::appearance(name).unwrap().style.is_some()).collect();
         assert!(styled.len() >= 7);
         styled
@@ -166,16 +169,17 @@ mod tests {
 
     /// Computes the distance in CIELAB after `matrix` in linear light.
     fn distance(a: [u8; 3], b: [u8; 3], matrix: [[f64; 3]; 3]) -> f64 {
-        let lab = |rgb: [u8; 3]| {
-            let v = linear(rgb);
-            let [r, g, b] = matrix.map(|row| (row[0] * v[0] + row[1] * v[1] + row[2] * v[2]).clamp(0.0, 1.0));
-            let f = |t: f64| if t > 0.008_856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 };
-            let x = f((0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505);
-            let y = f(luminance([r, g, b]));
-            let z = f((0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089);
-            [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
-        };
-        lab(a).iter().zip(lab(b)).map(|(p, q)| (p - q).powi(2)).sum::<f64>().sqrt()
+        to_lab(&matrix, a).iter().zip(to_lab(&matrix, b)).map(|(p, q)| (p - q).powi(2)).sum::<f64>().sqrt()
+    }
+
+    fn to_lab(matrix: &[[f64; 3]; 3], rgb: [u8; 3]) -> [f64; 3] {
+        let v = linear(rgb);
+        let [r, g, b] = matrix.map(|row| (row[0] * v[0] + row[1] * v[1] + row[2] * v[2]).clamp(0.0, 1.0));
+        let f = |t: f64| if t > 0.008_856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 };
+        let x = f((0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505);
+        let y = f(luminance([r, g, b]));
+        let z = f((0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089);
+        [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
     }
 
     #[test]

@@ -43,13 +43,11 @@ const HANDLE: f32 = 0.552_284_8;
 /// # Errors
 /// When the font cannot be read or cut down, which would be a fault of the build.
 pub(super) fn pdf(scene: &Scene) -> Result<Vec<u8>> {
-    let fault =
-        |found: String| Error::job("a figure could not be written as PDF").at(scene.title.as_str()).found(found);
-    let face = Face::parse(font::data(), 0).map_err(|error| fault(error.to_string()))?;
+    let face = Face::parse(font::data(), 0).map_err(|error| pdf_error(scene, error.to_string()))?;
     let mut page = PdfPage::new(scene.height, &face);
     scene.shapes.iter().for_each(|shape| page.shape(shape));
     let PdfPage { content, glyphs, texts, opacities, .. } = page;
-    let cut = subsetter::subset(font::data(), 0, &glyphs).map_err(|error| fault(error.to_string()))?;
+    let cut = subsetter::subset(font::data(), 0, &glyphs).map_err(|error| pdf_error(scene, error.to_string()))?;
 
     let mut pdf = Pdf::new();
     pdf.catalog(CATALOG).pages(PAGES);
@@ -62,19 +60,23 @@ pub(super) fn pdf(scene: &Scene) -> Result<Vec<u8>> {
     resources.fonts().pair(FONT_NAME, FONT);
     if !opacities.is_empty() {
         let mut states = resources.ext_g_states();
-        for (place, name) in opacities.values().enumerate() {
-            states.pair(Name(name.as_bytes()), Ref::new(FIRST_STATE + place as i32));
+        for (index, name) in opacities.values().enumerate() {
+            states.pair(Name(name.as_bytes()), Ref::new(FIRST_STATE + index as i32));
         }
     }
     resources.finish();
     written.finish();
-    for (place, opacity) in opacities.keys().enumerate() {
+    for (index, opacity) in opacities.keys().enumerate() {
         let opacity = f64::from_bits(*opacity) as f32;
-        pdf.ext_graphics(Ref::new(FIRST_STATE + place as i32)).non_stroking_alpha(opacity);
+        pdf.ext_graphics(Ref::new(FIRST_STATE + index as i32)).non_stroking_alpha(opacity);
     }
     pdf.stream(CONTENT, &packed(&content.finish())).filter(Filter::FlateDecode);
     write_font(&mut pdf, &face, &glyphs, &texts, &cut);
     Ok(pdf.finish())
+}
+
+fn pdf_error(scene: &Scene, found: String) -> Error {
+    Error::job("a figure could not be written as PDF").at(scene.title.as_str()).found(found)
 }
 
 /// Writes the font: its glyphs, their widths, and the text they stand for.
@@ -87,8 +89,12 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
     let mut cid = pdf.cid_font(CID_FONT);
     cid.subtype(CidFontType::Type2).base_font(BASE_FONT).system_info(SYSTEM).font_descriptor(DESCRIPTOR);
     cid.default_width(0.0).cid_to_gid_map_predefined(Name(b"Identity"));
-    let width = |glyph: u16| of_em(f32::from(face.glyph_hor_advance(ttf_parser::GlyphId(glyph)).unwrap_or_default()));
-    cid.widths().consecutive(0, glyphs.remapped_gids().map(width));
+    cid.widths().consecutive(
+        0,
+        glyphs
+            .remapped_gids()
+            .map(|glyph| of_em(f32::from(face.glyph_hor_advance(ttf_parser::GlyphId(glyph)).unwrap_or_default()))),
+    );
     cid.finish();
     let bounds = face.global_bounding_box();
     let scaled = |units: i16| of_em(f32::from(units));
@@ -148,8 +154,8 @@ impl<'a> PdfPage<'a> {
     }
 
     fn path(&mut self, places: &[ScenePoint]) {
-        for (number, place) in places.iter().enumerate() {
-            let (x, y) = self.at(*place);
+        for (number, point) in places.iter().enumerate() {
+            let (x, y) = self.at(*point);
             match number {
                 0 => self.content.move_to(x, y),
                 _ => self.content.line_to(x, y),

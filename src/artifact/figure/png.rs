@@ -38,9 +38,9 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
 /// When plotters or the encoder fails.
 pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
     // Whole pixels of the written image.
-    let whole = |points: f64| (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER);
-    let width = whole(scene.width);
-    let height = whole(scene.height);
+    let whole_pixels = |points: f64| (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER);
+    let width = whole_pixels(scene.width);
+    let height = whole_pixels(scene.height);
     let fine_width = width * FINER;
     let fine_height = height * FINER;
     let mut fine = SURFACE.light.repeat(fine_width * fine_height);
@@ -56,13 +56,9 @@ pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
 /// # Errors
 /// What plotters says.
 fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
-    let rgb = |colour: Colour| {
-        let [r, g, b] = colour.light;
-        RGBColor(r, g, b)
-    };
     let ink = |colour: Colour, opacity: f64, width: f64| {
         let stroke_width = pixels(width).max(1).unsigned_abs();
-        ShapeStyle { color: rgb(colour).mix(opacity), filled: true, stroke_width }
+        ShapeStyle { color: rgb_of(colour).mix(opacity), filled: true, stroke_width }
     };
     match shape {
         SceneShape::Rect { from, to, colour } => bitmap.draw_rect(at(*from), at(*to), &ink(*colour, 1.0, 1.0), true),
@@ -82,7 +78,7 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
                 if joint { bitmap.draw_circle(at(pair[0]), ink.stroke_width / 2, &ink, true) } else { Ok(()) }
             })
         }
-        SceneShape::Text { at: place, text, anchor, colour, upwards } => {
+        SceneShape::Text { at: point, text, anchor, colour, upwards } => {
             let h_pos = match anchor {
                 Anchor::Start => HPos::Left,
                 Anchor::Middle => HPos::Center,
@@ -92,13 +88,18 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
             // plotters' ab_glyph draws the baseline in the middle of the size: the anchor that puts it where it belongs.
             let back = (font.get_size() * 0.5).round() as i32;
             let turn = if *upwards { FontTransform::Rotate270 } else { FontTransform::None };
-            let colour = rgb(*colour);
+            let colour = rgb_of(*colour);
             let style = TextStyle::from(font.transform(turn)).color(&colour).pos(Pos::new(h_pos, VPos::Top));
-            let (x, y) = at(*place);
+            let (x, y) = at(*point);
             bitmap.draw_text(text, &style, if *upwards { (x - back, y) } else { (x, y - back) })
         }
     }
     .map_err(|error| error.to_string())
+}
+
+fn rgb_of(colour: Colour) -> RGBColor {
+    let [r, g, b] = colour.light;
+    RGBColor(r, g, b)
 }
 
 /// Averages each square of pixels.
@@ -108,8 +109,8 @@ fn halved(fine: &[u8], width: usize, height: usize) -> Vec<u8> {
     for y in 0..height {
         for x in 0..width {
             for channel in 0..3 {
-                let place = |at: usize| (y * FINER + at / FINER) * stride + (x * FINER + at % FINER) * 3 + channel;
-                let sum: usize = (0..FINER * FINER).map(|at| usize::from(fine[place(at)])).sum();
+                let offset = |at: usize| (y * FINER + at / FINER) * stride + (x * FINER + at % FINER) * 3 + channel;
+                let sum: usize = (0..FINER * FINER).map(|at| usize::from(fine[offset(at)])).sum();
                 out.push((sum / (FINER * FINER)) as u8);
             }
         }

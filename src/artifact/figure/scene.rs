@@ -111,8 +111,11 @@ impl Scene {
                 None => self.shapes.push(SceneShape::Disc { centre, radius, colour }),
                 Some(parts) => {
                     for part in parts {
-                        let at = |&(x, y): &ScenePoint| (centre.0 + x * radius, centre.1 + y * radius);
-                        self.fill(part.iter().map(at).collect(), colour, 1.0);
+                        self.fill(
+                            part.iter().map(|&(x, y)| (centre.0 + x * radius, centre.1 + y * radius)).collect(),
+                            colour,
+                            1.0,
+                        );
                     }
                 }
             }
@@ -141,10 +144,6 @@ impl Scene {
 
 /// Returns the corners of a marker of radius 1 in convex parts. `None` for a circle.
 fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
-    let turned = |part: &[ScenePoint], degrees: f64| -> Vec<ScenePoint> {
-        let (sin, cos) = degrees.to_radians().sin_cos();
-        part.iter().map(|(x, y)| (x * cos - y * sin, x * sin + y * cos)).collect()
-    };
     // A bar, for the markers made of strokes.
     let bar = [(-1.1, -0.34), (1.1, -0.34), (1.1, 0.34), (-1.1, 0.34)];
     let triangle = [(0.0, -1.15), (1.1, 0.8), (-1.1, 0.8)];
@@ -154,11 +153,16 @@ fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
         Marker::Square => vec![square.to_vec()],
         Marker::Diamond => vec![vec![(0.0, -1.25), (1.0, 0.0), (0.0, 1.25), (-1.0, 0.0)]],
         Marker::TriangleUp => vec![triangle.to_vec()],
-        Marker::TriangleDown => vec![turned(&triangle, 180.0)],
-        Marker::Cross => vec![turned(&bar, 45.0), turned(&bar, -45.0)],
-        Marker::Plus => vec![bar.to_vec(), turned(&bar, 90.0)],
-        Marker::Star => vec![turned(&bar, 90.0), turned(&bar, 30.0), turned(&bar, -30.0)],
+        Marker::TriangleDown => vec![turned_point(&triangle, 180.0)],
+        Marker::Cross => vec![turned_point(&bar, 45.0), turned_point(&bar, -45.0)],
+        Marker::Plus => vec![bar.to_vec(), turned_point(&bar, 90.0)],
+        Marker::Star => vec![turned_point(&bar, 90.0), turned_point(&bar, 30.0), turned_point(&bar, -30.0)],
     })
+}
+
+fn turned_point(part: &[ScenePoint], degrees: f64) -> Vec<ScenePoint> {
+    let (sin, cos) = degrees.to_radians().sin_cos();
+    part.iter().map(|(x, y)| (x * cos - y * sin, x * sin + y * cos)).collect()
 }
 
 /// Cuts a path into dashes.
@@ -174,11 +178,11 @@ fn dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoint>> {
     for pair in places.windows(2) {
         let from = pair[0];
         let to = pair[1];
-        let whole = (to.0 - from.0).hypot(to.1 - from.1);
+        let length = (to.0 - from.0).hypot(to.1 - from.1);
         let mut done = 0.0;
-        while whole - done > left {
+        while length - done > left {
             done += left;
-            let at = (from.0 + (to.0 - from.0) * done / whole, from.1 + (to.1 - from.1) * done / whole);
+            let at = (from.0 + (to.0 - from.0) * done / length, from.1 + (to.1 - from.1) * done / length);
             if which % 2 == 0 {
                 part.push(at);
                 parts.push(std::mem::take(&mut part));
@@ -188,7 +192,7 @@ fn dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoint>> {
             which = (which + 1) % lengths.len();
             left = lengths[which];
         }
-        left -= whole - done;
+        left -= length - done;
         if which % 2 == 0 {
             part.push(to);
         }

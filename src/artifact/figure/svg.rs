@@ -95,13 +95,13 @@ impl SvgBody {
                 }
                 let _ = write!(self.body, "M{}", points(places));
             }
-            SceneShape::Text { at: place, text, anchor, colour, upwards } => {
+            SceneShape::Text { at: point, text, anchor, colour, upwards } => {
                 let anchor = match anchor {
                     Anchor::Start => "start",
                     Anchor::Middle => "middle",
                     Anchor::End => "end",
                 };
-                let ((x, y), ink, text) = (at(*place), ink("fill", *colour, 1.0), escaped(text));
+                let ((x, y), ink, text) = (at(*point), ink("fill", *colour, 1.0), escaped(text));
                 let turn = if *upwards { format!(" transform=\"rotate(270, {x}, {y})\"") } else { String::new() };
                 self.push(&format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\"{ink}{turn}>{text}</text>"));
             }
@@ -110,7 +110,7 @@ impl SvgBody {
 }
 
 fn points(places: &[ScenePoint]) -> String {
-    places.iter().map(|place| at(*place)).map(|(x, y)| format!("{x},{y}")).collect::<Vec<_>>().join(" ")
+    places.iter().map(|point| at(*point)).map(|(x, y)| format!("{x},{y}")).collect::<Vec<_>>().join(" ")
 }
 
 /// Formats a colour attribute with its opacity.

@@ -47,11 +47,6 @@ fn bars(groups: &[&str], width: Width, scale: Scale) -> (Surroundings, BarChart)
 }
 
 fn norms() -> (Surroundings, BarChart) {
-    let series = |method: &str, label: &str, values: [f64; 3]| Series {
-        method: method.into(),
-        label: label.into(),
-        values: values.map(BarValue::from).to_vec(),
-    };
     let around = Surroundings {
         title: "Parts of the operator".into(),
         description: "Frobenius norms of the symmetric and the antisymmetric part.".into(),
@@ -69,6 +64,10 @@ fn norms() -> (Surroundings, BarChart) {
     (around, bars)
 }
 
+fn series(method: &str, label: &str, values: [f64; 3]) -> Series {
+    Series { method: method.into(), label: label.into(), values: values.map(BarValue::from).to_vec() }
+}
+
 /// Builds a chart with a missing value, one below 0, one of 0, and long names.
 fn wild() -> (Surroundings, BarChart) {
     let (around, mut figure) =
@@ -83,17 +82,6 @@ fn wild() -> (Surroundings, BarChart) {
 }
 
 fn channels(count: usize) -> (Surroundings, Curves) {
-    let line = |(i, method): (usize, &&str)| {
-        let value = |x: usize| {
-            let spike = if x % 97 == 13 { 6.0 } else { 1.0 };
-            (0.08 + 0.05 * scatter(x) + 0.03 * scatter(x * 7 + i)) * spike * (1.0 - 0.09 * i as f64)
-        };
-        // Each curve has its channels in ascending order.
-        let mut values: Vec<f64> = (0..count).map(value).collect();
-        values.sort_by(f64::total_cmp);
-        let points = values.into_iter().enumerate().map(|(x, y)| Point { x: x as f64, y: Some(y), error: None });
-        Line { method: (*method).into(), label: label(method).to_owned(), points: points.collect() }
-    };
     let around = Surroundings {
         title: "Error of each channel".into(),
         description: "The mean absolute error of every channel, a line for each recovery.".into(),
@@ -103,26 +91,29 @@ fn channels(count: usize) -> (Surroundings, Curves) {
     let curves = Curves {
         x: axis("Channel", "", Scale::Linear),
         y: axis("MAE", "hidden-state units", Scale::Log),
-        lines: METHODS.iter().enumerate().map(line).collect(),
+        lines: METHODS
+            .iter()
+            .enumerate()
+            .map(|(i, method)| {
+                // Each curve has its channels in ascending order.
+                let mut values: Vec<f64> = (0..count)
+                    .map(|x| {
+                        let spike = if x % 97 == 13 { 6.0 } else { 1.0 };
+                        (0.08 + 0.05 * scatter(x) + 0.03 * scatter(x * 7 + i)) * spike * (1.0 - 0.09 * i as f64)
+                    })
+                    .collect();
+                values.sort_by(f64::total_cmp);
+                let points =
+                    values.into_iter().enumerate().map(|(x, y)| Point { x: x as f64, y: Some(y), error: None });
+                Line { method: (*method).into(), label: label(method).to_owned(), points: points.collect() }
+            })
+            .collect(),
         levels: vec![],
     };
     (around, curves)
 }
 
 fn depths() -> (Surroundings, Curves) {
-    let line = |(i, method): (usize, &&str)| Line {
-        method: (*method).into(),
-        label: label(method).to_owned(),
-        points: [7.0, 9.0, 11.0, 13.0, 15.0]
-            .iter()
-            .enumerate()
-            .map(|(j, x)| Point {
-                x: *x,
-                y: (i != 2 || j != 2).then_some(62.0 - (7.0 - i as f64) * (0.4 + 0.5 * j as f64) - 3.0 * j as f64),
-                error: Some(0.7),
-            })
-            .collect(),
-    };
     let around = Surroundings {
         title: "Accuracy against depth".into(),
         description: "Average accuracy of nine tasks for 7 to 15 removed layers.".into(),
@@ -133,7 +124,25 @@ fn depths() -> (Surroundings, Curves) {
     let curves = Curves {
         x: axis("Removed layers", "of 32", Scale::Linear),
         y: axis("Average accuracy ↑", "%", Scale::Linear),
-        lines: METHODS.iter().enumerate().skip(1).map(line).collect(),
+        lines: METHODS
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(i, method)| Line {
+                method: (*method).into(),
+                label: label(method).to_owned(),
+                points: [7.0, 9.0, 11.0, 13.0, 15.0]
+                    .iter()
+                    .enumerate()
+                    .map(|(j, x)| Point {
+                        x: *x,
+                        y: (i != 2 || j != 2)
+                            .then_some(62.0 - (7.0 - i as f64) * (0.4 + 0.5 * j as f64) - 3.0 * j as f64),
+                        error: Some(0.7),
+                    })
+                    .collect(),
+            })
+            .collect(),
         levels: vec![Level { method: "dense".into(), label: "Dense".into(), value: 67.51 }],
     };
     (around, curves)
@@ -158,8 +167,8 @@ fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> (Sur
 }
 
 /// Builds a figure from one of the plots above.
-fn of_plot<T>((around, of): (Surroundings, T), plot: fn(T) -> Plot) -> Figure {
-    Figure { around, plot: plot(of) }
+fn of_plot<T>((around, data): (Surroundings, T), plot: fn(T) -> Plot) -> Figure {
+    Figure { around, plot: plot(data) }
 }
 
 /// Returns one figure of each kind and size.
@@ -224,8 +233,7 @@ fn a_method_has_the_same_colour_in_every_figure() {
     let curves = scene(&of_plot(depths(), Plot::Curves));
     let blue = of("ghosted").colour;
     assert!(rects(&bars).contains(&blue));
-    let lines = |shape: &SceneShape| matches!(shape, SceneShape::Line { colour, .. } if *colour == blue);
-    assert!(curves.shapes.iter().any(lines));
+    assert!(curves.shapes.iter().any(|shape| matches!(shape, SceneShape::Line { colour, .. } if *colour == blue)));
     assert!(rects(&scene(&of_plot(diagram(4, vec![1], vec![2]), Plot::Layers))).contains(&blue));
 }
 
@@ -257,25 +265,26 @@ fn no_two_texts_overlap() {
 #[test]
 fn a_gap_breaks_the_line() {
     // The second line has no value at the third of five depths.
-    let mut whole = depths();
-    whole.1.lines.truncate(2);
-    for line in &mut whole.1.lines {
+    let mut full = depths();
+    full.1.lines.truncate(2);
+    for line in &mut full.1.lines {
         line.method = "ghosted".into();
     }
-    let broken = scene(&of_plot(whole.clone(), Plot::Curves));
-    whole.1.lines[1].points[2].y = Some(50.0);
-    let joined = scene(&of_plot(whole, Plot::Curves));
-    let long = |scene: &Scene| {
-        let places = scene.shapes.iter().filter_map(|shape| match shape {
-            SceneShape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 1.3 => {
-                Some(places.len())
-            }
-            _ => None,
-        });
-        places.collect::<Vec<_>>()
-    };
-    assert_eq!(long(&broken), [5, 2, 2]);
-    assert_eq!(long(&joined), [5, 5]);
+    let broken = scene(&of_plot(full.clone(), Plot::Curves));
+    full.1.lines[1].points[2].y = Some(50.0);
+    let joined = scene(&of_plot(full, Plot::Curves));
+    assert_eq!(long_label(&broken), [5, 2, 2]);
+    assert_eq!(long_label(&joined), [5, 5]);
+}
+
+fn long_label(scene: &Scene) -> Vec<usize> {
+    let places = scene.shapes.iter().filter_map(|shape| match shape {
+        SceneShape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 1.3 => {
+            Some(places.len())
+        }
+        _ => None,
+    });
+    places.collect::<Vec<_>>()
 }
 
 #[test]
@@ -299,9 +308,10 @@ fn the_svg_is_xml_that_says_what_it_shows() {
     let document = roxmltree::Document::parse(&svg).unwrap();
     let root = document.root_element();
     assert_eq!(root.attribute("role"), Some("img"));
-    let said = |tag: &str| root.children().find(|node| node.has_tag_name(("http://www.w3.org/2000/svg", tag))).unwrap();
-    assert_eq!(said("title").text(), Some("a < b & \"c\" "));
-    assert!(said("desc").text().unwrap().starts_with("Frobenius"));
+    let element =
+        |tag: &str| root.children().find(|node| node.has_tag_name(("http://www.w3.org/2000/svg", tag))).unwrap();
+    assert_eq!(element("title").text(), Some("a < b & \"c\" "));
+    assert!(element("desc").text().unwrap().starts_with("Frobenius"));
     assert!(document.descendants().any(|node| node.text().map(str::trim) == Some("<b>&")));
 }
 
@@ -345,7 +355,6 @@ fn numbers_that_are_not_finite_reach_no_coordinate() {
     for scale in [Scale::Linear, Scale::Log] {
         figure.1.y.scale = scale;
         let scene = scene(&of_plot(figure.clone(), Plot::Curves));
-        let finite = |place: &ScenePoint| place.0.is_finite() && place.1.is_finite();
         for shape in &scene.shapes {
             assert!(match shape {
                 SceneShape::Rect { from, to, .. } => finite(from) && finite(to),
@@ -356,6 +365,10 @@ fn numbers_that_are_not_finite_reach_no_coordinate() {
             });
         }
     }
+}
+
+fn finite(point: &ScenePoint) -> bool {
+    point.0.is_finite() && point.1.is_finite()
 }
 
 #[test]
@@ -447,22 +460,22 @@ fn pdf_has_printed_size_and_its_own_font() {
 #[test]
 fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
     let scene = scene(&of_plot(depths(), Plot::Curves));
-    let own = |colour: palette::Colour, width: f64| {
+    let strokes = |colour: palette::Colour, width: f64| {
         scene.shapes.iter().filter(move |shape| {
             matches!(shape, SceneShape::Line { colour: own, width: wide, .. } if *own == colour && *wide == width)
         })
     };
     let firsts: Vec<f64> = ["linearpatch-rotate", "ghosted"]
         .iter()
-        .filter_map(|method| match own(of(method).colour, 1.3).next() {
+        .filter_map(|method| match strokes(of(method).colour, 1.3).next() {
             Some(SceneShape::Line { places, .. }) => Some(places[0].0),
             _ => None,
         })
         .collect();
     assert!(firsts[1] - firsts[0] > 2.0, "{firsts:?}");
     // One stroke of the whole line; the dense level has many.
-    assert_eq!(own(of("ghosted").colour, 1.3).count(), 1);
-    assert!(own(of("dense").colour, 1.1).count() > 5);
+    assert_eq!(strokes(of("ghosted").colour, 1.3).count(), 1);
+    assert!(strokes(of("dense").colour, 1.1).count() > 5);
     assert!(
         texts(&scene).iter().any(|text| text.contains("axis starts at")),
         "the axis does not begin at 0, and says so"

@@ -130,7 +130,8 @@ pub struct ClaimRow {
     /// The paper's sentence, of which this may be one of several checks.
     pub sentence: String,
     /// Where the paper says it.
-    pub place: String,
+    #[serde(rename = "place")]
+    pub section: String,
     /// In the paper's tables: `54 of 60`.
     pub paper: String,
     pub paper_verdict: Judgement,
@@ -219,7 +220,8 @@ pub struct FindingRow {
     /// The rule that does not hold.
     pub rule: String,
     /// The table and the cell.
-    pub place: String,
+    #[serde(rename = "place")]
+    pub position: String,
     pub expected: String,
     pub found: String,
     pub note: String,

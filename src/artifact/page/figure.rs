@@ -61,21 +61,22 @@ fn root(svg: &str) -> Option<&str> {
 /// Returns width and height on the page from the attributes or the view box. Sizes in points are print sizes; a browser's
 /// own size (4/3 pixels) would be as small, and an unknown width would stretch to the page.
 fn size(root: &str) -> Option<(f64, f64)> {
-    let pixels = |text: &str| {
-        let text = text.trim();
-        let (text, scale) = match text.strip_suffix("pt") {
-            Some(points) => (points, PIXELS),
-            None => (text.strip_suffix("px").unwrap_or(text), 1.0),
-        };
-        let number = text.parse::<f64>().ok()? * scale;
-        (number.is_finite() && number > 0.0).then_some(number)
-    };
     let side = |name| attribute(root, name).and_then(pixels);
     if let (Some(width), Some(height)) = (side("width"), side("height")) {
         return Some((width, height));
     }
     let mut sides = attribute(root, "viewBox")?.split([' ', ',']).filter(|text| !text.is_empty()).skip(2);
     Some((pixels(sides.next()?)?, pixels(sides.next()?)?))
+}
+
+fn pixels(text: &str) -> Option<f64> {
+    let text = text.trim();
+    let (text, scale) = match text.strip_suffix("pt") {
+        Some(points) => (points, PIXELS),
+        None => (text.strip_suffix("px").unwrap_or(text), 1.0),
+    };
+    let number = text.parse::<f64>().ok()? * scale;
+    (number.is_finite() && number > 0.0).then_some(number)
 }
 
 /// Returns the value of an attribute.
@@ -99,13 +100,16 @@ mod tests {
 
     #[test]
     fn the_size_is_that_of_the_root_or_its_view_box() {
-        let of = |svg| size(root(svg).unwrap());
-        assert_eq!(of("<svg width='640px' height=\"4e2\"><rect width=\"9\"/>"), Some((640.0, 400.0)));
+        assert_eq!(size_of("<svg width='640px' height=\"4e2\"><rect width=\"9\"/>"), Some((640.0, 400.0)));
         // A figure of the program says its printed size, in ten units to the point.
         let printed = "<svg width=\"237.6pt\" height=\"100pt\" viewBox=\"0 0 2376 1000\">";
-        assert_eq!(of(printed), Some((356.4, 150.0)));
-        assert_eq!(of("<?xml?><svg\n viewBox = \"0 0 30,20\" width=\"100%\">"), Some((30.0, 20.0)));
-        assert_eq!(of("<svg stroke-width=\"3\" data-height='4'>"), None);
+        assert_eq!(size_of(printed), Some((356.4, 150.0)));
+        assert_eq!(size_of("<?xml?><svg\n viewBox = \"0 0 30,20\" width=\"100%\">"), Some((30.0, 20.0)));
+        assert_eq!(size_of("<svg stroke-width=\"3\" data-height='4'>"), None);
+    }
+
+    fn size_of(svg: &str) -> Option<(f64, f64)> {
+        size(root(svg).unwrap())
     }
 
     #[test]

@@ -19,9 +19,13 @@ pub(super) fn escaped(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &V
 /// Percent-encodes every byte that is not a letter, a digit, one of `-._~` or in `also`. The encoding is injective, so
 /// derived ids are unique, and valid both as id and as link fragment.
 pub(super) fn encoded(text: &str, also: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.as_bytes().contains(&byte);
-    let part = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    text.bytes().map(part).collect()
+    text.bytes()
+        .map(|byte| if is_plain(also, byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+fn is_plain(also: &str, byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.as_bytes().contains(&byte)
 }
 
 /// Returns the id of a cell's note: stable for a key, and short, because every number has it.
@@ -42,8 +46,8 @@ pub(super) fn base64(bytes: &[u8]) -> String {
     for chunk in bytes.chunks(3) {
         let group = chunk.iter().enumerate().fold(0u32, |group, (i, &byte)| group | u32::from(byte) << (16 - 8 * i));
         for digit in 0..4 {
-            let place = (group >> (18 - 6 * digit)) & 63;
-            text.push(if digit <= chunk.len() { char::from(DIGITS[place as usize]) } else { '=' });
+            let index = (group >> (18 - 6 * digit)) & 63;
+            text.push(if digit <= chunk.len() { char::from(DIGITS[index as usize]) } else { '=' });
         }
     }
     text

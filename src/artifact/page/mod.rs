@@ -108,21 +108,20 @@ pub fn render_audit(page: &Page) -> Result<String> {
 /// Returns the artifacts in the order of the page: the profile with the main table first; of a profile the opening figure and
 /// the main table, then the paper's order, last what the paper does not have. Lists, which have no profile, stand with the first.
 fn in_order(page: &Page) -> Vec<&PageArtifact> {
-    let rank = |artifact: &&PageArtifact| {
+    let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
+    shown.sort_by_key(|artifact| {
         let profile = section::own_profile(artifact, page);
-        let place = page.artifacts.iter().position(|other| section::own_profile(other, page) == profile);
+        let index = page.artifacts.iter().position(|other| section::own_profile(other, page) == profile);
         let is_rest = !is_leading(artifact, page);
         let is_main_table = artifact.name == page.headline;
         (
             profile != section::first_profile(page),
-            place,
+            index,
             is_rest,
             !is_rest && is_main_table,
             PaperPlace::of(&artifact.name),
         )
-    };
-    let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
-    shown.sort_by_key(rank);
+    });
     shown
 }
 

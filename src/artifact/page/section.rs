@@ -30,8 +30,8 @@ impl Tally {
     fn of<'t>(tables: impl IntoIterator<Item = &'t SavedTable>) -> Self {
         let mut tally = Self::default();
         let cells = tables.into_iter().flat_map(|table| &table.rows).flat_map(|row| &row.cells);
-        for beside in cells.filter_map(|cell| cell.beside.as_ref()) {
-            *match beside.verdict {
+        for comparison in cells.filter_map(|cell| cell.comparison.as_ref()) {
+            *match comparison.verdict {
                 PaperVerdict::Same => &mut tally.same,
                 PaperVerdict::Differs => &mut tally.differs,
                 PaperVerdict::OtherProtocol(_) => &mut tally.other_protocol,
@@ -109,21 +109,21 @@ struct ArtifactLink<'a> {
 /// As [`table::table`] and [`figure::figure`].
 pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
     let id = artifact_id(&artifact.profile, &artifact.name);
-    let place = |number: usize| match artifact.tables.len() {
+    let table_id = |number: usize| match artifact.tables.len() {
         1 => name(artifact),
         _ => format!("{}:{}", name(artifact), number + 1),
     };
     let place_in_paper = PaperPlace::of(&artifact.name);
-    let table = |(number, view): (usize, &'a SavedTable)| {
-        let ids = (format!("{id}:table{}", number + 1), place(number));
-        table::table(view, ids, heading(artifact), &page.cells, !is_leading)
-            .map_err(|error| error.at(format!("artifact {}", artifact.name)))
-    };
-    let own = |(at, claim): (usize, &'a ClaimRow)| {
-        let is_own = claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile);
-        is_own.then(|| (summary::anchor(at), claim))
-    };
-    let claims: Vec<(String, &ClaimRow)> = page.claims.iter().enumerate().filter_map(own).collect();
+    let claims: Vec<(String, &ClaimRow)> = page
+        .claims
+        .iter()
+        .enumerate()
+        .filter_map(|(at, claim)| {
+            let is_own =
+                claim.artifact == artifact.name && (claim.profile.is_empty() || claim.profile == artifact.profile);
+            is_own.then(|| (summary::anchor(at), claim))
+        })
+        .collect();
     Ok(Section {
         title: heading(artifact),
         artifact,
@@ -132,9 +132,18 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
         is_in_paper: place_in_paper != PaperPlace::Beyond,
         extent: extent(artifact),
         tally: Tally::of(&artifact.tables),
-        tables: artifact.tables.iter().enumerate().map(table).collect::<Result<_>>()?,
+        tables: artifact
+            .tables
+            .iter()
+            .enumerate()
+            .map(|(number, view)| {
+                let ids = (format!("{id}:table{}", number + 1), table_id(number));
+                table::table(view, ids, heading(artifact), &page.cells, !is_leading)
+                    .map_err(|error| error.at(format!("artifact {}", artifact.name)))
+            })
+            .collect::<Result<_>>()?,
         figures: artifact.figures.iter().map(|view| figure::figure(view, artifact)).collect::<Result<_>>()?,
-        computed: artifact.computed.iter().map(|of| ("computed", computed(of))).collect(),
+        computed: artifact.computed.iter().map(|part| ("computed", computed(part))).collect(),
         verdicts: summary::verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), |claim| {
             claim.verdict
         })),
@@ -161,16 +170,16 @@ fn address(path: &str) -> Option<String> {
 }
 
 /// `690 results in 12 min, TIME to TIME; commit 0123456789ab; MACHINE`
-fn computed(of: &ComputedBy) -> String {
-    let time = match of.seconds {
+fn computed(by: &ComputedBy) -> String {
+    let time = match by.seconds {
         seconds if seconds < 100.0 => format!("{seconds:.1} s"),
         seconds if seconds < 6000.0 => format!("{:.0} min", seconds / 60.0),
         seconds => format!("{:.1} h", seconds / 3600.0),
     };
-    let results = if of.results == 1 { "result" } else { "results" };
-    let when = format!("{} {results} in {time} of computing, {} to {}", of.results, of.first, of.last);
-    let commit = if of.commit.is_empty() { String::new() } else { format!("commit {}", short(&of.commit)) };
-    let parts = [when.as_str(), &commit, &of.machine];
+    let results = if by.results == 1 { "result" } else { "results" };
+    let when = format!("{} {results} in {time} of computing, {} to {}", by.results, by.first, by.last);
+    let commit = if by.commit.is_empty() { String::new() } else { format!("commit {}", short(&by.commit)) };
+    let parts = [when.as_str(), &commit, &by.machine];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
@@ -244,7 +253,7 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
                 SavedCell::words(claim.paper_verdict.word()),
                 SavedCell::words(&claim.paper),
                 SavedCell::words(counted),
-                SavedCell::words(&claim.place),
+                SavedCell::words(&claim.section),
             ],
             ..SavedRow::default()
         }
@@ -269,16 +278,18 @@ const TOY_MODELS: &str = "On small models a claim that fails is shown not to hol
 /// # Errors
 /// As [`table::table`].
 pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
-    let row = |of: &FindingRow| SavedRow {
-        group: Some(of.severity.name().to_owned()),
-        cells: [&of.rule, &of.place, &of.expected, &of.found, &of.note].map(SavedCell::words).to_vec(),
-        ..SavedRow::default()
-    };
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("What the paper's own tables do not agree on. {}", caption.join(" "));
     let view = SavedTable {
         columns: named(&["Rule", "Where", "Expected", "Found", "Note"], 0),
-        rows: findings.iter().map(row).collect(),
+        rows: findings
+            .iter()
+            .map(|row| SavedRow {
+                group: Some(row.severity.name().to_owned()),
+                cells: [&row.rule, &row.position, &row.expected, &row.found, &row.note].map(SavedCell::words).to_vec(),
+                ..SavedRow::default()
+            })
+            .collect(),
         group_name: "Severity".to_owned(),
         ..SavedTable::default()
     };
@@ -297,12 +308,11 @@ pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>>
 
 /// Returns columns with these names. The first labels a row; rows can be filtered by column `choice`.
 fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
-    let column = |(place, name): (usize, &&str)| SavedColumn {
-        label: place == 0,
-        choice: place == choice,
-        ..SavedColumn::named(*name)
-    };
-    names.iter().enumerate().map(column).collect()
+    names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| SavedColumn { label: index == 0, choice: index == choice, ..SavedColumn::named(*name) })
+        .collect()
 }
 
 /// Builds a table. `None` without rows.
@@ -355,8 +365,8 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     let mut notes = Vec::new();
     for (key, note) in page.cells.iter().filter(|(key, _)| opened.contains(key)) {
         let makers = note.makers.iter().map(|maker| {
-            let said: Vec<&str> = maker.iter().take(2).map(|(_, value)| short(value)).collect();
-            Use { id: format!("maker-{}", place(&mut makers, maker)), text: said.join(", ") }
+            let words: Vec<&str> = maker.iter().take(2).map(|(_, value)| short(value)).collect();
+            Use { id: format!("maker-{}", place(&mut makers, maker)), text: words.join(", ") }
         });
         let is_said = key.ends_with(&note.title);
         notes.push(Note {
@@ -372,9 +382,11 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
         });
     }
     let makers = makers.into_iter().enumerate();
-    let makers = makers.map(|(at, of)| SharedNote { id: format!("maker-{}", at + 1), lines: Some(of), inputs: None });
+    let makers =
+        makers.map(|(at, lines)| SharedNote { id: format!("maker-{}", at + 1), lines: Some(lines), inputs: None });
     let inputs = inputs.into_iter().enumerate();
-    let inputs = inputs.map(|(at, of)| SharedNote { id: format!("inputs-{}", at + 1), lines: None, inputs: Some(of) });
+    let inputs =
+        inputs.map(|(at, inputs)| SharedNote { id: format!("inputs-{}", at + 1), lines: None, inputs: Some(inputs) });
     (notes, makers.chain(inputs).collect())
 }
 

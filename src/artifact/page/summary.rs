@@ -9,32 +9,29 @@ use crate::artifact::audit::Severity;
 
 /// Returns names and values: what the page shows, and who made it when, from the artifacts' records.
 pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
-    let of = |name: &str| -> BTreeSet<&str> {
+    let values_of = |name: &str| -> BTreeSet<&str> {
         let lines = page.artifacts.iter().flat_map(|artifact| &artifact.provenance);
         lines.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
-    };
-    let count = |is: fn(&PageArtifact) -> bool, one: &str, many: &str| {
-        let count = page.artifacts.iter().filter(|artifact| is(artifact)).count();
-        format!("{count} {}", if count == 1 { one } else { many })
     };
     let profiles: BTreeSet<&str> = page.artifacts.iter().map(|artifact| artifact.profile.as_str()).collect();
     let profiles: Vec<&str> = profiles.into_iter().filter(|profile| !profile.is_empty()).collect();
     let shown = format!(
         "{} and {}{}",
-        count(|artifact| !artifact.tables.is_empty(), "table", "tables"),
-        count(|artifact| artifact.tables.is_empty(), "figure", "figures"),
+        count_words(page, |artifact| !artifact.tables.is_empty(), "table", "tables"),
+        count_words(page, |artifact| artifact.tables.is_empty(), "figure", "figures"),
         if profiles.is_empty() { String::new() } else { format!(", profile {}", profiles.join(", ")) },
     );
     // Pages of an earlier version call them otherwise.
-    let first = of(WRITING_STARTED).into_iter().chain(of("started")).min();
-    let last = of(WRITING_FINISHED).into_iter().chain(of("finished")).max();
+    let first = values_of(WRITING_STARTED).into_iter().chain(values_of("started")).min();
+    let last = values_of(WRITING_FINISHED).into_iter().chain(values_of("finished")).max();
     let written = match first.zip(last) {
-        Some((first, last)) => by(&format!("{first} to {last}"), of("commit").into_iter()),
+        Some((first, last)) => by(&format!("{first} to {last}"), values_of("commit").into_iter()),
         None => String::new(),
     };
-    let machines: BTreeSet<&str> = of("machine").into_iter().chain(made_by(page, "machine")).collect();
-    let open = page.artifacts.iter().filter(|of| !["", PageArtifact::COMPLETE].contains(&of.status.as_str()));
-    let open: Vec<String> = open.map(|of| format!("{}: {}", of.name, of.status)).collect();
+    let machines: BTreeSet<&str> = values_of("machine").into_iter().chain(made_by(page, "machine")).collect();
+    let open =
+        page.artifacts.iter().filter(|artifact| !["", PageArtifact::COMPLETE].contains(&artifact.status.as_str()));
+    let open: Vec<String> = open.map(|open| format!("{}: {}", open.name, open.status)).collect();
     let facts = [
         ("Shown", shown),
         ("Computed", computed(page)),
@@ -43,6 +40,11 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
         ("Not complete", open.join("; ")),
     ];
     facts.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+}
+
+fn count_words(page: &Page, is: fn(&PageArtifact) -> bool, one: &str, many: &str) -> String {
+    let count = page.artifacts.iter().filter(|artifact| is(artifact)).count();
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// Returns what came of the page's artifacts, a sentence each.
@@ -63,8 +65,8 @@ pub(crate) const WRITING_FINISHED: &str = "writing finished";
 /// Returns when the numbers were computed, and by which commits.
 fn computed(page: &Page) -> String {
     let all = || page.artifacts.iter().flat_map(|artifact| &artifact.computed);
-    let first = all().map(|of| of.first.as_str()).filter(|time| !time.is_empty()).min();
-    let last = all().map(|of| of.last.as_str()).filter(|time| !time.is_empty()).max();
+    let first = all().map(|times| times.first.as_str()).filter(|time| !time.is_empty()).min();
+    let last = all().map(|times| times.last.as_str()).filter(|time| !time.is_empty()).max();
     let when = first.zip(last).map_or_else(String::new, |(first, last)| format!("{first} to {last}"));
     by(&when, made_by(page, "commit").into_iter())
 }
@@ -72,7 +74,8 @@ fn computed(page: &Page) -> String {
 /// Returns the commits or the machines that computed numbers of the page.
 fn made_by<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
     let computed = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
-    let computed = computed.map(|of| if what == "commit" { of.commit.as_str() } else { of.machine.as_str() });
+    let computed =
+        computed.map(|computed| if what == "commit" { computed.commit.as_str() } else { computed.machine.as_str() });
     // A page of an earlier version only has the makers of single cells.
     let of_cells = page.cells.values().flat_map(|note| &note.makers).flatten();
     let of_cells = of_cells.filter(|(name, _)| name == what).map(|(_, value)| value.as_str());
@@ -95,13 +98,16 @@ fn shortened(commit: &str) -> String {
 
 /// `52 contradictions, 15 suspicions and 20 remarks`
 pub(super) fn found(findings: &[FindingRow]) -> String {
-    let count = |severity: Severity| findings.iter().filter(|of| of.severity == severity).count();
-    let words = Severity::ALL.map(|severity| (count(severity), severity.name()));
+    let words = Severity::ALL.map(|severity| (finding_count(findings, severity), severity.name()));
     let words = words.into_iter().filter(|(count, _)| *count > 0);
     let mut words: Vec<String> =
         words.map(|(count, name)| format!("{count} {name}{}", if count == 1 { "" } else { "s" })).collect();
     let last = words.pop().unwrap_or_default();
     if words.is_empty() { last } else { format!("{} and {last}", words.join(", ")) }
+}
+
+fn finding_count(findings: &[FindingRow], severity: Severity) -> usize {
+    findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
 /// A square for each check, with the number of sentences by verdict.
@@ -135,7 +141,7 @@ pub(super) type Verdicts = (String, &'static str, usize, &'static str);
 /// Counts verdicts; those that no claim has are left out.
 pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
-        let count = all.iter().filter(|of| **of == verdict).count();
+        let count = all.iter().filter(|other| **other == verdict).count();
         (count > 0).then(|| (verdict.class(), verdict.sign(), count, verdict.of(count)))
     });
     counted.collect()
@@ -147,23 +153,32 @@ pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
     let row = |name, claims: &[(usize, &ClaimRow)], verdict: fn(&ClaimRow) -> Judgement| {
         let tally = verdicts(&ClaimRow::by_sentence(claims.iter().map(|(_, claim)| *claim), verdict));
-        let square = |(at, of): &(usize, &ClaimRow)| {
-            let word = verdict(of).word();
-            let sign = verdict(of).sign();
-            let says = format!("{word}: {}", of.claim.chars().take(90).collect::<String>());
-            Square { class: verdict(of).class(), sign, id: anchor(*at), says }
-        };
-        StripRow { name, tally, squares: claims.iter().map(square).collect() }
+        StripRow {
+            name,
+            tally,
+            squares: claims
+                .iter()
+                .map(|(at, claim)| {
+                    let word = verdict(claim).word();
+                    let sign = verdict(claim).sign();
+                    let says = format!("{word}: {}", claim.claim.chars().take(90).collect::<String>());
+                    Square { class: verdict(claim).class(), sign, id: anchor(*at), says }
+                })
+                .collect(),
+        }
     };
     of_profiles
         .map(|claims| Strip {
             profile: claims.first().map_or("", |(_, claim)| claim.profile.as_str()),
-            rows: [row("Ours", claims, |of| of.verdict), row("The paper's own numbers", claims, |of| of.paper_verdict)],
+            rows: [
+                row("Ours", claims, |claim| claim.verdict),
+                row("The paper's own numbers", claims, |claim| claim.paper_verdict),
+            ],
         })
         .collect()
 }
 
 /// Returns the fragment of a link to a claim.
-pub(super) fn anchor(place: usize) -> String {
-    format!("claim-{}", place + 1)
+pub(super) fn anchor(position: usize) -> String {
+    format!("claim-{}", position + 1)
 }

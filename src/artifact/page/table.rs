@@ -94,14 +94,15 @@ struct TableCell {
     error: String,
     items: Option<usize>,
     mark: Option<SavedMark>,
-    beside: Option<JudgedBeside>,
+    #[serde(rename = "beside")]
+    comparison: Option<JudgedBeside>,
 }
 
 /// The paper's number, and how ours stands to it.
 #[derive(Debug, Serialize)]
 struct JudgedBeside {
     #[serde(flatten)]
-    beside: SavedComparison,
+    comparison: SavedComparison,
     sign: &'static str,
     word: &'static str,
     /// Differences from the paper's protocol.
@@ -146,11 +147,13 @@ pub(super) fn table(
 /// Returns the table without the columns that nothing asks for.
 fn asked_columns(view: &SavedTable) -> SavedTable {
     let kept: Vec<usize> = (0..view.columns.len()).filter(|&at| !view.columns[at].unasked).collect();
-    let row =
-        |row: &SavedRow| SavedRow { cells: kept.iter().map(|&at| row.cells[at].clone()).collect(), ..row.clone() };
     SavedTable {
         columns: kept.iter().map(|&at| view.columns[at].clone()).collect(),
-        rows: view.rows.iter().map(row).collect(),
+        rows: view
+            .rows
+            .iter()
+            .map(|row| SavedRow { cells: kept.iter().map(|&at| row.cells[at].clone()).collect(), ..row.clone() })
+            .collect(),
         ..view.clone()
     }
 }
@@ -244,7 +247,7 @@ impl<'a> PageShape<'a> {
                 items: cell.items,
                 link: cell.key.as_deref().filter(|key| notes.contains_key(*key)).map(cell_id),
                 mark: cell.mark.clone(),
-                beside: cell.beside.as_ref().map(judged),
+                comparison: cell.comparison.as_ref().map(judged),
             }
         };
         PageRow {
@@ -276,11 +279,10 @@ impl<'a> PageShape<'a> {
 
 /// Returns the label column: the declared one, or the last text before the first number.
 fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
-    let measured = |column: &SavedColumn| column.numeric && !column.choice;
     if let Some(says_so) = columns.iter().position(|column| column.label) {
         return Some(says_so);
     }
-    let first = columns.iter().position(measured);
+    let first = columns.iter().position(|column| column.numeric && !column.choice);
     let text = columns[..first.unwrap_or_default()].iter().rposition(|column| !column.numeric);
     text.or((first.is_none() || !has_group).then_some(0))
 }
@@ -294,8 +296,10 @@ fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -
 
 /// Returns a text that is only a URL; numbers never are.
 fn address(column: &SavedColumn, text: &str) -> Option<String> {
-    let safe = |c: char| c.is_ascii_graphic() && !"<>\"'`".contains(c);
-    (!column.numeric && text.starts_with("https://") && text.chars().all(safe)).then(|| text.to_owned())
+    (!column.numeric
+        && text.starts_with("https://")
+        && text.chars().all(|c| c.is_ascii_graphic() && !"<>\"'`".contains(c)))
+    .then(|| text.to_owned())
 }
 
 fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
@@ -309,10 +313,15 @@ fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     }
 }
 
-fn judged(beside: &SavedComparison) -> JudgedBeside {
-    let unlike = match &beside.verdict {
+fn judged(comparison: &SavedComparison) -> JudgedBeside {
+    let unlike = match &comparison.verdict {
         PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
         _ => None,
     };
-    JudgedBeside { sign: beside.verdict.sign(), word: beside.verdict.word(), unlike, beside: beside.clone() }
+    JudgedBeside {
+        sign: comparison.verdict.sign(),
+        word: comparison.verdict.word(),
+        unlike,
+        comparison: comparison.clone(),
+    }
 }

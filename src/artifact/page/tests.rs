@@ -17,27 +17,12 @@ fn hostile() -> String {
 
 /// Builds a page with [`HOSTILE`] in every text field.
 fn hostile_page() -> Page {
-    let pair = || (hostile(), hostile());
-    let cell = |numeric: bool| SavedCell {
-        text: hostile(),
-        value: numeric.then_some(1.5),
-        mark: Some(SavedMark { better: numeric, says: hostile() }),
-        beside: Some(SavedComparison {
-            paper: hostile(),
-            difference: Some(hostile()),
-            tolerance: Some(hostile()),
-            verdict: PaperVerdict::OtherProtocol(vec![hostile()]),
-        }),
-        key: Some(hostile()),
-        error: hostile(),
-        items: Some(3),
-        identity: Some(hostile()),
-        ..SavedCell::default()
+    let row = SavedRow {
+        group: Some(hostile()),
+        ours: true,
+        cells: vec![hostile_cell(false), hostile_cell(true)],
+        ..SavedRow::default()
     };
-    let column =
-        |numeric: bool| SavedColumn { name: hostile(), group: Some(hostile()), numeric, ..SavedColumn::default() };
-    let row =
-        SavedRow { group: Some(hostile()), ours: true, cells: vec![cell(false), cell(true)], ..SavedRow::default() };
     let artifact = PageArtifact {
         name: hostile(),
         profile: hostile(),
@@ -49,7 +34,7 @@ fn hostile_page() -> Page {
             protocol: hostile(),
             notes: vec![hostile()],
             group_name: hostile(),
-            columns: vec![column(false), column(true)],
+            columns: vec![hostile_column(false), hostile_column(true)],
             rows: vec![row; 8],
         }],
         figures: vec![FigureView { svg: format!("<svg width='3' height='4'>{HOSTILE}</svg>"), label: hostile() }],
@@ -77,7 +62,7 @@ fn hostile_page() -> Page {
     let claim = ClaimRow {
         sentence: hostile(),
         claim: hostile(),
-        place: hostile(),
+        section: hostile(),
         paper: hostile(),
         paper_verdict: Judgement::Fails,
         ours: hostile(),
@@ -88,7 +73,7 @@ fn hostile_page() -> Page {
     let finding = FindingRow {
         severity: Severity::Contradiction,
         rule: hostile(),
-        place: hostile(),
+        position: hostile(),
         expected: hostile(),
         found: hostile(),
         note: hostile(),
@@ -108,6 +93,33 @@ fn hostile_page() -> Page {
     }
 }
 
+fn pair() -> (String, String) {
+    (hostile(), hostile())
+}
+
+fn hostile_cell(numeric: bool) -> SavedCell {
+    SavedCell {
+        text: hostile(),
+        value: numeric.then_some(1.5),
+        mark: Some(SavedMark { better: numeric, says: hostile() }),
+        comparison: Some(SavedComparison {
+            paper: hostile(),
+            difference: Some(hostile()),
+            tolerance: Some(hostile()),
+            verdict: PaperVerdict::OtherProtocol(vec![hostile()]),
+        }),
+        key: Some(hostile()),
+        error: hostile(),
+        items: Some(3),
+        identity: Some(hostile()),
+        ..SavedCell::default()
+    }
+}
+
+fn hostile_column(numeric: bool) -> SavedColumn {
+    SavedColumn { name: hostile(), group: Some(hostile()), numeric, ..SavedColumn::default() }
+}
+
 /// Builds a table of `rows` rows and ten columns of numbers, each linked to its row's note.
 fn large_page(rows: usize) -> Page {
     let names = ["Depth", "Criterion", "Recovery", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
@@ -118,28 +130,45 @@ fn large_page(rows: usize) -> Page {
         choice: i < 3,
         ..SavedColumn::default()
     });
-    let key = |row: usize| format!("tiny-llama/llm-streamline/{row}/linearpatch-rotate/c4:64x512@0");
     let cells = |row: usize| {
         let text = |text: &str| SavedCell { text: text.to_owned(), ..SavedCell::default() };
         let depth = SavedCell { text: row.to_string(), value: Some(row as f64), ..SavedCell::default() };
         let numbers = (0..10).map(|i| {
             let value = f64::from(i) + row as f64 / 100.0;
-            SavedCell { text: format!("{value:.2}"), value: Some(value), key: Some(key(row)), ..SavedCell::default() }
+            SavedCell {
+                text: format!("{value:.2}"),
+                value: Some(value),
+                key: Some(large_key(row)),
+                ..SavedCell::default()
+            }
         });
         [depth, text("LLM-Streamline"), text("Linear Patch (Rotate)")].into_iter().chain(numbers).collect()
     };
     let note = |row: usize| CellNote {
         title: format!("Tiny LLaMA without {row} of 16 layers"),
         lines: vec![("Backbone".into(), "tiny-llama".into()), ("Removed".into(), "layers 8 to 11".into())],
-        commands: vec![format!("ghostlab explain table2.yaml {}", key(row))],
+        commands: vec![format!("ghostlab explain table2.yaml {}", large_key(row))],
         makers: vec![vec![("program".into(), "ghostlab 0.1.0".into())]],
         parts: vec![ObjectNote { kind: "operator".into(), key: "0f".repeat(6), seconds: 2.5, ..ObjectNote::default() }],
         ..CellNote::default()
     };
-    let row = |index| SavedRow { group: Some("Tiny LLaMA".into()), cells: cells(index), ..SavedRow::default() };
-    let view = SavedTable { columns: columns.collect(), rows: (0..rows).map(row).collect(), ..SavedTable::default() };
+    let view = SavedTable {
+        columns: columns.collect(),
+        rows: (0..rows)
+            .map(|index| SavedRow { group: Some("Tiny LLaMA".into()), cells: cells(index), ..SavedRow::default() })
+            .collect(),
+        ..SavedTable::default()
+    };
     let artifact = PageArtifact { name: "table2".into(), tables: vec![view], ..PageArtifact::default() };
-    Page { artifacts: vec![artifact], cells: (0..rows).map(|row| (key(row), note(row))).collect(), ..Page::default() }
+    Page {
+        artifacts: vec![artifact],
+        cells: (0..rows).map(|row| (large_key(row), note(row))).collect(),
+        ..Page::default()
+    }
+}
+
+fn large_key(row: usize) -> String {
+    format!("tiny-llama/llm-streamline/{row}/linearpatch-rotate/c4:64x512@0")
 }
 
 /// Removes the page's own style and script.
@@ -297,10 +326,11 @@ fn beside(paper: &str, difference: Option<&str>, verdict: PaperVerdict) -> Optio
 fn papers_value_has_difference_verdict_and_count() {
     let mut page = large_page(2);
     let row = &mut page.artifacts[0].tables[0].rows[0].cells;
-    row[3].beside = beside("81.20", Some("+0.10"), PaperVerdict::Same);
-    row[4].beside = beside("70.00", Some("−9.00"), PaperVerdict::Differs);
-    row[5].beside = beside("60.00", Some("+5.00"), PaperVerdict::OtherProtocol(vec!["100 of 2376 documents".into()]));
-    row[6].beside = beside("50.00", None, PaperVerdict::Missing);
+    row[3].comparison = beside("81.20", Some("+0.10"), PaperVerdict::Same);
+    row[4].comparison = beside("70.00", Some("−9.00"), PaperVerdict::Differs);
+    row[5].comparison =
+        beside("60.00", Some("+5.00"), PaperVerdict::OtherProtocol(vec!["100 of 2376 documents".into()]));
+    row[6].comparison = beside("50.00", None, PaperVerdict::Missing);
     page.artifacts[0].profile = "paper".into();
     let mut other = page.artifacts[0].clone();
     other.name = "table3".into();
@@ -316,17 +346,17 @@ fn papers_value_has_difference_verdict_and_count() {
         assert!(html.contains(sign), "{sign}");
     }
     assert!(html.contains("class=\"paper other-protocol\" title=\"100 of 2376 documents\""));
-    let of = |count: usize| {
-        let part = |word: &str, sign: &str, text: &str| {
-            format!("<span class=\"{word}\"><b>{count}</b> <span aria-hidden=\"true\">{sign}</span> {text}</span>")
-        };
-        [part("same", "=", "same"), part("differs", "≠", "differs"), part("other-protocol", "~", "other protocol")]
-            .concat()
-    };
     let (top, _) = html.split_once("class=\"legend\"").unwrap();
-    assert!(top.contains("profile paper") && top.contains(&of(2)), "both tables together");
-    assert_eq!(top.matches(of(1).as_str()).count(), 2, "and each of them");
+    assert!(top.contains("profile paper") && top.contains(&page_of(2)), "both tables together");
+    assert_eq!(top.matches(page_of(1).as_str()).count(), 2, "and each of them");
     assert!(!render(&large_page(2)).unwrap().contains("class=\"compared\""), "nothing to count in another profile");
+}
+
+fn page_of(count: usize) -> String {
+    let part = |word: &str, sign: &str, text: &str| {
+        format!("<span class=\"{word}\"><b>{count}</b> <span aria-hidden=\"true\">{sign}</span> {text}</span>")
+    };
+    [part("same", "=", "same"), part("differs", "≠", "differs"), part("other-protocol", "~", "other protocol")].concat()
 }
 
 #[test]
@@ -343,7 +373,6 @@ fn a_mark_of_a_paired_test_is_to_be_seen() {
 #[test]
 fn a_caption_stands_once() {
     let caption = "Mean of the nine tasks.";
-    let figure = |label: &str| FigureView { svg: "<svg width='3pt' height='4pt'></svg>".into(), label: label.into() };
     let mut page = large_page(1);
     page.artifacts[0].caption = caption.into();
     page.artifacts[0].figures = vec![figure("LLaMA"), figure("OLMo")];
@@ -352,6 +381,10 @@ fn a_caption_stands_once() {
     let seen = without_ours(&html).replace(&format!("LLaMA. {caption}"), "").replace(&format!("OLMo. {caption}"), "");
     assert_eq!(seen.matches(caption).count(), 1);
     assert!(html.contains("<figcaption>LLaMA</figcaption>") && html.contains("width=\"5\" height=\"6\""));
+}
+
+fn figure(label: &str) -> FigureView {
+    FigureView { svg: "<svg width='3pt' height='4pt'></svg>".into(), label: label.into() }
 }
 
 #[test]
@@ -414,25 +447,26 @@ fn a_file_link_stays_on_the_disk_that_the_page_lies_on() {
 fn text_stands_out_from_every_background() {
     let (light, dark) = STYLE.split_once("prefers-color-scheme: dark").unwrap();
     for scheme in [light, dark] {
-        let luminance = |name: &str| {
-            let colour = scheme.split_once(&format!("--{name}: #")).unwrap().1;
-            let channel = |place: usize| {
-                let part = f64::from(u8::from_str_radix(&colour[place..place + 2], 16).unwrap()) / 255.0;
-                if part <= 0.03928 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
-            };
-            0.2126 * channel(0) + 0.7152 * channel(2) + 0.0722 * channel(4)
-        };
         for back in ["back", "raised", "ours"] {
             for (front, least) in
                 [("text", 4.5), ("muted", 4.5), ("link", 4.5), ("bad", 4.5), ("good", 4.5), ("other", 4.5)]
             {
-                let a = luminance(front);
-                let b = luminance(back);
+                let a = luminance(scheme, front);
+                let b = luminance(scheme, back);
                 let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
                 assert!(contrast >= least, "{front} on {back}: {contrast:.2}");
             }
         }
     }
+}
+
+fn luminance(scheme: &str, name: &str) -> f64 {
+    let colour = scheme.split_once(&format!("--{name}: #")).unwrap().1;
+    let channel = |position: usize| {
+        let part = f64::from(u8::from_str_radix(&colour[position..position + 2], 16).unwrap()) / 255.0;
+        if part <= 0.03928 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+    };
+    0.2126 * channel(0) + 0.7152 * channel(2) + 0.0722 * channel(4)
 }
 
 #[test]
@@ -449,9 +483,9 @@ fn a_text_that_is_an_address_is_a_link_and_nothing_else_is() {
 #[test]
 fn page_begins_with_answer_figure_table_and_claims() {
     let mut page = large_page(2);
-    let said = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    page.artifacts[0].provenance = vec![said("machine", "a machine"), said("started", "2026-01-01T00:00:00Z")];
-    page.artifacts[0].provenance.push(said("finished", "2026-01-01T00:10:00Z"));
+    let entry = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    page.artifacts[0].provenance = vec![entry("machine", "a machine"), entry("started", "2026-01-01T00:00:00Z")];
+    page.artifacts[0].provenance.push(entry("finished", "2026-01-01T00:10:00Z"));
     let other = PageArtifact { name: "table1".into(), title: "Table 1: it".into(), ..PageArtifact::default() };
     // A list of no profile stands among those of the profile, in the paper's order.
     page.artifacts[0].profile = "tiny".into();
@@ -476,7 +510,6 @@ fn page_begins_with_answer_figure_table_and_claims() {
     ];
     let html = render(&page).unwrap();
     assert_links_lead_somewhere(&html);
-    let place = |text: &str| html.find(text).unwrap_or_else(|| panic!("{text}"));
     let parts = [
         "Of 3 sentences of the paper, checked on our numbers, 1 holds, 1 fails, 1 unknown.",
         "2026-01-01T00:00:00Z to 2026-01-01T00:10:00Z",
@@ -489,7 +522,7 @@ fn page_begins_with_answer_figure_table_and_claims() {
         "<section id=\"artifact-tiny/tableA4\">",
         "<section id=\"artifact-tiny/beyond\">",
     ];
-    let places = parts.map(place);
+    let places = parts.map(|text| html.find(text).unwrap_or_else(|| panic!("{text}")));
     assert!(places.is_sorted(), "{:?}", parts.iter().zip(places).collect::<Vec<_>>());
     // Tables of the appendix, and what the paper does not have, are closed.
     assert_eq!(html.matches("<details class=\"folded\"><summary>Show 2 rows</summary>").count(), 2);
@@ -508,33 +541,39 @@ fn page_begins_with_answer_figure_table_and_claims() {
 #[test]
 fn page_tells_computing_from_writing_and_names_all_commits() {
     let mut page = large_page(1);
-    let said = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let entry = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     page.artifacts[0].provenance = vec![
-        said("commit", &"a".repeat(40)),
-        said("machine", "machine A"),
-        said(WRITING_STARTED, "2026-02-01T00:00:00Z"),
-        said(WRITING_FINISHED, "2026-02-01T00:00:06Z"),
+        entry("commit", &"a".repeat(40)),
+        entry("machine", "machine A"),
+        entry(WRITING_STARTED, "2026-02-01T00:00:00Z"),
+        entry(WRITING_FINISHED, "2026-02-01T00:00:06Z"),
     ];
-    let computed = |commit: &str, machine: &str, first: &str, last: &str| ComputedBy {
+    page.artifacts[0].computed = vec![
+        computed("b", "machine B", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"),
+        computed("c", "machine A", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"),
+    ];
+    let html = render(&page).unwrap();
+    let when = "2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z, by commits bbbbbbbbbbbb, cccccccccccc";
+    assert!(html.contains(&fact_of("Computed", when)), "{html}");
+    let when = "2026-02-01T00:00:00Z to 2026-02-01T00:00:06Z, by commit aaaaaaaaaaaa";
+    assert!(html.contains(&fact_of("Written", when)));
+    assert!(html.contains(&fact_of("On", "machine A; machine B")));
+    assert!(html.contains("2 results in 90.0 s of computing, 2026-01-02T00:00:00Z to"));
+}
+
+fn computed(commit: &str, machine: &str, first: &str, last: &str) -> ComputedBy {
+    ComputedBy {
         commit: commit.repeat(40),
         machine: machine.into(),
         results: 2,
         seconds: 90.0,
         first: first.into(),
         last: last.into(),
-    };
-    page.artifacts[0].computed = vec![
-        computed("b", "machine B", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"),
-        computed("c", "machine A", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"),
-    ];
-    let html = render(&page).unwrap();
-    let fact = |name: &str, value: &str| format!("<dt>{name}</dt><dd>{value}</dd>");
-    let when = "2026-01-01T00:00:00Z to 2026-01-03T00:00:00Z, by commits bbbbbbbbbbbb, cccccccccccc";
-    assert!(html.contains(&fact("Computed", when)), "{html}");
-    let when = "2026-02-01T00:00:00Z to 2026-02-01T00:00:06Z, by commit aaaaaaaaaaaa";
-    assert!(html.contains(&fact("Written", when)));
-    assert!(html.contains(&fact("On", "machine A; machine B")));
-    assert!(html.contains("2 results in 90.0 s of computing, 2026-01-02T00:00:00Z to"));
+    }
+}
+
+fn fact_of(name: &str, value: &str) -> String {
+    format!("<dt>{name}</dt><dd>{value}</dd>")
 }
 
 #[test]

@@ -60,13 +60,14 @@ impl PaperNumber {
     pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
         let file = format!("{artifact}.csv");
         let rows = lines(&file, text)?;
-        let number = |(line, row): (usize, PaperLine)| {
-            if row.artifact != artifact {
-                return Err(wrong("artifact", &format!("`{artifact}`"), &row.artifact).at(format!("{file}:{line}")));
-            }
-            Self::of(&file, line, row)
-        };
-        rows.into_iter().map(number).collect()
+        rows.into_iter()
+            .map(|(line, row)| {
+                if row.artifact != artifact {
+                    return Err(wrong("artifact", &format!("`{artifact}`"), &row.artifact).at(format!("{file}:{line}")));
+                }
+                Self::of(&file, line, row)
+            })
+            .collect()
     }
 
     /// Parses the entries of a user's file in the same format.
@@ -197,7 +198,7 @@ impl PaperNumber {
         let head = reader.headers().map_err(broken)?.clone();
         let first: Vec<String> = head.iter().take(1).map(str::to_owned).collect();
         let labels = if labels.is_empty() { &first } else { labels };
-        let place = |name: &str| {
+        let position_of = |name: &str| {
             head.iter().position(|column| column == name).ok_or_else(|| {
                 Error::bad_input("the table has no such column")
                     .at(format!("{file}:1"))
@@ -205,8 +206,8 @@ impl PaperNumber {
                     .found(head.iter().collect::<Vec<_>>().join(", "))
             })
         };
-        let labels = labels.iter().map(|name| place(name)).collect::<Result<Vec<_>>>()?;
-        let columns = wanted.iter().map(|name| Ok((*name, place(name)?))).collect::<Result<Vec<_>>>()?;
+        let labels = labels.iter().map(|name| position_of(name)).collect::<Result<Vec<_>>>()?;
+        let columns = wanted.iter().map(|name| Ok((*name, position_of(name)?))).collect::<Result<Vec<_>>>()?;
         let artifact = Path::new(file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let mut all = Vec::new();
         for record in reader.records() {
@@ -255,17 +256,18 @@ fn number(cell: &str) -> Option<(String, Option<f64>, Option<f64>)> {
         return Some((String::new(), None, None));
     }
     let (printed, error) = cell.split_once('±').map_or((cell, None), |(value, error)| (value, Some(error)));
-    let plain = |text: &str| {
-        let text = text.trim().trim_end_matches('%').trim();
-        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-        if digits { Some((text.to_owned(), text.parse::<f64>().ok()?)) } else { None }
-    };
-    let (printed, value) = plain(printed)?;
+    let (printed, value) = is_plain(printed)?;
     let error = match error {
-        Some(error) => Some(plain(error)?.1),
+        Some(error) => Some(is_plain(error)?.1),
         None => None,
     };
     Some((printed, Some(value), error))
+}
+
+fn is_plain(text: &str) -> Option<(String, f64)> {
+    let text = text.trim().trim_end_matches('%').trim();
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if digits { Some((text.to_owned(), text.parse::<f64>().ok()?)) } else { None }
 }
 
 #[cfg(test)]

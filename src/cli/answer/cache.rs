@@ -28,8 +28,12 @@ impl KindSum {
     pub(crate) fn of(entries: &[InventoryItem]) -> Vec<Self> {
         let mut stages: BTreeMap<&str, Self> = BTreeMap::new();
         for entry in entries {
-            let stage = || Self { stage: entry.stage.clone(), artifacts: 0, bytes: 0, seconds: 0.0 };
-            let sum = stages.entry(&entry.stage).or_insert_with(stage);
+            let sum = stages.entry(&entry.stage).or_insert_with(|| Self {
+                stage: entry.stage.clone(),
+                artifacts: 0,
+                bytes: 0,
+                seconds: 0.0,
+            });
             sum.artifacts += 1;
             sum.bytes += entry.bytes();
             sum.seconds += entry.seconds();
@@ -124,23 +128,25 @@ impl Listing {
     pub(crate) fn of(store: &Store) -> Self {
         let entries = store.entries();
         let states = |stage: &str| {
-            let own = entries.iter().filter(|entry| entry.stage == stage).map(State::of);
-            own.collect::<std::collections::BTreeSet<State>>().into_iter().collect()
+            let states = entries.iter().filter(|entry| entry.stage == stage).map(State::of);
+            states.collect::<std::collections::BTreeSet<State>>().into_iter().collect()
         };
         let stages = KindSum::of(&entries).into_iter().map(|sum| ListedStage { states: states(&sum.stage), sum });
-        let artifact = |entry: &InventoryItem| ListedObject {
-            key: entry.hash.clone(),
-            stage: entry.stage.clone(),
-            bytes: entry.bytes(),
-            seconds: entry.seconds(),
-            state: State::of(entry),
-        };
         let (dead, living): (Vec<LeftDraft>, Vec<LeftDraft>) =
             store.drafts_left().into_iter().partition(|draft| draft.dead);
         Self {
             store: store.root().display().to_string(),
             stages: stages.collect(),
-            artifacts: entries.iter().map(artifact).collect(),
+            artifacts: entries
+                .iter()
+                .map(|entry| ListedObject {
+                    key: entry.hash.clone(),
+                    stage: entry.stage.clone(),
+                    bytes: entry.bytes(),
+                    seconds: entry.seconds(),
+                    state: State::of(entry),
+                })
+                .collect(),
             journals: Files::of(store.journals().into_iter().map(|(_, bytes)| bytes)),
             drafts: Files::of(living.iter().map(|draft| draft.bytes)),
             dead_drafts: Files::of(dead.iter().map(|draft| draft.bytes)),
@@ -222,17 +228,18 @@ impl Verified {
     pub(crate) fn of(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<Self> {
         let entries = store.entries();
         let artifacts = entries.len();
-        let told = |error: &Error| (error.parts().clone(), error.to_string());
-        let damage = |entry: InventoryItem| {
-            let (error, text) = match &entry.found {
-                Found::Damaged(error) => told(error),
-                Found::Whole(artifact) => told(&artifact.verify().err()?),
-            };
-            let key = entry.hash.clone();
-            let stage = entry.stage.clone();
-            Some((entry, DamagedArtifact { key, stage, error, text }))
-        };
-        let found: Vec<(InventoryItem, DamagedArtifact)> = entries.into_par_iter().filter_map(damage).collect();
+        let found: Vec<(InventoryItem, DamagedArtifact)> = entries
+            .into_par_iter()
+            .filter_map(|entry| {
+                let (error, text) = match &entry.found {
+                    Found::Damaged(error) => describe(error),
+                    Found::Whole(artifact) => describe(&artifact.verify().err()?),
+                };
+                let key = entry.hash.clone();
+                let stage = entry.stage.clone();
+                Some((entry, DamagedArtifact { key, stage, error, text }))
+            })
+            .collect();
         let (bad, damaged): (Vec<_>, Vec<_>) = found.into_iter().unzip();
         if repair {
             store.remove_all(&bad)?;
@@ -246,8 +253,12 @@ impl Verified {
 
     /// Returns whether nothing damaged remains.
     pub(crate) fn is_well(&self) -> bool {
-        (self.removed || self.damaged.is_empty()) && self.strays.iter().chain(&self.records).all(|of| of.removed)
+        (self.removed || self.damaged.is_empty()) && self.strays.iter().chain(&self.records).all(|stray| stray.removed)
     }
+}
+
+fn describe(error: &Error) -> (ErrorParts, String) {
+    (error.parts().clone(), error.to_string())
 }
 
 /// What can be removed from the store, or was.

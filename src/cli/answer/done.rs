@@ -102,7 +102,8 @@ pub(crate) struct HubInput {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Score {
     /// A text with its length, a task as a grid writes it, or `average`.
-    pub(crate) of: String,
+    #[serde(rename = "of")]
+    pub(crate) label: String,
     /// `perplexity`, `acc` or `acc_norm`.
     pub(crate) metric: String,
     /// A perplexity, or a share of the documents in percent.

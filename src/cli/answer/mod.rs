@@ -169,12 +169,12 @@ pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error
     let words: Vec<String> = words.skip(1).map_while(|word| word.into_string().ok()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).take_while(|word| *word != "--").collect();
     // Values of options may be called as commands are: the command stands before what belongs to it.
-    let place = |command: &&String| {
+    let rank = |command: &&String| {
         let places = command.split(' ').map(|part| words.iter().position(|word| *word == part));
         places.collect::<Option<Vec<_>>>().and_then(|places| places.first().copied())
     };
     let known = commands();
-    let named = known.iter().filter(|command| place(command).is_some()).min_by_key(place);
+    let named = known.iter().filter(|command| rank(command).is_some()).min_by_key(rank);
     if let Some(command) = named.filter(|_| words.contains(&"--json")) {
         let text = error.render().to_string();
         let what = text.lines().next().unwrap_or_default();
@@ -198,7 +198,7 @@ fn describe_tags(schema: &mut Value) {
         Value::Object(keys) => {
             for (name, text) in TAGS {
                 let property =
-                    keys.get_mut("properties").and_then(|of| of.get_mut(name)).and_then(Value::as_object_mut);
+                    keys.get_mut("properties").and_then(|keys| keys.get_mut(name)).and_then(Value::as_object_mut);
                 if let Some(property) = property {
                     property.entry("description").or_insert_with(|| text.into());
                 }
@@ -230,7 +230,7 @@ mod tests {
             .as_array()
             .unwrap()
             .iter()
-            .map(|of| of["properties"]["command"]["const"].as_str().unwrap().to_owned())
+            .map(|variant| variant["properties"]["command"]["const"].as_str().unwrap().to_owned())
             .collect();
         assert_eq!(named, super::commands().into_iter().collect());
     }

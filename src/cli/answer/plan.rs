@@ -169,8 +169,10 @@ impl JsonSchema for MissingPart {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let part = |of: Words| json!({"description": of.about, "type": "string", "const": of.part});
-        let parts: Vec<Value> = Stage::parts().into_iter().map(part).collect();
+        let parts: Vec<Value> = Stage::parts()
+            .into_iter()
+            .map(|words| json!({"description": words.about, "type": "string", "const": words.part}))
+            .collect();
         json_schema!({"description": "A part of a cell.", "oneOf": parts})
     }
 }
@@ -306,7 +308,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;
         }
         let mut reasons: Vec<CountedReason> = counted.into_values().collect();
-        reasons.sort_by_key(|of| std::cmp::Reverse(of.count));
+        reasons.sort_by_key(|reason| std::cmp::Reverse(reason.count));
         let needed = keys.len();
         let to_make = missing.len();
         counts.push(ArtifactCount { kind: kind.name().into(), needed, stored: needed - to_make, to_make, reasons });
@@ -314,8 +316,8 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     let mut needed = 0;
     let mut stored = 0;
     for backbone in &plan.backbones {
-        for place in 0..backbone.calibrations.len() {
-            for trials in TrialCount::of(plan, backbone, place, state, store) {
+        for index in 0..backbone.calibrations.len() {
+            for trials in TrialCount::of(plan, backbone, index, state, store) {
                 (needed, stored) = (needed + trials.needed, stored + trials.stored);
             }
         }
@@ -331,43 +333,54 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
 /// Returns the jobs of one backbone in their order.
 fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &Store) -> Vec<PlannedJob> {
     let mut jobs = Vec::new();
-    let has = |key: &Option<Arc<Key>>| key.as_ref().is_none_or(|key| state.has(key));
-    let name = || backbone.name.clone();
-    for (place, calibration) in backbone.calibrations.iter().enumerate() {
-        let own = backbone.variants.iter().filter(|variant| variant.calibration == Some(place));
-        let own: Vec<&Variant> = own.collect();
-        let missing = own.iter().filter(|variant| !has(&variant.selection) || !has(&variant.operator)).count();
+    for (index, calibration) in backbone.calibrations.iter().enumerate() {
+        let calibrated = backbone.variants.iter().filter(|variant| variant.calibration == Some(index));
+        let calibrated: Vec<&Variant> = calibrated.collect();
+        let missing = calibrated
+            .iter()
+            .filter(|variant| !is_stored(state, &variant.selection) || !is_stored(state, &variant.operator))
+            .count();
         let text = calibration.calibration.to_string();
-        for TrialCount { criterion, needed, stored } in TrialCount::of(plan, backbone, place, state, store) {
+        for TrialCount { criterion, needed, stored } in TrialCount::of(plan, backbone, index, state, store) {
             if stored < needed {
                 let calibration = text.clone();
                 let trials = needed - stored;
-                jobs.push(PlannedJob::ChooseLayers { backbone: name(), criterion, calibration, trials });
+                jobs.push(PlannedJob::ChooseLayers { backbone: job_name(backbone), criterion, calibration, trials });
             }
         }
         if missing > 0 {
-            jobs.push(PlannedJob::Calibrate { backbone: name(), calibration: text, cells: missing });
+            jobs.push(PlannedJob::Calibrate { backbone: job_name(backbone), calibration: text, cells: missing });
         }
-        for trained in own.iter().filter_map(|variant| variant.trained.as_ref()).filter(|of| !state.has(&of.key)) {
+        for trained in
+            calibrated.iter().filter_map(|variant| variant.trained.as_ref()).filter(|model| !state.has(&model.key))
+        {
             let calibration = backbone.calibrations[trained.text].calibration.to_string();
-            jobs.push(PlannedJob::Finetune { backbone: name(), calibration });
+            jobs.push(PlannedJob::Finetune { backbone: job_name(backbone), calibration });
         }
     }
-    for (place, evaluation) in backbone.evaluations.iter().enumerate() {
-        let cells = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[place])).count();
+    for (index, evaluation) in backbone.evaluations.iter().enumerate() {
+        let cells = backbone.variants.iter().filter(|variant| !state.has(&variant.scores[index])).count();
         if cells > 0 {
-            jobs.push(PlannedJob::Score { backbone: name(), on: evaluation.subject.to_string(), cells });
+            jobs.push(PlannedJob::Score { backbone: job_name(backbone), on: evaluation.subject.to_string(), cells });
         }
     }
-    for (place, prompt) in backbone.latencies.iter().enumerate() {
-        if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[place])) {
+    for (index, prompt) in backbone.latencies.iter().enumerate() {
+        if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[index])) {
             // Cells of one comparison are measured together.
             let prompt = prompt.to_string();
             let cells = backbone.variants.len();
-            jobs.push(PlannedJob::Time { backbone: name(), prompt, cells });
+            jobs.push(PlannedJob::Time { backbone: job_name(backbone), prompt, cells });
         }
     }
     jobs
+}
+
+fn is_stored(state: &StoreState, key: &Option<Arc<Key>>) -> bool {
+    key.as_ref().is_none_or(|key| state.has(key))
+}
+
+fn job_name(backbone: &BackbonePlan) -> String {
+    backbone.name.clone()
 }
 
 impl fmt::Display for PlannedJob {
@@ -394,7 +407,7 @@ fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reaso
     let lacking = backbone.parts(variant).filter(|(_, _, key)| !state.has(key));
     let missing = lacking.map(|(job, words, key)| Missing {
         what: MissingPart(words),
-        on: (job.group.on)(backbone, job.place),
+        on: (job.group.on)(backbone, job.index),
         key: key.hash().to_owned(),
         reason: reasons.of(key, state),
     });

@@ -95,7 +95,8 @@ pub(crate) struct SubmittedJob {
 
 impl StatusAnswer {
     pub(crate) fn of(store: &Store) -> Self {
-        let submitted: Vec<Submission> = Submission::all(store).into_iter().filter(|of| of.jobs(store).any()).collect();
+        let submitted: Vec<Submission> =
+            Submission::all(store).into_iter().filter(|submission| submission.jobs(store).any()).collect();
         // A scheduler is asked only if something was submitted.
         let queue = (!submitted.is_empty()).then(Queue::ask);
         let (queue, scheduler_silent) = match queue {
@@ -103,17 +104,23 @@ impl StatusAnswer {
             Some(Err(reason)) => (None, Some(reason)),
             None => (None, None),
         };
-        let job = |(what, number): (String, String)| SubmittedJob { what, number };
-        let view = |of: &Submission| SubmissionView {
-            id: of.id.clone(),
-            plan: of.plan.clone(),
-            name: of.name.clone(),
-            engine: of.engine.clone(),
-            ends: JobEnd::all(&of.folder(store)),
-            jobs: of.jobs(store).jobs.into_iter().map(job).collect(),
-            queued: queue.as_ref().map(|queue| queue.of(&of.comment()).cloned().collect()),
-        };
-        let submissions = submitted.iter().map(view).collect();
+        let submissions = submitted
+            .iter()
+            .map(|submission| SubmissionView {
+                id: submission.id.clone(),
+                plan: submission.plan.clone(),
+                name: submission.name.clone(),
+                engine: submission.engine.clone(),
+                ends: JobEnd::all(&submission.folder(store)),
+                jobs: submission
+                    .jobs(store)
+                    .jobs
+                    .into_iter()
+                    .map(|(what, number)| SubmittedJob { what, number })
+                    .collect(),
+                queued: queue.as_ref().map(|queue| queue.of(&submission.comment()).cloned().collect()),
+            })
+            .collect();
         let store_name = store.root().display().to_string();
         let damaged = store.damaged_records();
         let damaged_records = damaged.iter().map(|record| record.path.display().to_string()).collect();
@@ -162,9 +169,11 @@ pub(crate) struct ExplainedObject {
     /// Where it lies, or would.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
-    pub(crate) place: PathBuf,
+    #[serde(rename = "place")]
+    pub(crate) folder: PathBuf,
     /// Contents of its key: settings by name, hashes of inputs, and keys of other artifacts as `{kind, version, of}`.
-    pub(crate) of: Value,
+    #[serde(rename = "of")]
+    pub(crate) identity: Value,
 }
 
 /// How an artifact was made.
@@ -191,10 +200,10 @@ impl Explanation {
         let mut artifacts = Vec::new();
         let mut add = |what: String, key: &Key| artifacts.push(explained(what, key, &state, &reasons, store));
         for (job, words, key) in backbone.parts(variant) {
-            if let Some((tokens, key)) = (words.reads)(backbone, variant, job.place) {
+            if let Some((tokens, key)) = (words.reads)(backbone, variant, job.index) {
                 add(tokens, &key);
             }
-            let on = (job.group.on)(backbone, job.place).map(|on| format!(" {on}"));
+            let on = (job.group.on)(backbone, job.index).map(|on| format!(" {on}"));
             add(format!("{}{}", words.what, on.unwrap_or_default()), key);
         }
         let selection = variant.selection.as_ref().and_then(|key| state.selection(key));
@@ -250,8 +259,8 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
         _ => None,
     };
     let reason = if stored.is_some() { None } else { Some(reasons.of(key, state)) };
-    let of = key.readable()["of"].take();
-    ExplainedObject { what, key: key.hash().to_owned(), stored, reason, place: store.lies(key), of }
+    let identity = key.readable()["of"].take();
+    ExplainedObject { what, key: key.hash().to_owned(), stored, reason, folder: store.lies(key), identity }
 }
 
 /// State of the machine and of inputs.

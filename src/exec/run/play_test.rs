@@ -148,16 +148,19 @@ fn weights(number: usize) -> Vec<u8> {
     // Backbones are what their tensors are: each has another first value.
     let mut zeros = vec![0; 4 * 300 * 8];
     zeros[..4].copy_from_slice(&(number as f32).to_le_bytes());
-    let tensor = |(name, shape): (String, Vec<usize>)| {
-        let bytes = &zeros[..4 * shape.iter().product::<usize>()];
-        (name, TensorView::new(Dtype::F32, shape, bytes).unwrap())
-    };
     let number = [("number".to_owned(), number.to_string())].into_iter().collect();
-    safetensors::serialize(shapes.into_iter().map(tensor), Some(number)).unwrap()
+    safetensors::serialize(
+        shapes.into_iter().map(|(name, shape)| {
+            let bytes = &zeros[..4 * shape.iter().product::<usize>()];
+            (name, TensorView::new(Dtype::F32, shape, bytes).unwrap())
+        }),
+        Some(number),
+    )
+    .unwrap()
 }
 
 impl RunState {
-    fn new(of: Grounds) -> Self {
+    fn new(grounds: Grounds) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let vocab: serde_json::Map<String, Value> = (0..300).map(|i| (format!("w{i}"), json!(i))).collect();
@@ -166,7 +169,7 @@ impl RunState {
             "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}
         });
         let mut names = Vec::new();
-        for number in 0..of.backbones {
+        for number in 0..grounds.backbones {
             let name = format!("b{number}");
             fs::create_dir(path(&name)).unwrap();
             let file = |file: &str| path(&name).join(file);
@@ -183,7 +186,7 @@ impl RunState {
         }
         let backbones: String = names.iter().map(|name| format!("  {name}: {{path: {name}}}\n")).collect();
         let ridges: String =
-            (0..of.ridges).map(|i| format!("  - {{name: replaceme-ls, alpha: {}}}\n", i + 1)).collect();
+            (0..grounds.ridges).map(|i| format!("  - {{name: replaceme-ls, alpha: {}}}\n", i + 1)).collect();
         let grid = format!(
             "backbones:\n{backbones}corpora:\n  one: {{path: one.txt, rule: wikitext2, limit: {windows}}}\n  \
              two: {{path: two.txt, rule: wikitext2, limit: {windows}}}\nbackbone: [{names}]\n\
@@ -191,15 +194,15 @@ impl RunState {
              - linearpatch-diag\n  - ghosted\n  - {{name: ghosted, solver: svd}}\n{ridges}\
              calibration: [{{corpus: one, sequences: {sequences}, length: {LENGTH}}}]\n\
              evaluate:\n  perplexity: [{{corpus: one, length: {LENGTH}}}, {{corpus: two, length: {LENGTH}}}]\n",
-            windows = of.windows,
+            windows = grounds.windows,
             names = names.join(", "),
-            depths = of.depths,
-            sequences = of.sequences,
+            depths = grounds.depths,
+            sequences = grounds.sequences,
         );
         fs::write(path("grid.yaml"), grid).unwrap();
         let grid = Grid::load(&path("grid.yaml"), None, &[]).unwrap();
         let shape = Config::read_file(&path("shape.json")).unwrap();
-        Self { _folder: folder, grid, shape, scale: of.scale }
+        Self { _folder: folder, grid, shape, scale: grounds.scale }
     }
 
     /// Plans the grid on a server that has all tokens.
@@ -224,12 +227,12 @@ impl RunState {
     fn solves(&self, plan: &Plan<'_>) -> BTreeMap<String, f64> {
         let sequences = plan.backbones[0].calibrations[0].calibration.sequences;
         let load = Load::windows(sequences * LENGTH * self.scale, LENGTH * self.scale);
-        let of = |variant: &Variant| {
+        let keys = |variant: &Variant| {
             let recovery = &*plan.grid.cells[variant.cell].recovery.as_ref()?.rule;
             let flops = solve_flops(&self.shape, recovery, &load, variant.fitted, 1);
             Some((variant.operator.as_ref()?.hash().to_string(), flops))
         };
-        plan.variants().filter_map(|(_, variant)| of(variant)).collect()
+        plan.variants().filter_map(|(_, variant)| keys(variant)).collect()
     }
 
     fn play(&self, workers: usize, weather: Weather) -> Played {
@@ -249,13 +252,12 @@ impl RunState {
                 time.sleep(worker, AGAIN);
             }
         });
-        let of = |counter: &AtomicUsize| counter.load(Relaxed);
         Played {
             took,
             computed: tally.computed.load(Relaxed) as f64 / 1e6,
-            loaded: of(&tally.loaded),
-            deaths: of(&tally.deaths),
-            preemptions: of(&tally.preemptions),
+            loaded: load_count(&tally.loaded),
+            deaths: load_count(&tally.deaths),
+            preemptions: load_count(&tally.preemptions),
             server,
         }
     }
@@ -284,47 +286,56 @@ impl RunState {
         let solving = Arc::clone(&pace);
         let solves = self.solves(plan);
         // Charges the cost model's time for solving when an operator is stored.
-        let told = move |place: &Path| {
-            let name = place.file_name().unwrap_or_default().to_string_lossy();
-            if let Some(flops) = solves.get(&*name).filter(|_| place.to_string_lossy().contains("/operator-v")) {
+        let client = move |path: &Path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if let Some(flops) = solves.get(&*name).filter(|_| path.to_string_lossy().contains("/operator-v")) {
                 solving.spend(flops / FLOPS);
             }
         };
         let at = Some((Arc::clone(time), worker));
-        let disk = Client::at_work(server, weather.network, machine, at, Some(Box::new(told)));
+        let disk = Client::at_work(server, weather.network, machine, at, Some(Box::new(client)));
         let stop = Arc::new(AtomicBool::new(false));
         let comes = |draws: &mut Draws, in_100: f64, act: Box<dyn FnMut() + Send>| {
             let hours = if in_100 > 0.0 { -(1.0 - draws.unit()).ln() * 100.0 / in_100 } else { return None };
             Some(time.after(Duration::from_secs_f64((hours * 3600.0).min(1e9)), act))
         };
         let asked = Arc::clone(&stop);
-        let of = Arc::clone(time);
-        let ends = move || {
-            asked.store(true, Relaxed);
-            of.wake(worker);
-        };
-        let _preempted = comes(draws, weather.preempted, Box::new(ends));
+        let clock = Arc::clone(time);
+        let _preempted = comes(
+            draws,
+            weather.preempted,
+            Box::new(move || {
+                asked.store(true, Relaxed);
+                clock.wake(worker);
+            }),
+        );
         let dying = Arc::clone(&disk);
         let down = Arc::clone(&pace.down);
         let stopped = Arc::clone(&stop);
-        let of = Arc::clone(time);
-        let dies = move || {
-            dying.go_down();
-            down.store(true, Relaxed);
-            stopped.store(true, Relaxed);
-            of.wake(worker);
-        };
-        let _killed = comes(draws, weather.killed, Box::new(dies));
+        let clock = Arc::clone(time);
+        let _killed = comes(
+            draws,
+            weather.killed,
+            Box::new(move || {
+                dying.go_down();
+                down.store(true, Relaxed);
+                stopped.store(true, Relaxed);
+                clock.wake(worker);
+            }),
+        );
         let halting = Arc::clone(&disk);
         let until = Arc::clone(&pace);
-        let of = Arc::clone(time);
-        let halts = move || {
-            let end = of.now() + HALT;
-            halting.halt(end);
-            until.halted.store(end.as_micros() as u64, Relaxed);
-            of.wake(worker);
-        };
-        let _halted = comes(draws, weather.halted, Box::new(halts));
+        let clock = Arc::clone(time);
+        let _halted = comes(
+            draws,
+            weather.halted,
+            Box::new(move || {
+                let end = clock.now() + HALT;
+                halting.halt(end);
+                until.halted.store(end.as_micros() as u64, Relaxed);
+                clock.wake(worker);
+            }),
+        );
         let done = {
             let store = Store::on(Arc::<Client>::clone(&disk), Path::new(ROOT), stage::WORDS);
             self.grid_of(plan, &store, &pace, &stop)
@@ -353,6 +364,10 @@ impl RunState {
         let context = context(plan, &state, Conditions { store, settings, reporter: &recorder, stop, terms });
         execute(plan, &context, &state, &Paced(Arc::clone(pace)))
     }
+}
+
+fn load_count(counter: &AtomicUsize) -> usize {
+    counter.load(Relaxed)
 }
 
 /// No simulated job fails.
@@ -402,8 +417,7 @@ impl Pace {
             scored: batch.targets.len().max(batch.tokens()) * self.scale,
             length: LENGTH * self.scale,
         };
-        let flops = |batch: &Batch| trie.flops(&self.shape, &load(batch)).shared;
-        self.spend(batches.iter().map(flops).sum::<f64>() / FLOPS);
+        self.spend(batches.iter().map(|batch| trie.flops(&self.shape, &load(batch)).shared).sum::<f64>() / FLOPS);
     }
 }
 
@@ -463,21 +477,32 @@ impl Engine for PacedEngine {
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
         self.pace.pass(trie, parts);
         seconds.fill(1.0);
-        let prediction =
-            |id: u32, row: usize| Prediction { log_probability: made_up(id, row, 0, 0) - 1.0, likeliest: true };
-        let of = |part: &Batch| {
-            let predictions: Vec<_> = part.targets.iter().map(|target| prediction(target.token, target.row)).collect();
-            vec![Some(predictions); trie.programs()]
-        };
-        Ok(parts.iter().map(of).collect())
+        Ok(parts
+            .iter()
+            .map(|part| {
+                let predictions: Vec<_> = part
+                    .targets
+                    .iter()
+                    .map(|target| Prediction {
+                        log_probability: made_up(target.token, target.row, 0, 0) - 1.0,
+                        likeliest: true,
+                    })
+                    .collect();
+                vec![Some(predictions); trie.programs()]
+            })
+            .collect())
     }
 
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
         self.pace.pass(trie, batches);
         for &node in trie.path(0) {
             for (index, batch) in batches.iter().enumerate() {
-                let row = |(position, &id): (usize, &u32)| (0..CHANNELS).map(move |c| made_up(id, position, node, c));
-                let rows = batch.ids.iter().enumerate().flat_map(row).collect();
+                let rows = batch
+                    .ids
+                    .iter()
+                    .enumerate()
+                    .flat_map(|(position, &id)| (0..CHANNELS).map(move |c| made_up(id, position, node, c)))
+                    .collect();
                 observer.after(index, node, &MadeUp(rows))?;
             }
         }
@@ -619,7 +644,7 @@ fn workers_share_backbones_with_little_waste() {
             let speed = alone.took.as_secs_f64() / played.took.as_secs_f64();
             assert!(speed > 4.0, "{speed}");
             // No worker reads others' scores: the number of file server operations grows with the work.
-            let [one, six] = [&alone, &played].map(|of| of.server.operations());
+            let [one, six] = [&alone, &played].map(|run| run.server.operations());
             assert!(six < one * 3 / 2, "{six} operations of six workers, {one} of one");
         }
     }

@@ -47,11 +47,11 @@ pub struct Documents {
 /// # Errors
 /// Rows that are not there, or that the definition cannot be applied to.
 pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
-    let of = &given.grid.definitions[&used.name];
-    let files = of.files(of.definition.evaluated());
+    let task = &given.grid.definitions[&used.name];
+    let files = task.files(task.definition.evaluated());
     let files: Vec<_> = files.iter().map(AsRef::as_ref).collect();
     let limit = used.how.limit.map(DocumentLimit::new).transpose()?;
-    given.inputs.guarded(&files, || Task::limited(of.definition.clone(), &of.rows, limit))
+    given.inputs.guarded(&files, || Task::limited(task.definition.clone(), &task.rows, limit))
 }
 
 /// Renders all that a backbone is asked by a definition in a child process first.
@@ -59,11 +59,11 @@ pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
 /// # Errors
 /// A definition, row or chat template that takes more than an untrusted input may.
 pub(super) fn try_out(given: Given<'_>, backbone: &BackbonePlan, used: &DefinitionUse) -> Result<()> {
-    let of = &given.grid.definitions[&used.name];
+    let task = &given.grid.definitions[&used.name];
     let how = &used.how;
     let probe = TaskProbe {
-        definition: of.definition.clone(),
-        rows: of.rows.clone(),
+        definition: task.definition.clone(),
+        rows: task.rows.clone(),
         limit: how.limit,
         shots: how.shots,
         seed: how.seed,
@@ -84,7 +84,7 @@ pub(crate) fn requests(
     task: &Task,
 ) -> Result<Vec<Request>> {
     let how = &used.how;
-    let of = &given.grid.definitions[&used.name];
+    let definition_task = &given.grid.definitions[&used.name];
     let chat = how.chat.map(|_| given.inputs.chat(&backbone.folder)).transpose()?;
     let setting = Setting {
         shots: how.shots,
@@ -93,8 +93,8 @@ pub(crate) fn requests(
         chat: chat.as_ref(),
         multiturn: how.chat.unwrap_or(true),
     };
-    let files: Vec<_> = of.example_files(how).iter().map(AsRef::as_ref).collect();
-    given.inputs.guarded(&files, || task.requests(&of.rows, &setting))
+    let files: Vec<_> = definition_task.example_files(how).iter().map(AsRef::as_ref).collect();
+    given.inputs.guarded(&files, || task.requests(&definition_task.rows, &setting))
 }
 
 /// Whose tokens are made, and where they go.
@@ -131,11 +131,11 @@ pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, sec
     while !rest.is_empty() {
         let (now, later) = rest.split_at(if apart { 1 } else { together(rest) });
         rest = later;
-        let own = together_with(&mut ids, now.iter().flatten());
+        let joined = together_with(&mut ids, now.iter().flatten());
         // Windows of a text have nothing in common: each is scored by itself.
         match apart {
-            true => lengths.extend(own.into_iter().map(|of| vec![of])),
-            false => lengths.push(own),
+            true => lengths.extend(joined.into_iter().map(|length| vec![length])),
+            false => lengths.push(joined),
         }
     }
     let documents = Documents {
@@ -164,12 +164,13 @@ pub(super) fn store_known(to: TokensTarget<'_>, used: &TaskUse, task: &Task, sec
 
 /// Appends the ids of texts, and returns their lengths.
 fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenised>) -> Vec<[usize; 2]> {
-    let one = |text: &Tokenised| {
-        ids.extend(&text.input_ids);
-        ids.extend(&text.continuation_ids);
-        [text.input_ids.len(), text.continuation_ids.len()]
-    };
-    texts.map(one).collect()
+    texts
+        .map(|text| {
+            ids.extend(&text.input_ids);
+            ids.extend(&text.continuation_ids);
+            [text.input_ids.len(), text.continuation_ids.len()]
+        })
+        .collect()
 }
 
 /// Tokens that documents may have together.
@@ -178,27 +179,33 @@ const TOGETHER: usize = 2048;
 /// Returns the number of leading documents to score as one, so that their common beginning runs once: shared examples are
 /// most of a prompt.
 fn together(documents: &[Vec<Tokenised>]) -> usize {
-    let Some(first) = documents.first().and_then(|of| of.first()) else { return 1 };
+    let Some(first) = documents.first().and_then(|document| document.first()) else { return 1 };
     // Distinct inputs, their tokens in all, and how many of these all begin with.
-    let measure = |of: &[Tokenised]| {
-        let inputs: BTreeSet<&[u32]> = of.iter().map(|text| text.input_ids.as_slice()).collect();
-        let common = |input: &&[u32]| input.iter().zip(&first.input_ids).take_while(|(a, b)| a == b).count();
-        let shared = inputs.iter().map(common).min().unwrap_or(0);
+    let measure = |tokeniseds: &[Tokenised]| {
+        let inputs: BTreeSet<&[u32]> = tokeniseds.iter().map(|text| text.input_ids.as_slice()).collect();
+        let shared = inputs
+            .iter()
+            .map(|input| input.iter().zip(&first.input_ids).take_while(|(a, b)| a == b).count())
+            .min()
+            .unwrap_or(0);
         (inputs.len(), inputs.iter().map(|input| input.len()).sum::<usize>(), shared)
     };
     // Shared tokens count once.
     let tokens = |(inputs, all, shared): (usize, usize, usize)| all - inputs.saturating_sub(1) * shared;
     let mut so_far = measure(&documents[0]);
     let mut count = 1;
-    for of in &documents[1..] {
-        let own = measure(of);
-        let with = (so_far.0 + own.0, so_far.1 + own.1, so_far.2.min(own.2));
+    for document in &documents[1..] {
+        let measured = measure(document);
+        let with = (so_far.0 + measured.0, so_far.1 + measured.1, so_far.2.min(measured.2));
         // A document may share more within itself than with others.
-        let inputs: BTreeSet<&[u32]> = of.iter().map(|text| text.input_ids.as_slice()).collect();
+        let inputs: BTreeSet<&[u32]> = document.iter().map(|text| text.input_ids.as_slice()).collect();
         let mut each = inputs.iter();
         let head = each.next().copied().unwrap_or_default();
-        let common = |input: &&[u32]| input.iter().zip(head).take_while(|(a, b)| a == b).count();
-        let alone = tokens((own.0, own.1, each.map(common).min().unwrap_or(head.len())));
+        let alone = tokens((
+            measured.0,
+            measured.1,
+            each.map(|input| input.iter().zip(head).take_while(|(a, b)| a == b).count()).min().unwrap_or(head.len()),
+        ));
         if tokens(with) >= tokens(so_far) + alone || tokens(with) > TOGETHER {
             break;
         }
@@ -223,14 +230,15 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
             .found(format!("{max_tokens} new tokens"))
             .hint("set `max_gen_toks` in `generation_kwargs` of the definition"));
     }
-    let tokenised = |request: &Request| -> Result<Vec<u32>> {
-        let Ask::Generate { context, .. } = &request.ask else {
-            return Err(Error::job("a likelihood is not generated"));
-        };
-        let place = |error: Error| error.at(task.place(request.document));
-        tasks::prompt(context, &encoder, used.how.bos).map_err(place)
-    };
-    let all: Vec<Result<Vec<u32>>> = requests.par_iter().map(tokenised).collect();
+    let all: Vec<Result<Vec<u32>>> = requests
+        .par_iter()
+        .map(|request: &Request| -> Result<Vec<u32>> {
+            let Ask::Generate { context, .. } = &request.ask else {
+                return Err(Error::job("a likelihood is not generated"));
+            };
+            tasks::prompt(context, &encoder, used.how.bos).map_err(|error| error.at(task.place(request.document)))
+        })
+        .collect();
     let all: Vec<Vec<u32>> = all.into_iter().collect::<Result<_>>()?;
     // The likeliest tokens are the same each time.
     let times = |request: &Request| if sampling.is_some() { request.repeats } else { 1 };
@@ -244,10 +252,10 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
         counts: requests.iter().map(times).collect(),
         truncated: all.iter().filter(|ids| ids.len() > context - max_tokens).count(),
     };
-    let sampling = sampling.map(|of| Sampling {
-        temperature: of.temperature,
-        top_p: of.top_p,
-        top_k: of.top_k,
+    let sampling = sampling.map(|sampling| Sampling {
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        top_k: sampling.top_k,
         seed: used.how.seed,
     });
     // The harness stops at the text of EOS, too.
@@ -302,9 +310,11 @@ impl Documents {
     pub fn answers(&self, output: Output, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
         let scored = scored(values);
         self.fits(scored.len(), "scores", Error::job("the answers do not fit the questions"))?;
-        let each = self.spans().map(|own| match (output, &scored[own]) {
-            (Output::Rolling, own) => vec![Answer::Rolling(own.iter().map(|of| of.log_likelihood).sum())],
-            (_, own) => own.iter().map(|of| Answer::LogLikelihood(of.log_likelihood, of.greedy)).collect(),
+        let each = self.spans().map(|span| match (output, &scored[span]) {
+            (Output::Rolling, scores) => vec![Answer::Rolling(scores.iter().map(|score| score.log_likelihood).sum())],
+            (_, scores) => {
+                scores.iter().map(|score| Answer::LogLikelihood(score.log_likelihood, score.greedy)).collect()
+            }
         });
         Ok(each.collect())
     }
@@ -325,18 +335,14 @@ impl Documents {
     pub fn answered(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
         if definition.output != Output::Generate {
             let answers = self.answers(definition.output, &scores::read(object)?)?;
-            let finite = |of: &Answer| match of {
-                Answer::LogLikelihood(number, _) | Answer::Rolling(number) => number.is_finite(),
-                Answer::Texts(_) => true,
-            };
-            let non_finite = answers.iter().filter(|of| !of.iter().all(finite)).count();
+            let non_finite = answers.iter().filter(|answer| !answer.iter().all(finite)).count();
             return Ok((answers, non_finite));
         }
         let texts = generations::read(object)?;
         let damaged = Error::damaged("stored answers do not fit their questions");
         self.fits(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
-        let non_finite = texts.iter().filter(|of| of.end == End::NotFinite).count();
-        let texts: Vec<&str> = texts.iter().map(|of| of.text.as_str()).collect();
+        let non_finite = texts.iter().filter(|generated| generated.end == End::NotFinite).count();
+        let texts: Vec<&str> = texts.iter().map(|generated| generated.text.as_str()).collect();
         Ok((self.generated(definition, &texts)?, non_finite))
     }
 
@@ -346,9 +352,9 @@ impl Documents {
     /// When there are not as many texts as prompts.
     pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
         self.fits(texts.len(), "texts", Error::job("the answers do not fit the questions"))?;
-        let each = self.spans().map(|own| {
-            let count = definition.repeats.max(own.len());
-            vec![Answer::Texts(texts[own].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]
+        let each = self.spans().map(|span| {
+            let count = definition.repeats.max(span.len());
+            vec![Answer::Texts(texts[span].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]
         });
         Ok(each.collect())
     }
@@ -367,34 +373,48 @@ impl Documents {
     }
 }
 
+fn finite(answer: &Answer) -> bool {
+    match answer {
+        Answer::LogLikelihood(number, _) | Answer::Rolling(number) => number.is_finite(),
+        Answer::Texts(_) => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn texts(inputs: &[&[u32]]) -> Vec<Tokenised> {
-        let text =
-            |input: &&[u32]| Tokenised { input_ids: input.to_vec(), continuation_ids: vec![1], cut_ids: Vec::new() };
-        inputs.iter().map(text).collect()
+        inputs
+            .iter()
+            .map(|input| Tokenised { input_ids: input.to_vec(), continuation_ids: vec![1], cut_ids: Vec::new() })
+            .collect()
     }
 
     #[test]
     fn documents_with_a_common_head_are_grouped_if_cheaper() {
         let head: Vec<u32> = (0..50).collect();
-        let with = |rest: &[u32]| [&head[..], rest].concat();
-        let a = with(&[60, 61]);
-        let b = with(&[70, 71, 72]);
-        let c = with(&[80]);
-        let of = |inputs: &[&[u32]]| texts(inputs);
-        assert_eq!(together(&[of(&[&a, &a]), of(&[&b, &b]), of(&[&c])]), 3);
+        let a = with(&head, &[60, 61]);
+        let b = with(&head, &[70, 71, 72]);
+        let c = with(&head, &[80]);
+        let row = |inputs: &[&[u32]]| texts(inputs);
+        assert_eq!(together(&[row(&[&a, &a]), row(&[&b, &b]), row(&[&c])]), 3);
         let other: Vec<u32> = (100..140).collect();
-        assert_eq!(together(&[of(&[&a]), of(&[&other]), of(&[&b])]), 1);
+        assert_eq!(together(&[row(&[&a]), row(&[&other]), row(&[&b])]), 1);
         // A long question before each of two answers would stand twice.
         let long: Vec<u32> = (200..290).collect();
         let [one, two] = [[&[0][..], &long, &[1]].concat(), [&[0][..], &long, &[2]].concat()];
-        assert_eq!(together(&[of(&[&[0, 5]]), of(&[&one, &two])]), 1);
+        assert_eq!(together(&[row(&[&[0, 5]]), row(&[&one, &two])]), 1);
         let large: Vec<u32> = (0..2000).collect();
-        let more = |at: u32| [&large[..], &[at; 40]].concat();
-        assert_eq!(together(&[of(&[&more(1)]), of(&[&more(2)])]), 1, "more than go together");
-        assert_eq!(together(&[of(&[])]), 1);
+        assert_eq!(together(&[row(&[&more(&large, 1)]), row(&[&more(&large, 2)])]), 1, "more than go together");
+        assert_eq!(together(&[row(&[])]), 1);
+    }
+
+    fn with(head: &[u32], rest: &[u32]) -> Vec<u32> {
+        [head, rest].concat()
+    }
+
+    fn more(large: &[u32], at: u32) -> Vec<u32> {
+        [large, &[at; 40]].concat()
     }
 }

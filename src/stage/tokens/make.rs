@@ -88,16 +88,16 @@ pub(crate) fn tokenise_missing(
 
 /// Returns the tokens of a text or task, or of its scored sample, making damaged ones again.
 pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
-    let whole = whole(run, backbone, subject, key)?;
+    let full_tokens = whole(run, backbone, subject, key)?;
     match subject.draw() {
-        None => Ok(whole),
-        Some(draw) => whole.drawn(draw),
+        None => Ok(full_tokens),
+        Some(draw) => full_tokens.drawn(draw),
     }
 }
 
 /// Returns the tokens of a complete text or task.
 pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
-    let read = |artifact: &StoredObject| match subject {
+    tokens(run, backbone, key, |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
         Subject::Defined(used) if run.grid.definitions[&used.name].definition.output == Output::Generate => {
             let tokenizer = tokenizer(Given { grid: run.grid, inputs: run.inputs }, backbone)?;
@@ -105,8 +105,7 @@ pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subjec
                 .map(|prompts| Text::Generation(Box::new(prompts)))
         }
         Subject::Task(_) | Subject::Defined(_) => TaskTokens::read(artifact).map(Text::Task),
-    };
-    tokens(run, backbone, key, read)
+    })
 }
 
 /// Returns the windows of a text, making damaged ones again.
@@ -132,7 +131,8 @@ fn tokens<T>(
 
 /// Tokenises one text or task again after its stored tokens turned out to be damaged.
 fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
-    let wanted: Vec<WantedTokens<'_>> = all(backbone).into_iter().filter(|(own, _)| ***own == *key).take(1).collect();
+    let wanted: Vec<WantedTokens<'_>> =
+        all(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
     try_definitions(given, backbone, &wanted)?;
     let sources = Sources::read(given, wanted.iter())?;
     let tokenizer = tokenizer(given, backbone)?;
@@ -180,8 +180,8 @@ fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
 
 fn tokenizer(given: Given<'_>, backbone: &BackbonePlan) -> Result<Tokenizer> {
     let path = parts::tokenizer(&backbone.folder);
-    let beside = corpus::files_beside(&path);
-    let files: Vec<&Path> = [path.as_path()].into_iter().chain(beside.iter().map(PathBuf::as_path)).collect();
+    let files_beside = corpus::files_beside(&path);
+    let files: Vec<&Path> = [path.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
     let tokenizer = given.inputs.guarded(&files, || Tokenizer::load(&path))?;
     if tokenizer.vocab_size() > backbone.config.vocab {
         return Err(Error::bad_input("the tokenizer's vocabulary exceeds the embedding")
@@ -228,8 +228,9 @@ impl Sources {
             if let Entry::Vacant(free) = sources.rows.entry(corpus.clone()) {
                 // Texts that exceed memory are refused before the system kills the process.
                 let limit = TextLimit::current().within(machine::free_memory());
-                let read = || corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit);
-                free.insert(given.inputs.guarded(&[&entry.path], read)?);
+                free.insert(given.inputs.guarded(&[&entry.path], || {
+                    corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit)
+                })?);
             }
         }
         Ok(sources)
@@ -282,7 +283,6 @@ fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task>
 fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<Option<String>> {
     let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();
-    let seconds = || started.elapsed().as_secs_f64();
     let windows = |corpus: &str, length: usize, calibration: Option<(usize, u64)>| {
         let entry = &given.grid.corpora[corpus];
         let windows = || {
@@ -295,7 +295,7 @@ fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<O
                 };
             };
             let open = |shard: usize| corpus::rows(&entry.shard(shard)?, entry.column.as_deref());
-            let shards = Shards { count: stream.of, order: stream.shards, open: &open };
+            let shards = Shards { count: stream.count, order: stream.shards, open: &open };
             let files = entry.files();
             let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
             given.inputs.guarded(&files, || match calibration {
@@ -310,14 +310,14 @@ fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<O
         What::Evaluation(Subject::Windows(text)) => windows(&text.corpus, text.length, None)?,
         What::Evaluation(Subject::Task(used)) => {
             let task = &sources.tasks[&used.to_string()];
-            return defined::store_known(to, used, task, seconds).map(|()| None);
+            return defined::store_known(to, used, task, || seconds_since(&started)).map(|()| None);
         }
         What::Evaluation(Subject::Defined(used)) => {
             let task = &sources.tasks[&defined_as(used)];
-            return defined::store(to, used, task, seconds).map(|()| None);
+            return defined::store(to, used, task, || seconds_since(&started)).map(|()| None);
         }
     };
-    store_windows(store, key, &windows, seconds())?;
+    store_windows(store, key, &windows, seconds_since(&started))?;
     Ok(match what {
         What::Calibration(calibration)
             if given.grid.corpora[&calibration.corpus].rule.parse::<Rule>()?.joins_rows() =>
@@ -326,6 +326,10 @@ fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<O
         }
         What::Calibration(_) | What::Evaluation(_) => None,
     })
+}
+
+fn seconds_since(started: &Instant) -> f64 {
+    started.elapsed().as_secs_f64()
 }
 
 /// Notes that a calibration draws more tokens than its text has.
