@@ -140,7 +140,7 @@ mod tests {
             let count = COUNT.get().unwrap();
             assert_eq!((count.most, count.held), (5000, 0));
         });
-        assert_eq!(most, None, "nobody counts here");
+        assert_eq!(most, None, "no counter is active");
         took(77);
         assert!(COUNT.get().is_none(), "after it nothing counts");
     }

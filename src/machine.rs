@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_task_of_an_array_is_named_as_one_and_not_as_the_array() {
-        // As Slurm sets them in the last task of an array, and in a single job.
+        // Slurm sets these in the last task of an array, and in a single job.
         let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
         assert_eq!(job(&task).as_deref(), Some("45_1"));
         assert_eq!(job(&[("SLURM_JOB_ID", "46")]).as_deref(), Some("46"));

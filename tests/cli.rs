@@ -113,7 +113,7 @@ fn unlike_vocabularies_are_compared_in_bits_per_byte() {
     world.runs(&[]);
     let alike = table(&world.path("results/grid/results.csv"));
     assert!(!alike[0].iter().any(|name| name.starts_with("bits/byte")), "{:?}", alike[0]);
-    // The same words under a vocabulary with one word less: the same tokens, so the same numbers.
+    // A vocabulary without an unused word gives equal tokens, so equal numbers.
     std::fs::create_dir(world.path("other")).unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(world.path("backbone").join(name), world.path("other").join(name)).unwrap();
@@ -739,7 +739,7 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     // Another family of kernels is another class of device. It can be planned for anywhere.
     let plan = bf16("amx");
     assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: cpu bf16 on cpu-amx"), "{plan}");
-    // The same float type on another engine gives another number.
+    // Another engine gives another number for one float type.
     assert!(output(&["plan", "grid.yaml", "--engine", "candle", "--dtype", "bf16"]).contains("0 complete, 9 to run"));
 }
 

@@ -135,7 +135,7 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
         };
         let line: Vec<String> = words.iter().map(here).collect();
         let words: Vec<&str> = line.iter().map(String::as_str).collect();
-        // As in a checkout, which contains the program's own texts.
+        // Mimics a checkout, which contains the program's own texts.
         let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
         let output = world.command(&words).env("GHOSTLAB_EXPERIMENTS", experiments).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", line.join(" "), said(&output));

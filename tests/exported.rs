@@ -201,7 +201,7 @@ fn biases_and_windows_follow_the_kept_layers() {
          recovery: [none, prune-and-comp, {name: replaceme-ls, alpha: 10}, ghosted, affine]\n\
          calibration: {corpus: train, sequences: 16, length: 64}\n",
     );
-    assert_eq!(compare_random(&python, &world).1, 2 * 2, "two recoveries stand beside the weights");
+    assert_eq!(compare_random(&python, &world).1, 2 * 2, "two recoveries keep operators next to the weights");
 }
 
 /// Each of the registry, with what transformers derives from a layer's place: windows, layers without a rotary embedding or
@@ -290,7 +290,7 @@ fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
             let ours = ours["results"][task].as_object().unwrap();
             let theirs = &theirs[folder][task];
             for (metric, value) in ours.iter().filter(|(metric, _)| metric.ends_with(",none")) {
-                // As printed in tables: percent with two decimals.
+                // Formats a share like the tables do: percent with two decimals.
                 let shown = |value: &serde_json::Value| format!("{:.2}", 100.0 * value.as_f64().unwrap());
                 assert_eq!(shown(value), shown(&theirs[metric]), "{cell}, {task}, {metric}");
                 compared += 1;

@@ -17,7 +17,7 @@ use serde_json::json;
 /// Longer than any run here takes; what hangs, fails.
 const LONG: Duration = Duration::from_secs(240);
 
-/// As small as possible with every kind of artifact.
+/// Smallest grid with every kind of artifact.
 const SMALL: [&str; 6] = ["--set", "corpora.long.limit=5", "--set", "criterion=llm-streamline", "--set", "depth=2"];
 
 fn started(world: &World, arguments: &[&str], fault: &str) -> Child {
@@ -566,7 +566,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
         std::thread::sleep(Duration::from_millis(10));
     }
     change();
-    // It releases its claim, which is visible earlier than its death.
+    // The worker releases its lease, which is visible earlier than its death.
     fs::remove_file(world.path("data/store/claims/tokenising")).unwrap();
     fs::remove_file(record).unwrap();
     let output = ended(child);

@@ -369,7 +369,7 @@ fn every_file_of_tests_is_in_its_crate_s_program() {
         {
             let line = format!("mod {};", file.file_stem().unwrap().to_str().unwrap());
             let named = program.lines().any(|program_line| program_line == line);
-            assert!(named, "{} is never run: `{line}` lacks in {}/all.rs", file.display(), tests.display());
+            assert!(named, "{} is never run: `{line}` is missing in {}/all.rs", file.display(), tests.display());
         }
     }
 }

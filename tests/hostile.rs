@@ -124,7 +124,7 @@ macro_rules! attacks {
             let attacked = [$(stringify!($name)),*];
             assert_eq!(attacked.to_vec(), TARGETS.iter().map(|target| target.name).collect::<Vec<_>>());
             let cargo = include_str!("../fuzz/Cargo.toml");
-            assert!(attacked.iter().all(|name| cargo.contains(&format!("name = \"{name}\""))), "a target lacks its binary");
+            assert!(attacked.iter().all(|name| cargo.contains(&format!("name = \"{name}\""))), "a target has no binary");
         }
     };
 }

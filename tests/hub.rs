@@ -472,7 +472,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
     }
     assert!(run(&["doctor", "table3"], 3).contains("does not hold LLaMA-3-8B"));
 
-    // Of the right shape, but not pinned: it runs without a verdict.
+    // A model of the right shape that is not pinned runs without a verdict.
     with_layers(&world, 32);
     let unknown = run(&["reproduce", "table3"], 0);
     assert!(

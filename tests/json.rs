@@ -87,7 +87,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
             }
             "required" => {
                 if let Some(lacking) = list().iter().find(|key| value.get(key.as_str().unwrap()).is_none()) {
-                    return Err(format!("{at} lacks {lacking}"));
+                    return Err(format!("{at} has no {lacking}"));
                 }
             }
             "properties" => {
@@ -410,7 +410,7 @@ fn names_that_would_move_the_cursor_are_escaped_as_json_has_it() {
     let schema = schema();
     let name = "a\u{202e}b\u{9b}.yaml";
     let document = document(&world, &schema, &["plan", name], 3);
-    assert_eq!(document["error"]["where"], name, "the same text for whoever reads it");
+    assert_eq!(document["error"]["where"], name, "the text must not depend on the reader");
     let raw = world.ghostlab(&["plan", name, "--json"]).stdout;
     assert!(!String::from_utf8(raw).unwrap().contains(['\u{202e}', '\u{9b}']));
 }

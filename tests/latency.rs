@@ -124,7 +124,7 @@ fn time_is_reused_only_on_the_machine_that_measured_it() {
     let other = command.env("RAYON_NUM_THREADS", threads).output().unwrap();
     let log = String::from_utf8(other.stderr).unwrap();
     assert!(other.status.success() && log.contains("time tiny over 16×1"), "{log}");
-    assert!(!log.contains("tiny on test"), "scores are those of before: {log}");
+    assert!(!log.contains("tiny on test"), "scores must be cached: {log}");
     // A further variant makes it another comparison.
     let more =
         world.runs(&["--set", "name=grid", "--set", "depth=1", "--set", "recovery=[none, ghosted, prune-and-comp]"]);
@@ -144,7 +144,7 @@ fn retime_measures_times_again_and_nothing_else() {
         "--retime: times tiny over 16×1, 16×2 (5 variants side by side, 10 rounds or more after 3 warm-ups) again";
     let (before, after) = again.split_once("time tiny over 16×1").unwrap_or_else(|| panic!("{again}"));
     assert!(before.contains(expected) && after.contains("time tiny over 16×2"), "{again}");
-    assert!(!again.contains("tiny on test"), "scores are those of before: {again}");
+    assert!(!again.contains("tiny on test"), "scores must be cached: {again}");
     let anew = column(&world, "prefill_ms 16×1");
     assert!(kept.iter().all(|(recovery, time)| anew[recovery] != *time), "{kept:?} {anew:?}");
     assert_eq!(column(&world, "ppl test@64"), text);
@@ -178,7 +178,7 @@ fn times_in_an_older_form_are_reported_never_read() {
     let world = world("{length: 16}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     world.runs(&grid);
-    // As if all of it had been made by the previous version.
+    // Mark all objects as made by the previous version.
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
     let again = world.runs(&grid);
@@ -191,7 +191,7 @@ fn times_in_an_older_form_are_reported_never_read() {
 fn timings_run_alone_on_their_machine() {
     let world = World::new();
     let store = Store::open(&world.path("data/store"), stage::WORDS).unwrap();
-    let ClaimResult::Mine(timing) = store.claim(timing_claim()).unwrap() else { panic!("nobody else is here") };
+    let ClaimResult::Mine(timing) = store.claim(timing_claim()).unwrap() else { panic!("no other worker is alive") };
     let mut run = world.command(&["run", "grid.yaml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
     let waits = |line: &String| line.contains("measuring times on this machine") && line.contains("waiting");

@@ -99,7 +99,7 @@ fn llama_cpp_matches_transformers_for_each_architecture() {
             let error = relative_error(&theirs, &ours);
             let limit = if numbers == "f32" { 1e-5 } else { tolerance };
             println!("{name} {numbers}: {error:e}");
-            assert!(error <= limit, "{name} {numbers}, beside ours: {error:e}");
+            assert!(error <= limit, "{name} {numbers}, compared with ours: {error:e}");
         }
     }
 }
@@ -213,8 +213,8 @@ fn llama_cpp_matches_layers_by_position_and_rope_type() {
             let folder_logits = [("the folder's", &expected)].into_iter().filter(|_| numbers == "f32");
             for (whose, logits) in folder_logits.chain([("the file's", &file_logits)]) {
                 let error = relative_error(&theirs, logits);
-                println!("{what} {numbers}, beside {whose}: {error:e}");
-                assert!(error <= tolerance, "{what} {numbers}, beside {whose}: {error:e}");
+                println!("{what} {numbers}, compared with {whose}: {error:e}");
+                assert!(error <= tolerance, "{what} {numbers}, compared with {whose}: {error:e}");
             }
         }
     }

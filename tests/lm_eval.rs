@@ -253,7 +253,7 @@ fn definition_grid_runs_once_and_new_metric_is_free() {
     assert!(!log.contains("tokens/s"), "{log}");
     assert_eq!(results()["results"]["made"]["acc,none"], first["results"]["made"]["acc,none"]);
     assert!(results()["results"]["made"]["acc_norm,none"].is_number());
-    // The same with `score`, and its requests and answers.
+    // Compares `score` too, with its requests and answers.
     let output = world.ghostlab(&[
         "score",
         "backbone",

@@ -121,7 +121,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
     let note = |recovery: &str| rows.iter().find(|row| row[5] == recovery).unwrap()[notes].clone();
     assert!(note("ghosted").contains("rank 1 of 64"), "{}", note("ghosted"));
     assert!(note("affine").contains("rank 0 of 64"), "{}", note("affine"));
-    assert!(!table.contains("**"), "nobody is left to compete:\n{table}");
+    assert!(!table.contains("**"), "no method is left to compete:\n{table}");
     // Whatever criterion chose them; where no calibration did, the cut itself stands.
     let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
     let log = world.runs(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);

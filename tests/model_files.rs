@@ -1,4 +1,4 @@
-//! What the files next to a model's weights say of its answers. Expected: lm-evaluation-harness 0.4.13 with transformers 5.24 in
+//! Effects of the files next to a model's weights on its answers. Expected: lm-evaluation-harness 0.4.13 with transformers 5.24 in
 //! f32 at batch size 1, which is each request by itself, unless a test names another source.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 

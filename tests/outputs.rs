@@ -175,7 +175,7 @@ fn user_files_in_results_stay_or_are_refused_by_name() {
     assert!(!world.path("results/grid/wide.md").exists(), "it was ours");
     world.write("results/grid/results.csv", "mine");
     refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "was changed since"]);
-    // Nothing runs first.
+    // No command runs first.
     let world = World::new();
     fs::create_dir_all(world.path("results/grid")).unwrap();
     world.write("results/grid/results.csv", "mine");

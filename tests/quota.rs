@@ -31,7 +31,7 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     let before = all(&world);
     assert!(stored(&world, "activations").1 > 0);
     unlimited.runs(&THIS);
-    // So small that the whole other grid is removed; activations stay until no operator of the same pass is missing.
+    // The quota is so small that the other grid is removed completely; activations stay until no operator of the same pass is missing.
     let limit = ["--store-limit", "0.000001"];
     let planned = world.ghostlab(&[&["plan", "grid.yaml"], &THIS[..], &limit].concat());
     let output = String::from_utf8(planned.stdout).unwrap();
@@ -46,7 +46,7 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
         // Not bytes: an operator's figures have its seconds.
         assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
     }
-    // Nothing is computed again.
+    // No object is computed again.
     let again = world.runs(&[&THIS[..], &limit].concat());
     assert!(!again.contains("calibrate") && world.tables() == unlimited.tables(), "{again}");
 }

@@ -121,7 +121,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     bytes[middle] ^= 4;
     fs::write(&pack, bytes).unwrap();
     anew();
-    // So is another description.
+    // Another description is refused too.
     assert!(made(&world, &mini).contains(nothing));
     world.write(
         "experiments/mini.yaml",
@@ -206,7 +206,7 @@ fn listing_notices_changed_objects_inputs_and_settings() {
     // New objects in the store are noticed.
     made(&world, &["reproduce", "mini"]);
     assert!(standing("mini").contains("3 of 3"), "{}", listed());
-    // So is a damaged object of the same length,
+    // A damaged object of the same length is refused too,
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
     let packed = fs::read(&pack).unwrap();
@@ -726,7 +726,7 @@ fn the_audit_checks_anybodys_table() {
     world.write("other.csv", "Method,COPA\nTheirs,69.00\n");
     let log = made(&world, &["audit", "wide.csv", "other.csv", "--tasks", "COPA=copa", "--format", "csv"]);
     assert!(log.contains("contradiction,agreement,\"wide, other\",Theirs,COPA,70.00 (wide),69.00 (other)"), "{log}");
-    // The same numbers one per line, in the paper's format: the same finding.
+    // Equal numbers, one per line, in the paper's format give the same finding.
     world.write(
         "tidy.csv",
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n\
@@ -910,7 +910,7 @@ fn run_with_recorded_numbers_stays_in_its_place() {
     assert!(output.contains("no printed digit changes"), "{output}");
     assert!(output.contains("page of all artifacts: reports/index.html"), "{output}");
     assert!(!world.path("results/mini/tiny+here").exists(), "the run went somewhere else");
-    // What it says it has written is there.
+    // Each file that is reported as written exists.
     let written = output.lines().find_map(|line| line.split_once("written: ")).unwrap().1;
     for file in written.split(", ") {
         assert!(world.path(file).exists(), "{file} is not there: {output}");

@@ -67,7 +67,7 @@ fn race_and_held_out_items_are_disjoint() {
     let world = world();
     let answer = searched(&world, &[]);
     let found = &answer["searches"][0];
-    // The same cells on all windows, by `run` of the same file in a separate store.
+    // Scores the same cells on all windows, by `run` of the same file in a separate store.
     let output = world.ghostlab(&["run", "search.yaml", "--store", "other"]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     let results = StoredResults::read(&world.path("results/search")).unwrap();

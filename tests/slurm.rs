@@ -307,7 +307,7 @@ fn rebooted_node_gets_its_workers_requeued() {
     let node = format!("nodename={}", node.trim());
     told("scontrol", &["update", &node, "state=down", "reason=test"]);
     until("its jobs are not taken away", || states(&submitted.array).iter().all(|(state, _)| state != "RUNNING"));
-    // It may have returned by itself: then there is nothing to resume.
+    // The job may have returned by itself: then there is nothing to resume.
     Command::new("scontrol").args(["update", &node, "state=resume"]).output().unwrap();
     until("the node does not come back", || {
         let state = told("sinfo", &["--noheader", "-o", "%T"]);

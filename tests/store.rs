@@ -486,7 +486,7 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         let mut failing =
             under("077", world.command(&[&["worker", "grid.yaml", "--idle-exit", "1"], &small[..]].concat()));
         failing.env("GHOSTLAB_FAULT", "panic@score:1");
-        // It reports the requested panic.
+        // The process reports the requested panic.
         ended(failing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let modes = |what: &str| {
             for (path, (mode, ..)) in tree(&store)

@@ -212,7 +212,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     assert!(began.elapsed() < Duration::from_secs(20));
     slurm.put("squeue", "cat \"$0.out\"");
     assert!(said(&submit(&["--again"])).contains("as job 43"), "--again adds workers");
-    // It cancels its own jobs and no others.
+    // `cancel` ends only the jobs of the submission.
     let output = slurm.run(&world, &["cancel", &id]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     assert_eq!(slurm.told("scancel"), "41 42\n");
@@ -476,7 +476,7 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
         assert!(log(&refused).contains(word), "`{word}` is not in {}", log(&refused));
     }
     assert!(tables.len() == 3 && world.tables() == tables, "the later run's tables are unchanged");
-    // So is a result from other bytes under the same path, although the bytes are restored.
+    // A result from other bytes under the same path is stale too, although the bytes are restored.
     let text = fs::read(world.path("test.jsonl")).unwrap();
     let other = "{\"text\": \"w1 w2 w3\"}\n".repeat(60);
     world.write("grid.yaml", &grid);
@@ -537,7 +537,7 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     assert_eq!(gc(&["--older", "3"]), 0);
     assert_eq!((gc(&[]), count()), (1.into(), 2), "the report is queued");
     assert!(!orphan.exists() && theirs.join("ghostlab").exists());
-    // It is unknown whether it is queued.
+    // The queue does not answer, so the state of the job is unknown.
     slurm.put("squeue", "exit 1");
     slurm.put("sacct", "exit 1");
     assert_eq!((gc(&[]), count()), (0.into(), 2));
@@ -553,7 +553,7 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     assert_eq!((gc(&[]), count()), (0.into(), 2));
     age();
     assert_eq!((gc(&[]), count()), (1.into(), 1));
-    // It is frozen again when needed.
+    // The program is frozen again when needed.
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--again"]);
     assert_eq!((output.status.code(), count()), (Some(0), 2), "{}", log(&output));
 }

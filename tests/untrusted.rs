@@ -123,7 +123,7 @@ impl Case {
         ];
         let lacking: Vec<&str> = wanted.into_iter().filter(|(is, _)| !is).map(|(_, what)| what).collect();
         let lacking = lacking.join(", ");
-        (!lacking.is_empty()).then(|| format!("{} lacks {lacking}: {}\n{text}", self.name, output.status))
+        (!lacking.is_empty()).then(|| format!("{} does not report {lacking}: {}\n{text}", self.name, output.status))
     }
 }
 

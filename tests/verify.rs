@@ -85,7 +85,7 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
     {
         let check = check(&report, kind);
         assert!(check["agreed"].as_u64() > Some(0) && check["chance"] == 1.0, "{kind}: {check:#}");
-        // The same engine on the same machine gives the same bits; a mean in another order does not.
+        // One engine on one machine gives the same bits; a mean in another order does not.
         assert!(check["largest"].as_f64() < Some(1e-6), "{kind}: {check:#}");
     }
     // Seven cells with two texts of 5 and n windows, and 40 documents.
@@ -339,7 +339,7 @@ fn generated_answers_and_perplexities_are_recomputed() {
     let drawn = check(&part, "documents")["agreed"].as_u64();
     assert!(drawn > Some(0) && drawn < Some(2 * 2 * 72), "{part:#}");
 
-    // The same answers in another order: no other value depends on it.
+    // Equal answers in another order: no other value depends on the order.
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["metric"].as_str().unwrap().contains("exact_match"));
         let (count, digits) = number["right"].as_str().unwrap().split_once(':').unwrap();

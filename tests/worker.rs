@@ -126,7 +126,7 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
     let world = World::large();
     let mut ends = 0;
     let mut done = 0;
-    // As with a time limit below the scheduler's warning: each gets the signal as early as possible.
+    // Each worker gets the signal as early as possible, like under a time limit below the scheduler's warning.
     loop {
         let worker = started(&world, &["worker", "grid.yaml", "--events"]);
         until("no process", || left_in(&world, "processes") > 0);
@@ -276,7 +276,7 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
     let store = world.path("data/store");
     let mut one = world.command(&["worker", "grid.yaml"]);
-    // It stops in the calibration while holding its claim.
+    // The worker stops in the calibration while holding its lease.
     let mut one = one.env("GHOSTLAB_FAULT", "stop@commit:1").stderr(Stdio::null()).spawn().unwrap();
     until("no claim", || {
         let mut names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();

@@ -357,7 +357,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
-                // Nothing was read, so it is unknown whether the limit leaves any out.
+                // Without reading the data, it is unknown whether the limit leaves documents out.
                 (None, Some(limit)) => found.push(format!("at most {limit} windows of {corpus}")),
                 (None, None) => {}
             }

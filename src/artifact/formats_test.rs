@@ -296,7 +296,7 @@ fn equal_prints_rank_equally_and_failed_is_never_best() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
-    // The same accuracy, summed in another order; and a value of a cell that failed elsewhere.
+    // One accuracy is summed in another order; one cell failed in the other run.
     (numbers[1].record.value, numbers[2].record.value) = (Some(73.333_333_333_333_33), Some(73.333_333_333_333_3));
     numbers[3].record.value = Some(99.0);
     numbers[3].failure = Some("not scored on c4".into());

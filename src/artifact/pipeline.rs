@@ -294,7 +294,7 @@ fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<Pat
     drawing.forms().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
-/// What the page says of an artifact's run, as its record has it.
+/// Page section of an artifact's run, taken from its record.
 pub(super) fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     let dirty = if record.dirty { ", with uncommitted changes" } else { "" };
     let machine = &record.machine;

@@ -296,7 +296,7 @@ fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeepSet, B
     let asked = gc.engine.request();
     let (known, unknown): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
         entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
-    // As with profiles: only the named ones count.
+    // Only the named overrides count, like the named profiles.
     let mut requests = vec![asked];
     if asked == EngineRequest::default() {
         requests.extend(known.iter().filter_map(ComputeId::request));

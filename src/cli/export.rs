@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.asked.work()?;
     let chosen = chosen(&grids, arguments)?;
     let store = arguments.asked.store()?;
-    // Nothing is written before all targets are known to be free.
+    // Check all targets before writing any.
     for (grid, _, folder) in &chosen {
         match arguments.gguf {
             Some(_) => export::check_gguf(folder, home::inputs(grid, &store))?,

@@ -166,7 +166,7 @@ impl StoreArgs {
     /// Opens the store for reading. A named one must exist.
     pub(super) fn look(&self) -> Result<Store> {
         match self.named() {
-            // Whoever reads the mark reports entries of the wrong type in its place.
+            // The reader of the mark reports entries of the wrong type.
             Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
             _ => self.look_anyway(None),
         }

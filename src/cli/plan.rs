@@ -148,7 +148,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
     let scored: Vec<&Missing> = in_group(WorkKind::Score).collect();
     let damaged = scored.iter().any(|entry| matches!(entry.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
-        // Those with a reason get a line each, the others share one.
+        // Entries with a reason get a line each; the rest share one.
         let (plain, reasoned): (Vec<&Missing>, Vec<&Missing>) =
             scored.into_iter().partition(|entry| entry.reason == Reason::First);
         lines.extend(reasoned.into_iter().map(|entry| describe(&place_of_change(entry), &entry.reason)));

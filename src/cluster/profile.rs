@@ -18,7 +18,7 @@ pub struct SlurmProfile {
     pub account: Option<String>,
     pub qos: Option<String>,
     pub constraint: Option<String>,
-    /// As Slurm writes it: `4:00:00`, `2-00:00:00`, minutes.
+    /// Time limit in Slurm's notation: `4:00:00`, `2-00:00:00`, minutes.
     pub time: Option<String>,
     /// Cores of a worker.
     pub cpus: Option<usize>,

@@ -122,7 +122,7 @@ pub struct Recorder<'a> {
 struct RecorderState {
     record: RunRecord,
     left: TimeLeft,
-    /// By the store's clock.
+    /// Time by the store's clock.
     started: Duration,
     written: Duration,
 }

@@ -47,7 +47,7 @@ pub fn run(
 pub enum Worked {
     /// All possible work is done: number of complete and failed cells.
     Done { cells: usize, complete: usize, failed: usize },
-    /// Others work on the rest, and this worker's waiting time has passed.
+    /// All remaining jobs are leased by other workers and the idle timeout expired.
     Left,
 }
 

@@ -122,7 +122,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(250));
             sightings.others_at(task, &store)
         };
-        assert!(!others_at(&calibration) && !others_at(&text), "nobody is there");
+        assert!(!others_at(&calibration) && !others_at(&text), "no worker is left");
         let leases = ["calibrate", "text-1", "text-2"].map(|name| match store.claim(name).unwrap() {
             ClaimResult::Mine(lease) => lease,
             ClaimResult::Theirs(_) => panic!("{name} is taken"),

@@ -91,7 +91,7 @@ fn a_further_part_says_what_neighbours_differ_in_and_no_default() {
         of_calibrations(&[json!({}), json!({"seed": 1}), json!({"seed": 2, "operator_sequences": 3})]),
         ["a.sleb-2.none", "a.sleb-2.none.seed-1", "a.sleb-2.none.seed-2"]
     );
-    // Of several sufficient settings, the first is used.
+    // The first sufficient setting is used.
     let unlike = json!({"corpus": "wiki", "sequences": 16, "length": 32, "seed": 7});
     assert_eq!(of_calibrations(&[json!({}), unlike]), ["a.sleb-2.none.corpus-c4", "a.sleb-2.none.corpus-wiki"]);
     assert_eq!(

@@ -15,7 +15,7 @@ use ghostlab_store::{Found, InventoryItem, Key, Store};
 #[derive(Debug, Default)]
 pub struct KeepSet {
     used: BTreeSet<String>,
-    /// Those not stored yet: their intermediate results are unfinished work.
+    /// Keys of objects that are not stored yet: their intermediate results are unfinished work.
     unfinished: BTreeSet<String>,
 }
 

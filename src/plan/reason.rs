@@ -206,7 +206,7 @@ fn differences(stored: &Leaves, wanted: &Leaves) -> Vec<Change> {
         old: one,
         new: other,
     });
-    // The same input on several paths is one change, shown with the shortest path.
+    // One input on several paths is one change, shown with the shortest path.
     let mut merged: Vec<Change> = Vec::new();
     for change in changes {
         match merged.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {

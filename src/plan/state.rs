@@ -22,7 +22,7 @@ pub enum ObjectState {
 
 /// How all keys of a plan stand.
 pub struct StoreState {
-    /// Those present.
+    /// Stored objects.
     by_hash: HashMap<String, ObjectState>,
     selections: HashMap<String, Selection>,
 }

@@ -17,7 +17,7 @@ pub struct BestQuestion<'a> {
     pub method: &'a str,
     /// Which rows take part.
     pub keeps: &'a dyn Fn(&Condition) -> bool,
-    /// What tells settings apart, next to calibration and training.
+    /// Settings differ in these fields, and in calibration and training.
     pub setting: &'a dyn Fn(&Condition) -> Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl BestCounts {
         })
     }
 
-    /// What weakens the count: `significantly in 1 of 6; over five seeds in 2 of 6`.
+    /// Qualification of the count: `significantly in 1 of 6; over five seeds in 2 of 6`.
     pub fn qualified(&self) -> String {
         let total = self.settings;
         let significant = match self.significant {
@@ -196,7 +196,7 @@ fn key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String> {
     key
 }
 
-/// What a table prints of a number, so that less is better.
+/// Printed form of a number as a cost: less is better.
 fn printed_cost(metric: &Metric, number: &StoredNumber) -> Option<f64> {
     metric.cost(Metric::printed(number.record.value?, metric.decimals))
 }

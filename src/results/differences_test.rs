@@ -114,7 +114,7 @@ fn cells_that_differ_only_in_seed_are_paired_by_seed() {
     let both = run(&[(0, 50.0), (1, 75.0)]);
     let alike = Differences::of(&both, &both, &[]).unwrap();
     assert_eq!((alike.compared, alike.values.len(), alike.coinciding.len()), (2, 0, 0));
-    // Of two seeds, one is paired with its equal.
+    // One of two seeds is paired with its equal.
     let other = Differences::of(&both, &run(&[(1, 75.0)]), &[]).unwrap();
     assert_eq!((other.compared, other.values.len(), other.only_first.len()), (1, 0, 1));
     assert_eq!(other.only_first[0].cell, "llama/ghosted@0");

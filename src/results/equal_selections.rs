@@ -11,7 +11,7 @@ use super::same_measurement::{RowContent, is_one_measurement};
 use super::{Factors, capital};
 use crate::{criterion, recovery};
 
-/// What an operator is solved for: a region, or a layer.
+/// Part of the model that an operator is solved for: a region, or a layer.
 const BOUNDARY: &str = "recovery.boundary";
 
 /// Returns a sentence or two for all selections that the same criteria share; none where each criterion removes its own layers.
@@ -259,7 +259,7 @@ mod tests {
             cell("a", "llm-streamline", &[3, 4, 5], "ghosted", "region"),
             cell("b", "shortgpt", &[1, 2], "ghosted", "region"),
             cell("b", "shortened-llama", &[1, 2], "ghosted", "region"),
-            // The same layers of another backbone, and a dense one.
+            // Equal layers of another backbone, and a dense cell.
             cell("b", "llm-streamline", &[3, 4, 9], "ghosted", "region"),
             CellSummary { backbone: "a".into(), layers: 16, ..CellSummary::default() },
         ];

@@ -37,7 +37,7 @@ pub struct CellSummary {
     pub depth: usize,
     /// Which layers are removed, counted from 0.
     pub removed: Vec<usize>,
-    /// What it computes with, under each seed that it is a mean over; empty of a cell that failed or is not made yet.
+    /// Programs by seed that the value is a mean over; empty for a cell that failed or is not made yet.
     pub programs: Vec<MeasuredProgram>,
     /// How many layers the dense backbone has.
     pub layers: usize,
@@ -84,7 +84,7 @@ pub enum Sample {
     Tasks(Vec<Vec<bool>>),
     /// The loss of each window.
     Losses(Vec<f64>),
-    /// There is no number because of insufficient memory.
+    /// Memory did not suffice for a number.
     OutOfMemory,
     /// A speedup that rests on times that are noise.
     NoisyTimes,
@@ -117,7 +117,7 @@ pub struct Setup {
     pub measures: Vec<Arc<MeasureId>>,
     /// Engine of its backbone, if known.
     pub engine: Option<EngineId>,
-    /// What was scored; for an average, all its parts.
+    /// Scored data; for an average, all its parts.
     pub scored: Vec<Protocol>,
     /// `None` for the dense backbone.
     pub calibration: Option<Calibrated>,

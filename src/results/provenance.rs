@@ -154,7 +154,7 @@ impl RunDescription {
         asked: EngineRequest,
     ) -> Result<Self> {
         let engines = choose_entry(grid, asked)?;
-        // Of two settings of one key the later wins; otherwise the order does not matter.
+        // The later of two settings of one key wins; otherwise the order does not matter.
         let mut sorted: Vec<String> = overrides.iter().map(|text| text.trim().to_owned()).collect();
         sorted.sort_by(|a, b| key(a).cmp(key(b)));
         let mut differs = sorted.clone();

@@ -357,7 +357,7 @@ fn own_grid_prints_latex_with_marks_without_shared_columns() {
 #[test]
 fn texts_drawn_with_replacement_and_equal_cuts_are_named() {
     let mut results = results(vec![text("wikitext2"), text("c4")], &[cell("a", 3, "none", &[Some(2.0), Some(3.0)])]);
-    assert_eq!(results.notes(), Vec::<String>::new(), "of what has no errors nothing is to be said");
+    assert_eq!(results.notes(), Vec::<String>::new(), "a table without errors needs no note");
     for number in results.cells.iter_mut().flat_map(|cell| &mut cell.numbers) {
         let measurement = Arc::get_mut(number).unwrap();
         measurement.sample = Sample::Losses(vec![1.0, 1.1]);

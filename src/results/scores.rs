@@ -86,7 +86,7 @@ impl<'a> ModelScores<'a> {
         if all.len() > 1 {
             let all: Vec<TaskResult> = all.iter().map(|entry| entry.result.clone()).collect();
             let items = all.iter().map(|entry| entry.effective).sum();
-            // By each task's own column, as in the paper's tables.
+            // Uses each task's own column, as the paper's tables do.
             scores.extend(tasks::average(&all).map(|mean| percent("average".into(), "acc, acc_norm", mean, items)));
         }
         for group in &grid.evaluate.groups {

@@ -324,7 +324,7 @@ impl SharedBy {
     }
 }
 
-/// What was taken out of the columns because all rows have it.
+/// Text that all rows share and that is taken out of the columns.
 fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (usize, SharedBy)>) -> String {
     let shared: Vec<&(usize, SharedBy)> = shared.collect();
     let mut text = String::new();

@@ -60,7 +60,7 @@ pub enum LeadKind {
     Fraction,
     /// An address on the web, where it is one.
     Link,
-    /// What has to be said of a single row: a terminal shows it below the table.
+    /// Remarks on single rows: a terminal shows them below the table.
     Remark,
 }
 

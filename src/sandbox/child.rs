@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 use crate::heap;
 
-/// What the parent writes to the child's standard input.
+/// Request that the parent writes to the child's standard input.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
     pub(super) probe: Probe,

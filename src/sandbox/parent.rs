@@ -70,7 +70,7 @@ fn start() -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// What a child reported, and how it ended.
+/// Report of a child, and how it ended.
 #[derive(Debug, Default)]
 struct Outcome {
     done: bool,

@@ -174,7 +174,7 @@ pub(crate) fn run(
     let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     let mut next = 0;
     while next < shards.len() {
-        // As many neighbouring shards with the same missing parts as the engine processes together.
+        // Neighbouring shards with the same missing parts, as many as the engine processes together.
         let like = (next..shards.len()).take_while(|&index| work[index] == work[next]);
         let tokens = like.map(|index| shards[index].len() * job.shape.length);
         let end = next + together(tokens, job.engine.pass_tokens(work[next].streams()));

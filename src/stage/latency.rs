@@ -337,7 +337,7 @@ impl TimedComparison<'_> {
             if asked {
                 return self.run.advanced(job, tokens, None);
             }
-            // They do not count towards the announced progress.
+            // Timed rounds do not count towards the announced progress.
             if !std::mem::replace(&mut goes_on, true) {
                 let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
                 self.run.note(format!(

@@ -328,7 +328,7 @@ mod tests {
             let kinds: BTreeSet<&String> = drawn.iter().map(|&at| &groups[at]).collect();
             assert!(share > 0.1 || kinds.len() <= 2, "{kinds:?}");
         }
-        // The same cells in any order.
+        // Equal cells in any order.
         let (groups, names) = groups_and_names(57);
         let (first, _) = drawn_cells(7, &groups, &names, 0.02);
         let (again, _) = drawn_cells(7, &reversed(&groups), &reversed(&names), 0.02);

@@ -62,7 +62,7 @@ pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result
             continue;
         }
         let made = line(entry);
-        // By its sentence, the first column.
+        // Find the line by its sentence, the first column.
         let sentence = |line: &str| line.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
         let recorded_line = text.lines().find(|line| sentence(line) == sentence(&made));
         match recorded_line {

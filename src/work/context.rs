@@ -63,7 +63,7 @@ impl<'a> Deref for Context<'a> {
 
 /// Since when nothing was done here, and how long to wait before the next look.
 struct Idle {
-    /// By the store's clock.
+    /// Time by the store's clock.
     since: Duration,
     pause: Pause,
     /// The patience of a worker has ended.

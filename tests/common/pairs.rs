@@ -730,7 +730,7 @@ pub fn alike() -> Vec<Pair> {
             std::fs::remove_file(setting.world.path("backbone/model.safetensors")).unwrap();
         }),
         between(
-            "what is said of a task's files",
+            "the description of a task's files",
             &[],
             |setting| setting.task_folder(),
             |setting| {

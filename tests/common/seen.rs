@@ -176,7 +176,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
         let view =
             |file: &String| OF_ONE_RUN.contains(&file.as_str()) || VIEWS.iter().any(|view| view.name == file.as_str());
         let unknown: Vec<String> = files.filter(|file| !view(file)).collect();
-        assert!(unknown.is_empty(), "say in tests/common/seen.rs what these tell of numbers: {unknown:?}");
+        assert!(unknown.is_empty(), "list these in tests/common/seen.rs with the numbers that they show: {unknown:?}");
     }
     let cell = numbers.numbers.last().unwrap().cell.clone();
     let explained = said(setting, what, &["explain", "grid.yaml", &cell, "--json"]);
@@ -299,5 +299,5 @@ pub fn commands_are_known(help: &str) {
     let list = help.split("Options:").next().unwrap().lines().filter_map(|line| line.strip_prefix("  "));
     let commands: BTreeSet<&str> = list.filter_map(|line| line.split_whitespace().next()).collect();
     let known: BTreeSet<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
-    assert_eq!(commands, known, "say in tests/common/seen.rs what a command tells of numbers");
+    assert_eq!(commands, known, "list in tests/common/seen.rs which numbers a command shows");
 }

@@ -168,7 +168,7 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
     let ours = repairs.iter().find(|name| recovery::is_ours(name)).unwrap();
     let highest = |cut: &Cut| accuracy.value(cut, (CUT, ours));
     let mut text = format!(
-        "Settings in which {} has the highest average of the {} repairs and no repair: {counts}.\n",
+        "Settings where {} leads the {} repairs and no repair: {counts}.\n",
         recovery::label(ours),
         repairs.len()
     );
@@ -183,13 +183,17 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
     });
     let _ = write!(
         text,
-        "In average perplexity (table 3) {} come in the paper's order in {} of {}",
+        "Average perplexity (table 3) ranks {} in the paper's order in {} of {} settings",
         listed(&order.map(|name| if name == recovery::NONE { "no repair" } else { recovery::label(name) }.to_owned())),
         kept.len(),
         kept.len() + lost.len()
     );
     let lost: Vec<String> = lost.iter().map(shown).collect();
-    let _ = writeln!(text, "{}.", if lost.is_empty() { String::new() } else { format!("; not on {}", listed(&lost)) });
+    let _ = writeln!(
+        text,
+        "{}.",
+        if lost.is_empty() { String::new() } else { format!(".\nExceptions: {}", listed(&lost)) }
+    );
     // For other cuts.
     let other: Vec<String> = once(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
         .into_iter()
@@ -203,7 +207,7 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
     let names: Vec<String> = other.iter().map(|name| criterion::label(name).to_owned()).collect();
     let _ = writeln!(
         text,
-        "In the paper {} is everywhere above {} too, which cut other layers and repair nothing; here one of them is above it {}.",
+        "In the paper {} is also above {} everywhere, which cut other layers and repair nothing.\nHere one of them is above it {}.",
         recovery::label(ours),
         listed(&names),
         if lower.is_empty() { "nowhere".to_owned() } else { format!("on {}", listed(&lower)) }
@@ -325,12 +329,12 @@ fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
         ahead: vec![Condition { depth: 6, recovery: "replaceme-ls".into(), ..accuracy.0[0].condition.clone() }],
     };
     let sentences = said(&accuracy, &perplexity, &counts);
-    let first = "Settings in which Ghost Layer (Ours) has the highest average of the 2 repairs and no repair: 1 of 2 on seed 0, \
+    let first = "Settings where Ghost Layer (Ours) leads the 2 repairs and no repair: 1 of 2 on seed 0, \
                  significantly in 0 of 2; over five seeds in 2 of 2.\nOn b 6/16 ReplaceMe (LS) is ahead.\n";
     assert!(sentences.starts_with(first), "{sentences}");
-    assert!(sentences.contains("in the paper's order in 0 of 1; not on b 4/16."), "{sentences}");
+    assert!(sentences.contains("in the paper's order in 0 of 1 settings.\nExceptions: b 4/16.\n"), "{sentences}");
     assert!(
-        sentences.contains("above SLEB too") && sentences.ends_with("here one of them is above it on b 4/16.\n"),
+        sentences.contains("above SLEB everywhere") && sentences.ends_with("Here one of them is above it on b 4/16.\n"),
         "{sentences}"
     );
 }

@@ -36,7 +36,7 @@ pub fn write_backbone(folder: &Path, layers: usize) {
     header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
     fs::create_dir_all(folder).unwrap();
     fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    // It has to exist; nothing reads it here.
+    // The file has to exist; no test reads it.
     fs::write(folder.join("tokenizer.json"), "{}").unwrap();
     let file = folder.join("model.safetensors");
     fs::write(&file, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();

@@ -166,7 +166,7 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
                 .unwrap()
                 .iter()
                 .find(|key| value.is_object() && value.get(key.as_str().unwrap()).is_none())
-                .map(|key| format!("{value} lacks {key}")),
+                .map(|key| format!("{value} has no {key}")),
             "dependencies" => {
                 rule.as_object().unwrap().iter().filter(|(key, _)| value.get(key.as_str()).is_some()).find_map(
                     |(key, others)| {

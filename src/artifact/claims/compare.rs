@@ -104,7 +104,7 @@ pub const CLAIMS: &str = "claims.md";
 
 /// The profile of the bundled models.
 const TINY: &str = "tiny";
-/// What may be concluded from a verdict on them.
+/// Conclusion that a verdict on them permits.
 const OTHER_MODELS: &str = "\nThe paper's sentences are about models of 7 to 14 billion parameters. A claim that fails on the tiny \
     models says that the effect does not show at their size; it does not refute the paper. Not applicable: the sentence names \
     the paper's models, or numbers that were measured on them.\n";

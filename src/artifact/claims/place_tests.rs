@@ -101,7 +101,7 @@ fn artifact_number_matches_latex_numbering() {
             }
         }
     }
-    // What each of our artifacts contains, by the paper's own name.
+    // Contents of each of our artifacts, by the paper's name.
     let shown = [
         ("figure1", "fig:boundary_mae"),
         ("figure2", "fig:main"),

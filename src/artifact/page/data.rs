@@ -18,7 +18,7 @@ pub struct Page {
     pub made: String,
     /// The program's version and commit.
     pub program: String,
-    /// What came of it, a sentence each, before everything else.
+    /// Findings, a sentence each, shown before everything else.
     pub answer: Vec<String>,
     /// The artifact whose table stands first, as the paper's main result; none or an unknown one changes nothing.
     pub headline: String,
@@ -51,7 +51,7 @@ pub struct PageArtifact {
     pub figures: Vec<FigureView>,
     /// Name and value, in the order of the page.
     pub provenance: Vec<(String, String)>,
-    /// Who computed the stored results that it was made from.
+    /// Programs that computed the stored results behind the artifact.
     pub computed: Vec<ComputedBy>,
     /// The files that were read, by path, with their SHA-256.
     pub inputs: BTreeMap<String, String>,

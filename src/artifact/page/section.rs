@@ -59,7 +59,7 @@ pub(super) struct Section<'a> {
     is_folded: bool,
     /// Whether the paper has it.
     is_in_paper: bool,
-    /// What a closed section holds: `57 rows`.
+    /// Summary of a closed section: `57 rows`.
     extent: String,
     pub(super) tally: Tally,
     tables: Vec<PageTable>,
@@ -80,7 +80,7 @@ pub(super) struct PageProfile<'a> {
     name: &'a str,
     tally: Tally,
     artifacts: Vec<ArtifactLink<'a>>,
-    /// What the paper does not have.
+    /// Parts that the paper does not have.
     beyond: Vec<ArtifactLink<'a>>,
 }
 
@@ -269,7 +269,7 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
 
 /// The profile of the paper's own models.
 const PAPER_PROFILE: &str = "paper";
-/// What claims on other models can say.
+/// Limits of claims on other models.
 const TOY_MODELS: &str = "On small models a claim that fails is shown not to hold everywhere, but not to be false of \
                           the paper's models, and a claim that holds confirms it for these models alone.";
 

@@ -121,7 +121,7 @@ pub(super) struct Strip<'a> {
 #[derive(Debug, Serialize)]
 struct StripRow {
     name: &'static str,
-    /// Of those verdicts that are there.
+    /// Counts only verdicts that occur.
     tally: Vec<Verdicts>,
     squares: Vec<Square>,
 }

@@ -178,7 +178,7 @@ impl RunState {
             fs::write(file("model.safetensors"), weights(number)).unwrap();
             names.push(name);
         }
-        // As in Llama-3.1-8B.
+        // Sizes of Llama-3.1-8B.
         fs::write(path("shape.json"), config(4096, [32, 8, 128], 14336, 128_256).to_string()).unwrap();
         for (text, step) in [("one.txt", 31), ("two.txt", 37)] {
             let words: Vec<String> = (0..4000).map(|i| format!("w{}", i * step % 299)).collect();
