@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         };
         notes.iter().for_each(|text| note!("Note: {text}"));
         if !answer::json() {
-            // Each when it is written: the next may take a while.
+            // Print each line when its export is written: the next may take a while.
             println!("{}", line(&exported));
         }
         folders.push(ExportedCell { cell: grid.cells[cell].to_string(), exported });

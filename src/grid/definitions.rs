@@ -230,7 +230,7 @@ pub struct TaskData {
     pub hub: Option<HubSource>,
     /// Which task it is.
     pub task: Option<String>,
-    /// Whether a program made it up: then it is never the published split, whatever its size.
+    /// Whether the text is generated: it then never counts as the published split, whatever its size.
     pub generated: bool,
 }
 

@@ -155,7 +155,7 @@ impl Schedule {
     }
 }
 
-/// The first stretch of a stratum: no round is shorter.
+/// Items in the first stretch of a stratum: no round is shorter.
 const MIN_STRETCH: usize = 4;
 
 /// A part of the items with one kind of score.

@@ -172,7 +172,7 @@ fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize
     Ok((length, (fewest / length).clamp(8, SEQUENCES)))
 }
 
-/// The rule by which the starter joins texts: any text has windows by it.
+/// Rule by which the starter joins texts: it gives windows for any text.
 const RULE: Rule = Rule::Wikitext2;
 
 const TEMPLATE: &str = include_str!("grid.yaml.j2");

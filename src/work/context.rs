@@ -308,7 +308,7 @@ impl CalibrationJob<'_> {
     }
 }
 
-/// An active claim: whether it is still held, and whether work under it has progressed.
+/// Guard for the lease of running work. Tracks whether the lease is still held and whether progress was made.
 pub(crate) struct Hold<'a> {
     run: &'a Context<'a>,
     lease: Lease,

@@ -80,7 +80,7 @@ fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Find
     }
 }
 
-/// Conditions that should not differ: the first value of each is held against the first.
+/// Compares conditions that should not differ: the first value of each with the value of the first condition.
 fn between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Finding>) {
     let Some(((_, first), others)) = classes.split_first() else { return };
     for (_, other) in others.iter().filter(|(_, other)| !agree(first[0], other[0])) {

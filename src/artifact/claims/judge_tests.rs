@@ -144,7 +144,7 @@ fn a_claim_joins_only_runs_that_agree() {
     let verdict = joined().judge(&both, |_| String::new());
     assert_eq!((verdict.outcome, verdict.total), (Judgement::Unknown, 0));
     assert!(verdict.count().contains("table2 is by one, tableA7 by other"), "{}", verdict.count());
-    // A claim on one artifact joins nothing.
+    // A claim on one artifact needs no join.
     assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
 }
 

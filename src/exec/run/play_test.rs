@@ -385,7 +385,7 @@ impl Reporter for Failing {
 struct Pace {
     /// Its machine went down.
     down: Arc<AtomicBool>,
-    /// Stopped until then, in microseconds.
+    /// Time until which the worker is stopped, in microseconds.
     halted: AtomicU64,
     shape: Config,
     scale: usize,
