@@ -31,7 +31,7 @@ fn main() {
     let layers = config.layers;
     let c = config.hidden;
     let length = 256;
-    // As in the paper: 7 of 32 removed, with two layers after them.
+    // The paper removes 7 of 32 layers, with two layers after them.
     let start = layers * 23 / 32;
     let end = layers - (layers / 16).max(1);
     let load = |first| LayersAfter::load(&config, &folder, first, &Device::Cpu).unwrap();

@@ -685,5 +685,5 @@ fn record(data: &[u8]) {
         Ok(unpacked) => assert!(unpacked.sound + unpacked.altered.len() <= data.len()),
         Err(error) => sound(&error),
     }
-    assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1, "something lies beside the folder");
+    assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1, "a file was written next to the folder");
 }

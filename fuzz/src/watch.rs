@@ -51,7 +51,7 @@ fn lock() -> std::sync::MutexGuard<'static, Option<(String, Instant, Duration)>>
     CALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[expect(clippy::disallowed_macros, reason = "nobody else can say what hangs")]
+#[expect(clippy::disallowed_macros, reason = "no other thread can report the hang")]
 fn watch() {
     loop {
         std::thread::sleep(LOOKS);

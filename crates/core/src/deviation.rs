@@ -20,6 +20,6 @@ pub struct PruneCase<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Deviation {
     pub applies: fn(&PruneCase<'_>) -> bool,
-    /// What the official code does, as a sentence without a full stop.
+    /// Behaviour of the official code, as a sentence without a full stop.
     pub text: &'static str,
 }

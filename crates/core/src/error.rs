@@ -1,6 +1,6 @@
-//! The error type used across the workspace: what failed, where, what was expected, what was found, and a hint.
+//! The error type used across the workspace: failed action, location, expected and found values, and a hint.
 //!
-//! Every floor builds it the same way, so that every message reads the same way:
+//! All crates build errors with the same methods, so that all messages have the same form:
 //!
 //! ```
 //! use ghostlab_core::error::Error;
@@ -31,7 +31,7 @@ pub enum ErrorKind {
     Missing,
     /// A job failed while it ran.
     Job,
-    /// Stored data differs from what was written.
+    /// Stored data differs from the written data.
     Damaged,
     /// The user stopped it.
     Interrupted,

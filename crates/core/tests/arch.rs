@@ -230,7 +230,7 @@ fn tied_embeddings_use_the_embedding_as_head() {
         logits.extend(common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1));
         weights.remove("lm_head.weight");
     }
-    // The same number of engines each time: two on this processor, and a GPU's if present, whose products round
+    // Each run has the same number of engines: two on this processor, and a GPU's if present, whose products round
     // differently in other layouts.
     let (apart, tied) = logits.split_at(logits.len() / 2);
     assert_eq!(apart[..2], tied[..2]);

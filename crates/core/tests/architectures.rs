@@ -149,7 +149,7 @@ fn compare_float_types(folder: &Path) {
     }
 }
 
-/// No text is looked at.
+/// Detokenizer for tests that compare ids only.
 struct Ids;
 
 impl Detokenizer for Ids {
@@ -182,7 +182,7 @@ fn compare_greedy(folder: &Path) -> usize {
 }
 
 /// Compares candle-transformers' own model on a prefix shorter than any attention window. Returns the class, or what
-/// that crate lacks.
+/// that crate does not have.
 fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, String> {
     let config = Config::read(folder).unwrap();
     let own = CandlesOwn::load(&config, folder).map_err(|error| error.one_line())?;

@@ -112,7 +112,7 @@ fn nonfinite_weight_is_named_when_its_layer_loads() {
         assert!(error.exit_code() == 2 && text.contains("not a finite number"), "{text}");
         assert!(text.contains(name) && text.contains("element 11"), "{text}");
     }
-    assert!(run(&[2]).is_ok(), "nobody needs the layer");
+    assert!(run(&[2]).is_ok(), "no program needs the layer");
 }
 
 #[test]

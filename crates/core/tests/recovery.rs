@@ -230,7 +230,7 @@ fn fewer_tokens_than_channels_are_said_and_still_repaired() {
         assert!(solution.system.unwrap().condition.is_infinite());
         let operator = matrix(solution.repair.operator().unwrap());
         assert!(operator.iter().all(|v| v.is_finite()), "{name} {options}");
-        // As many unknowns as equations: the boundary is matched exactly.
+        // The system has as many unknowns as equations, so the boundary is matched exactly.
         let residual = RepairMetrics::of(&boundary, &solution.repair).unwrap().relative_residual;
         assert!(residual < 1e-2, "{name} {options}: {residual}");
     }
@@ -317,7 +317,7 @@ fn scalar_prune_and_comp_only_scales_earlier_layers() {
         recovery("prune-and-comp", json!({"granularity": "scalar", "target": "stream"})).solve(&boundary).unwrap();
     let operator = solution.repair.operator().unwrap().clone();
     let factor = operator.to_dense().unwrap()[0];
-    // By definition: the ratio of mean magnitudes.
+    // The definition is the ratio of mean magnitudes.
     let mean = |site| -> f64 {
         let rows = world.calibration.activations.rows(site, 0..512).unwrap();
         rows.iter().map(|&v| f64::from(v.abs())).sum::<f64>()

@@ -13,7 +13,7 @@ use crate::value::Value;
 pub const DRAWS: usize = 100_000;
 const SLOW_METRIC_DRAWS: usize = 100;
 
-/// What a metric records per document.
+/// Value that a metric records for one document.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     /// A number.

@@ -17,7 +17,7 @@ const MAX_ROW_VALUES: usize = 1_000_000;
 const MAX_ROW_TEXTS: u64 = 16;
 /// Columns of a row. Columns are looked up by scanning.
 const MAX_COLUMNS: usize = 10_000;
-/// Bytes of one text. A byte takes up to 200 bytes while it is tokenized, and several texts are at a time.
+/// Maximum bytes of one text. Tokenization takes up to 200 bytes per byte, and several texts are tokenized at a time.
 const MAX_TEXT_BYTES: u64 = 2_000_000;
 /// Times that a request may be repeated.
 pub(crate) const MAX_REPEATS: usize = 10_000;

@@ -8,7 +8,7 @@ use crate::literal::literal;
 use crate::method::is_digit;
 use crate::value::Value;
 
-/// What all documents of the evaluated split have in common.
+/// Properties that hold for all documents of the evaluated split.
 #[derive(Debug, Clone)]
 pub struct Columns {
     /// Names of its columns: a field that is one of them is that column, as it is.
@@ -84,7 +84,7 @@ impl Columns {
     /// Evaluates `description` or `gen_prefix`: a column, or a rendered text.
     ///
     /// # Errors
-    /// When it cannot be made of the document, or is no text.
+    /// Fails when the document has no such value, or when the value is no text.
     pub fn plain(field: &Field, document: &Value) -> Result<String> {
         let (template, name) = match field {
             Field::Fixed(value) => return Ok(value.text()),

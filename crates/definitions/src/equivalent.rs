@@ -139,7 +139,7 @@ pub fn kept_rows(hook: &str, place: &Place) -> Option<Value> {
     let values = literal(&written[0])?;
     let is_it =
         |value: &&str| renamed(value, &methods).is_some_and(|made| format!("{before}{made}{after}") == function);
-    // As in Python, the last of two values with one name wins.
+    // The last of two values with one name wins, as in Python.
     let value = values.as_list()?.iter().rev().filter_map(Value::as_text).find(is_it)?;
     kept.with(Some(value))
 }

@@ -11,9 +11,9 @@
 //! | [`literal`], [`yaml`], [`pattern`] | Python's literals, its YAML, its regular expressions |
 //! | [`row`], [`prepared`] | a row with its place, what is checked of it, what is added to it |
 //! | `exchange`, `jinja`, `method`, [`template`] | Jinja as Python prints it |
-//! | [`generation`] | what a generation is told |
+//! | [`generation`] | settings of a generation |
 //! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | numbers of documents to a score, answers to numbers |
-//! | [`equivalent`], [`definition`], `content`, [`library`] | a definition with every key checked, what it is; files, groups and tags |
+//! | [`equivalent`], [`definition`], `content`, [`library`] | a definition with every key checked, its content; files, groups and tags |
 //! | `parquet`, [`python_object`], `tabular`, [`rows`], [`document`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
 //! | [`tokens`], [`native`] | requests as token ids; the nine tasks of the paper, which are definitions of our own in `tasks/` |
 

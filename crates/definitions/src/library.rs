@@ -19,7 +19,7 @@ const MAX_DEPTH: usize = 30;
 /// Members that a group may have, counting those of inner groups once per path that leads to them.
 const MAX_MEMBERS: usize = 20_000;
 
-/// What a name in a library refers to.
+/// Target of a name in a library.
 #[derive(Debug, Clone)]
 pub enum Entry {
     /// A task's definition with its includes; a `class` of Python too, which is refused when it is asked for.
@@ -98,7 +98,7 @@ impl Library {
     fn of_file(path: &Path, folder: Option<&Path>) -> Result<Selection> {
         let own = path.display().to_string();
         let is_group = resolved(path)?.get("group").is_some();
-        // What a group names is looked for next to its file.
+        // The members of a group are searched next to its file.
         let beside = folder.or_else(|| path.parent().filter(|_| is_group));
         Self::of_folders(&beside.into_iter().collect::<Vec<_>>())?.select(&[&own])
     }
@@ -317,7 +317,7 @@ impl<'a> Nodes<'a> {
         let place = self.groups.len();
         let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
         self.groups.push(Group { name: name.to_owned(), alias, tasks: Vec::new(), metrics: group_metrics(node)? });
-        // Keys that are not keys of a group are settings of its tasks; whoever names the group may override them.
+        // Keys that are not keys of a group are settings of its tasks. A definition that names the group may override them.
         let mut below = Node::empty(node.place.clone());
         for (key, value) in node.pairs() {
             if !GROUP_KEYS.iter().any(|own| key.as_text() == Some(own)) {

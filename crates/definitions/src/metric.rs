@@ -87,7 +87,7 @@ pub struct Metric {
     pub matching: Matching,
 }
 
-/// What `exact_match` ignores in both texts.
+/// Parts of both texts that `exact_match` ignores.
 #[derive(Debug, Clone, Default)]
 pub struct Matching {
     patterns: Vec<Pattern>,

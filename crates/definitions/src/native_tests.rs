@@ -215,7 +215,7 @@ fn a_row_without_a_label_is_refused_with_its_place() {
         let message = refused(task, fields);
         assert!(message.contains("no label") && message.contains("take validation"), "{message}");
     }
-    // As in lm-eval, a single one counts from the end.
+    // A single number counts from the end, as in lm-eval.
     let mut labelled = rte.clone();
     labelled["label"] = json!(0);
     assert!(made("rte", vec![labelled, rte]).is_ok());

@@ -94,7 +94,7 @@ fn column_value<'a>(column: &'a Column, at: usize, path: &Path) -> Result<AnyVal
     column.get(at).map_err(|error| broken(path, &error))
 }
 
-/// Converts what is stored into what it means.
+/// Converts a stored value into its logical value.
 fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
     let dtype = if let ArrowDataType::Dictionary(_, values, _) = dtype { values.as_ref() } else { dtype };
     let stored = stored.into_static();

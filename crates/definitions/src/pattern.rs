@@ -203,7 +203,7 @@ fn rewritten(source: &str) -> String {
     out
 }
 
-/// Whether a character may stand in the braces of a count.
+/// Returns whether a character is allowed in the braces of a count.
 fn in_count(c: char) -> bool {
     c.is_ascii_digit() || c == ','
 }

@@ -114,7 +114,7 @@ fn copa(row: &Row) -> Result<Added> {
         "effect" => "therefore",
         other => return Err(row.wrong("question", "\"cause\" or \"effect\"", &other.into())),
     };
-    // The last character is removed, whatever it is: usually the full stop.
+    // The last character is removed. It is usually the full stop.
     let mut premise = strip(row.text("premise")?).chars();
     premise.next_back();
     let query = format!("{} {connector}", premise.as_str());

@@ -9,9 +9,9 @@ use polars::prelude::{ArrowDataType as Type, ArrowTimeUnit as Unit};
 #[derive(Debug, Clone, PartialEq)]
 pub struct PythonObject {
     class: String,
-    /// What `str()` gives; none where the value was not read.
+    /// Result of `str()`, if the value was read.
     text: Option<String>,
-    /// What `repr()` gives; none where this program does not know it.
+    /// Result of `repr()`, if this program knows it.
     repr: Option<String>,
 }
 
@@ -48,12 +48,12 @@ impl PythonObject {
         &self.class
     }
 
-    /// What Python's `str()` gives, where the value was read.
+    /// Returns the result of Python's `str()`, if the value was read.
     pub fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }
 
-    /// What Python's `repr()` gives, where it is known.
+    /// Returns the result of Python's `repr()`, if it is known.
     pub fn repr(&self) -> Option<&str> {
         self.repr.as_deref()
     }

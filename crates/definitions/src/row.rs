@@ -115,7 +115,7 @@ enum Holds {
     Text,
     /// A list of texts.
     Texts,
-    /// As many texts as the named list has.
+    /// One text for each item of the named list.
     TextsAs(String),
     /// A whole number.
     Integer,

@@ -112,7 +112,7 @@ impl Rows for FileRows {
 /// Reads the rows of one file in order.
 ///
 /// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line (blank lines are skipped), or one list of objects.
-///   Without `columns` one that a row lacks is `None` in it. A column with whole and broken numbers has broken ones only.
+///   Without `columns`, a column that is missing in a row is `None`. A column with whole and broken numbers has broken ones only.
 /// - `.csv`: values between commas under a line of names; a column has one type, and an empty value is `None`.
 /// - `.txt`: each line is a row with the column `text`.
 /// - `.parquet`: one row per row of the table, all columns or only those named; lists and structs become lists and maps.
@@ -241,7 +241,7 @@ pub(crate) fn prepared(definition: &Definition, mut rows: Vec<Row>) -> Result<Ve
 /// Reads the rows of a split that the definition keeps.
 ///
 /// # Errors
-/// Fails when the rows cannot be read, or one lacks a column of the filter.
+/// Fails when the rows cannot be read, or when a column of the filter is missing.
 pub(crate) fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Row>> {
     let place = |error: Error| error.at(format!("task {}", definition.name));
     let mut documents = rows.rows(&definition.data, split).map_err(place)?;

@@ -11,7 +11,7 @@ use crate::jinja::parse_float;
 use crate::row::Row;
 use crate::value::Value;
 
-/// What pandas reads as no value.
+/// Texts that pandas reads as a missing value.
 const ABSENT: [&str; 19] = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "None", "n/a", "nan", "null",

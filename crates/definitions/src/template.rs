@@ -108,7 +108,7 @@ impl Template {
     /// Renders it on a document.
     ///
     /// # Errors
-    /// Fails when the document lacks a column, the template raises, or it does not terminate.
+    /// Fails when the document misses a column, the template raises, or it does not terminate.
     pub fn render(&self, document: &Value) -> Result<String> {
         let template = self.environment.get_template("it").map_err(|error| explained(&error).at(&self.place))?;
         begin();

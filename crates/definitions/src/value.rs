@@ -390,7 +390,7 @@ mod tests {
                 (Value::Int(0), Some(3)),
                 (Value::from("2"), None),
             ] {
-                assert_eq!(index.position(&pairs, &key), position, "{key:?} beside {others}");
+                assert_eq!(index.position(&pairs, &key), position, "{key:?} among {others}");
             }
             index.set(&mut pairs, Value::Float(1.0), 7);
             assert_eq!((pairs.len(), pairs[0].1), (4 + others, 7));

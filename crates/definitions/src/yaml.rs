@@ -348,7 +348,7 @@ impl EventReader {
             let Tree::Scalar(name) = key.tree else {
                 return Err(self.bad(&at, "a key of a mapping is a list or a mapping itself"));
             };
-            // As in PyYAML, the last of two equal keys wins, in the position of the first.
+            // The last of two equal keys wins and keeps the position of the first, as in PyYAML.
             own.set(&mut pairs, name, value);
         }
         merged.retain(|(key, _)| own.position(&pairs, key).is_none());

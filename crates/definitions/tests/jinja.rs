@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 struct Deviations {
     /// Jinja renders them, and this program refuses them.
     refused: BTreeSet<String>,
-    /// They render another text, or a text where Jinja raises.
+    /// Listed templates render another text than Jinja, or a text where Jinja raises.
     other_text: BTreeSet<String>,
 }
 

@@ -59,7 +59,7 @@ fn parquet_columns_print_as_in_python() {
             assert!(message.contains("bytes") && !message.contains("data set's columns"), "{name}: {message}");
             assert!(
                 !serde_json::to_string(first).unwrap().contains("other"),
-                "{name}: what is not read is not recorded"
+                "{name}: unread columns are not recorded"
             );
         } else {
             assert_eq!(used.unwrap(), expected["used"], "{name}");

@@ -219,7 +219,7 @@ fn likeliest_choice_is_first_of_equals_and_nan_wins() {
     };
     assert_eq!((of("acc", -1.0, -1.0), of("acc", -2.0, -1.0)), (0.0, 1.0));
     assert_eq!(of("acc", -1.0, f64::NAN), 1.0);
-    // By letters of the choice without its delimiter, and by its bytes: é is one letter and two bytes.
+    // The likelihood is divided by the choice's letters or bytes without its delimiter. `é` is one letter and two bytes.
     assert_eq!((of("acc_norm", -1.0, -1.5), of("acc_bytes", -1.0, -1.5)), (1.0, 0.0));
     // For choices it states whether the right one has the highest likelihood.
     assert_eq!(of("exact_match", -1.0, -9.0), 1.0);

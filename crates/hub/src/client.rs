@@ -330,7 +330,7 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// Waits; returns whether nobody asked to stop.
+/// Waits and returns whether the wait ended without a stop request.
 pub(crate) async fn pause(stop: &AtomicBool, time: Duration) -> bool {
     within(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TooLong)
 }

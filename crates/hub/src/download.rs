@@ -240,7 +240,7 @@ impl Hub {
 
 /// Reason why a reply does not continue where the part ends.
 enum Unfit {
-    /// This starts from the beginning, which is usable.
+    /// The response starts from the beginning, which is usable.
     WholeFile,
     Useless(String),
 }

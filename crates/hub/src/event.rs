@@ -10,7 +10,7 @@ pub enum Event {
     FetchPlanned { files: usize, bytes: u64, here: u64 },
     /// A file is asked for. Its first `here` bytes are.
     FetchStarted { file: String, bytes: Option<u64>, here: u64 },
-    /// That many more bytes arrived.
+    /// Number of bytes that arrived since the last event.
     FetchAdvanced { file: String, bytes: u64 },
     /// The received part of a file is unusable, and its download restarts.
     FetchRestarted { file: String, why: String },

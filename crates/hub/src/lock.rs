@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 pub struct Lock {
     version: u32,
-    /// Indexed by repository and requested revision: `org/name@main`.
+    /// Pinned repositories by repository and requested revision: `org/name@main`.
     repositories: BTreeMap<String, LockedRepo>,
 }
 

@@ -82,7 +82,7 @@ impl Repo {
     }
 }
 
-/// As its page is named: `org/name`, `datasets/org/name`.
+/// Formats the repository like its page: `org/name`, `datasets/org/name`.
 impl fmt::Display for Repo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let prefix = if self.kind == RepoKind::Dataset { DATASETS } else { "" };

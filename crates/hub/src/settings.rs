@@ -81,7 +81,7 @@ impl HubSettings {
         let seconds = |name: &str, default: Duration| match text(name).filter(|value| !value.is_empty()) {
             None => Ok(default),
             Some(value) => match value.parse::<u32>() {
-                // As in Python, 0 selects the default.
+                // 0 selects the default, as in Python.
                 Ok(0) => Ok(default),
                 Ok(seconds) => Ok(Duration::from_secs(u64::from(seconds))),
                 Err(_) => Err(Error::bad_input(format!("{name} is no number of seconds")).found(format!("`{value}`"))),
@@ -111,7 +111,7 @@ impl HubSettings {
 fn endpoint(text: &str) -> Result<Url> {
     let text = text.trim_end_matches('/');
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    // A name and a password in an address would be shown with it.
+    // Messages show the address, so it must not contain a name or a password.
     let url = url.filter(|url| url.username().is_empty() && url.password().is_none());
     url.ok_or_else(|| {
         Error::bad_input("HF_ENDPOINT is no address of a hub")

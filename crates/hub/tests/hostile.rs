@@ -177,7 +177,7 @@ fn no_value_of_a_field_escapes(field: &str, alter: Alter) {
                             _ => false,
                         }
                     }
-                    // Python's locks.
+                    // Lock files, in the format of the Python client.
                     Err(_) => path.starts_with(cache.join(".locks/models--o--n")) && bytes.is_empty(),
                 };
                 assert!(known, "{}: {shown}", path.display());

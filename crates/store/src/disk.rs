@@ -1,4 +1,4 @@
-//! What a store needs from its machine: file system, clock, and process identity. Tests replace this interface by a
+//! Interface to the machine of a store: file system, clock, and process identity. Tests replace this interface by a
 //! file system that caches, loses replies and shows changes late, as network file systems do, and by a clock of their
 //! own.
 //!

@@ -21,7 +21,7 @@ pub fn set(name: &str) -> bool {
 }
 
 /// Marks a place where the program may be killed, stopped, or panic in tests.
-#[allow(clippy::panic, reason = "that is what was asked for")]
+#[allow(clippy::panic, reason = "the test asked for this panic")]
 pub fn here(place: &str) {
     if asked().is_empty() {
         return;

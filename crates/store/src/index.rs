@@ -276,7 +276,7 @@ mod tests {
         let path = folder.path().join("weights");
         old(&path, &vec![7; 2 << 20]);
         let here = Stamp::at(&path).unwrap().unwrap();
-        // As written by another client of the same server: its mount has another device number.
+        // The stamp of another client of the same server, whose mount has another device number.
         let there = Stamp { file: (here.file.0 + 77, here.file.1), ..here.clone() };
         let of_server = place(&index, &path, &here).unwrap();
         remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();
@@ -332,7 +332,7 @@ mod tests {
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();
         let hashed = input(&SystemDisk::default(), Some(folder.path()), &path, false).unwrap();
-        // As if the file had been unchanged for long: its timestamps are trusted.
+        // The file looks unchanged for a long time, so its timestamps are trusted.
         let settled = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
         let read = |input: &Input, during: &dyn Fn()| {
             guarded(&[(path.as_path(), input)], || {

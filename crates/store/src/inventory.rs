@@ -28,7 +28,7 @@ pub struct InventoryItem {
     words: StoreWords,
 }
 
-/// What was found under a hash.
+/// State of the object under a hash.
 #[derive(Debug)]
 pub enum Found {
     Whole(StoredObject),
@@ -68,7 +68,7 @@ impl InventoryItem {
         matches!(self.found, Found::Whole(_)) && !self.current() && !self.later()
     }
 
-    /// Computes the hash that the key would have without some fields. `None` if it lacks one of them.
+    /// Computes the hash that the key would have without some fields. `None` if one of them is missing.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
         let Found::Whole(object) = &self.found else { return None };
         let mut key = object.meta().key.clone();

@@ -328,7 +328,7 @@ mod tests {
         for text in ["{}", "[1]", "{\"users\": []}"] {
             let (code, said) = told(text);
             assert!(code == 3 && said.contains("no store"), "{text:?}: {said}");
-            assert!(Mark::mend(root, WORDS).is_err(), "somebody's own is not written over: {text:?}");
+            assert!(Mark::mend(root, WORDS).is_err(), "another program's file is not overwritten: {text:?}");
         }
         let (code, said) = told("{\"format\": 2}");
         assert!(code == 3 && said.contains("another version"), "{said}");

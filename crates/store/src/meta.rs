@@ -18,7 +18,7 @@ pub(super) const META: &str = "meta.json";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
-    /// The key's fields, with what was made.
+    /// Fields of the key and of the produced object.
     pub key: Value,
     /// How long the object took to make.
     pub seconds: f64,

@@ -116,7 +116,7 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
         let spoilt = |bytes: &[u8]| {
             fs::write(&place, bytes).unwrap();
             let store = looked();
-            assert!(damaged(&store) > 0, "nobody sees it");
+            assert!(damaged(&store) > 0, "no reader sees it");
             // Every value found equals the value written.
             for value in 0..3 {
                 whole(&store, value);
@@ -133,7 +133,7 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
         for length in [0, 1, 24, 30, 200, sound.len() / 2, sound.len() - 1] {
             spoilt(&sound[..length]);
         }
-        // Found both by a store that knew it before and by a fresh one.
+        // Both a store with a cached index and a new store find the object.
         for store in [&store, &looked()] {
             let mut bytes = sound.clone();
             let last = bytes.len() - 9;

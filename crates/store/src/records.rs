@@ -11,7 +11,7 @@ use super::Store;
 use super::journal::check;
 use ghostlab_core::error::{Error, Result};
 
-/// A record that is not what was written.
+/// A record that differs from the written one.
 #[derive(Debug)]
 pub struct DamagedRecord {
     pub path: PathBuf,
@@ -64,7 +64,7 @@ impl Store {
             let mut names: Vec<String> = self.disk.list(&folder).into_iter().filter(|name| is_record(name)).collect();
             names.sort();
             let paths = names.into_iter().map(|name| folder.join(name));
-            // What cannot be read is no file, or is being removed.
+            // An unreadable entry is not a file or is being removed.
             let bad = paths.filter(|path| self.file(path).is_some_and(|bytes| unsealed(&bytes).is_none()));
             damaged.extend(bad.map(|path| DamagedRecord { path }));
         }

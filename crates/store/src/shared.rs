@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shared {
-    /// As the umask of the writing process says.
+    /// Modes follow the umask of the writing process.
     #[default]
     Umask,
     /// The folder's group reads and writes.
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn modes_are_git_s_whatever_the_umask() {
-        // As `git init --shared=group` and `--shared=all` do under umask 077 and 022.
+        // Expected modes of `git init --shared=group` and `--shared=all` under umask 077 and 022.
         for (shared, file, folder) in [
             (Shared::Group, [(0o600, 0o660), (0o644, 0o664), (0o700, 0o770)], [(0o700, 0o2770), (0o755, 0o2775)]),
             (Shared::All, [(0o600, 0o664), (0o644, 0o664), (0o700, 0o775)], [(0o700, 0o2775), (0o755, 0o2775)]),

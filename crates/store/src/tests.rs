@@ -212,7 +212,7 @@ fn a_record_that_lost_an_entry_is_damaged_although_it_is_json() {
     let changes: [Change; 4] = [
         |record| drop(record["payloads"].as_object_mut().unwrap().remove("b.bin")),
         |record| record["seconds"] = json!(1.25),
-        |record| record["made"] = json!("somebody else"),
+        |record| record["made"] = json!("another user"),
         |record| drop(record.as_object_mut().unwrap().remove("check")),
     ];
     for change in changes {
@@ -303,7 +303,7 @@ fn process_presumed_dead_restores_its_record_and_roots() {
     }
     let began = std::time::Instant::now();
     while store.reserved() != ["x", "y"].map(str::to_string).into() {
-        assert!(began.elapsed() < Duration::from_secs(30), "nobody keeps what it reads");
+        assert!(began.elapsed() < Duration::from_secs(30), "no reader keeps its content");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -42,7 +42,7 @@ const ASSURED: Duration = Duration::from_secs(30);
 /// Time for which a listing of all claims is reused.
 const LISTING: Duration = Duration::from_millis(200);
 
-/// This process at work on a store, from its first claim or draft to its end.
+/// State of this process as a worker on a store, from its first claim or draft to its end.
 pub(crate) struct Worker {
     disk: Arc<dyn Disk>,
     words: StoreWords,
@@ -81,7 +81,7 @@ pub enum ClaimResult {
 pub struct Lease {
     disk: Arc<dyn Disk>,
     path: PathBuf,
-    /// This process and its record.
+    /// Record of this process.
     id: String,
     record: PathBuf,
     /// Where no claim could be written, others may be at the same work, and nothing tells.
@@ -226,7 +226,7 @@ impl Worker {
             match self.mark(&path) {
                 Ok(()) => return ClaimResult::Mine(self.lease(path, true)),
                 Err(error) if is_taken(&error) => {}
-                // Without a mark others may do the same work: that costs time and nothing else.
+                // Other processes may repeat the work of a lease that cannot be written. This costs only time.
                 Err(_) => return ClaimResult::Mine(self.lease(path, false)),
             }
             match processes::read(&*self.disk, &path) {
@@ -370,7 +370,7 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, know
         let Some(process) = processes::read(disk, &path) else { continue };
         let of = known.iter().find(|known| known.process.id == process.id);
         let dead = of.map_or(process.owner.lives() == Some(false), |known| known.dead);
-        // Of several sweeping processes, one removes it.
+        // Only one of several sweeping processes removes the file.
         if dead && disk.remove(&path).is_ok() {
             died(disk, &claims, words, &name, &process);
         }

@@ -94,7 +94,7 @@ pub fn run(
     Ok(similarities)
 }
 
-/// Where a batch comes from.
+/// Origin of a batch.
 #[derive(Clone, Copy)]
 struct OfPiece {
     piece: usize,

@@ -38,7 +38,7 @@ pub(super) struct CheckpointTensor {
 }
 
 pub(super) enum TensorContent {
-    /// A stored tensor as it is.
+    /// A stored tensor, unchanged.
     Stored(String),
     /// A stored matrix `[C, inner]` whose output goes through an operator: `Wᵀ·matrix`; or what is added to it, `[C]`: `b·W`.
     Folded(String, Arc<Operator>),

@@ -195,7 +195,7 @@ fn changed(own: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
             let is_special = roles.contains(&token.as_str()) || extra.iter().any(|of| of.content == *token);
             listed.extend(index.as_u64().map(|index| (index, AddedToken::plain(token, is_special))));
         }
-        // What the tokenizer.json says of an index comes before the older file.
+        // `tokenizer.json` takes precedence over the older file.
         own.iter().filter_map(|token| token["id"].as_u64()).for_each(|id| _ = listed.remove(&id));
     }
     let known: Vec<AddedToken> = own.iter().filter_map(AddedToken::of_map).collect();
@@ -257,7 +257,7 @@ mod tests {
         ] {
             let (tokenizer, added) = loaded(&own, &files);
             assert_eq!(tokenizer.encode(text).unwrap(), [1, 2, 29, 3], "{files:?}");
-            assert_eq!(tokenizer.vocab_size(), 28, "what only files beside name needs no row until it is used");
+            assert_eq!(tokenizer.vocab_size(), 28, "tokens of other files need no row until they are used");
             assert!(added.is_some(), "{files:?}");
         }
         let cut = [1, 2, 0, 3];

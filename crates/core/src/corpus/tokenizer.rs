@@ -71,7 +71,7 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Refuses texts with ids from `rows` on, which an embedding of so many rows has not.
+    /// Refuses texts with ids of at least `rows`, which exceed an embedding of `rows` rows.
     #[must_use]
     pub fn within(self, rows: usize) -> Self {
         Self { id_limit: self.id_limit.min(rows), ..self }
@@ -188,7 +188,7 @@ pub fn token_id(path: &Path, token: &str) -> Result<Option<u32>> {
     }
 }
 
-/// As [`description`], and the texts of the tokens that only files next to it name.
+/// Extends [`description`] with the texts of the tokens that only files next to it name.
 fn description_beside(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if is_gguf(path) {
         return Ok((gguf::of_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));

@@ -73,7 +73,7 @@ impl Windows {
 
 /// Returns the last start that the reference allows, `tokens − length − 1`, or `None` if it is negative.
 ///
-/// This is one less than would fit: the reference keeps room for the token after the window.
+/// One start fewer than possible: the reference keeps room for the token after the window.
 pub(super) fn last_start(tokens: usize, length: usize) -> Option<u64> {
     tokens.checked_sub(length)?.checked_sub(1).map(|last| last as u64)
 }
@@ -121,7 +121,7 @@ impl<'a> Documents<'a> {
 
     /// Draws documents until one is long enough, then a window of it, which is appended to `out`.
     ///
-    /// This ends: once every document has been drawn and none was long enough, that is an error. While one is long
+    /// Returns an error once every document has been drawn and none was long enough. While one is long
     /// enough it will be drawn, and the draws before it cost next to nothing, for no document is tokenised twice.
     fn draw(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<()> {
         while self.waiting > 0 || self.long > 0 {

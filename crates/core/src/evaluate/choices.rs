@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn choices_of_unlike_regimes_share_no_prefix() {
-        // By hand: up to 3 tokens is short. `dynamic` has a regime for each length beyond, `longrope` one for all.
+        // Computed by hand: up to 3 tokens is short. `dynamic` has a regime for each length beyond, `longrope` one for all.
         let inputs: [&[u32]; 5] = [&[1, 2, 3], &[1, 2, 3, 4], &[1, 2], &[1, 2, 3, 4, 5], &[1, 2, 6, 7]];
         let dynamic = Scaling::Dynamic { factor: 2.0, positions: 3 };
         let short = vec![1.0; 9];

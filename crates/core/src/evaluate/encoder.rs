@@ -187,7 +187,7 @@ mod tests {
             (json!({"bos_token": {"content": "<s>"}}), &ids, json!("<s>"), false),
             (json!({"bos_token": null, "eos_token": "</s>"}), &ids, json!("</s>"), false),
             (json!({"eos_token": "</s>", "tokenizer_class": fast}), &ids, json!("</s>"), false),
-            // The key of a base model whose BOS and EOS are one token stays what it was.
+            // A base model whose BOS and EOS are one token keeps its key.
             (json!({"bos_token": null, "eos_token": "</s>"}), &one, json!(2), false),
             (json!({"eos_token": "</s>"}), &only_eos, json!("</s>"), false),
             (json!({"eos_token": "</s>", "tokenizer_class": "LlamaTokenizerFast"}), &ids, json!(1), false),

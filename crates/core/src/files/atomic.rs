@@ -287,7 +287,7 @@ mod tests {
         assert!(!left(&folder), "a folder goes with what is in it");
         assert!(!left(&killed) && !left(&far_dead), "the dead have no use for them");
         assert!(left(&own) && left(&far_living) && left(&others), "the living have, and others' files are theirs");
-        assert!(theirs.iter().all(|path| left(path)), "the ending alone makes nobody's file ours");
+        assert!(theirs.iter().all(|path| left(path)), "the suffix alone does not mark a file as ours");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// How the rows of a file of JSON are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JsonLayout {
-    /// Nothing was read yet.
+    /// State before the first byte is read.
     Unknown,
     /// One row a line.
     Lines,
@@ -93,7 +93,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
         value.map(Some).map_err(|error| error.at(self.place()))
     }
 
-    /// File and line, or file and row of a list, of what was read last.
+    /// File and line, or file and row of a list, of the last value.
     pub fn place(&self) -> String {
         match self.layout {
             JsonLayout::List | JsonLayout::EndedList => format!("{}, row {}", self.path.display(), self.count),

@@ -157,7 +157,7 @@ mod tests {
         let own = std::process::id();
         let of = |pid: u32| proc.path().join(pid.to_string());
         assert_eq!(lives(proc.path(), own, Some(1)), None, "its number is in use, by whom is hidden");
-        assert_eq!(lives(proc.path(), 99_999_999, Some(1)), Some(false), "nobody has the number");
+        assert_eq!(lives(proc.path(), 99_999_999, Some(1)), Some(false), "no process has the number");
         // `hidepid=1` shows a process's folder with unreadable content.
         fs::create_dir_all(of(own).join("stat")).unwrap();
         assert_eq!(lives(proc.path(), own, Some(1)), None);

@@ -39,7 +39,7 @@ const LFS_POINTER: &str = "version https://git-lfs";
 /// Size of a pointer, by the specification of Git LFS: smaller than 1,024 bytes.
 const MAX_POINTER_BYTES: u64 = 1023;
 
-/// Whether a file is a Git LFS pointer. Reading goes on at its beginning.
+/// Returns whether a file is a Git LFS pointer, and rewinds it.
 fn is_lfs_pointer(file: &mut File) -> io::Result<bool> {
     let mut beginning = Vec::new();
     (&mut *file).take(LFS_POINTER.len() as u64).read_to_end(&mut beginning)?;

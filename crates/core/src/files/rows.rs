@@ -42,7 +42,7 @@ pub struct RowFiles {
     pub noun: &'static str,
     /// Endings next to those of [`TABLES`].
     pub endings: &'static [Ending],
-    /// What JSON has to be.
+    /// Description of the expected JSON.
     pub expected: &'static str,
 }
 
@@ -123,7 +123,7 @@ impl RowFiles {
     }
 }
 
-/// What some editors put at the start of a file of UTF-8.
+/// Byte order mark that some editors write at the start of a UTF-8 file.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Creates an error about a file.

@@ -10,7 +10,7 @@ pub struct LogitsProcessors {
     /// Numbers that are added to the last token of a sequence behind its other tokens.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sequence_bias: Vec<(Vec<u32>, f64)>,
-    /// What logits of tokens that were seen are divided by; negative ones are multiplied.
+    /// Divisor of the positive logits of tokens seen so far. Negative logits are multiplied by it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f64>,
     /// Tokens of a sequence that may stand only once.

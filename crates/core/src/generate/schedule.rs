@@ -210,7 +210,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Returns what a prompt need not run: tokens that stand in the blocks of the last one. Its last token runs in any case.
+    /// Returns the cached tokens of the last prompt that this prompt shares. Its last token always runs.
     /// Keys of another rotary regime are of no use.
     fn shared(&self, prompt: usize) -> Chain {
         let Some((last, chain)) = &self.last else { return Vec::new() };

@@ -7,7 +7,7 @@
 //! | `in_full` | diagonal operators as full products |
 //! | `rounds` | the prompt, a number of sequences of equal length, and passes over it, the variants' one after the other, round by round, until they are quiet |
 //! | `decode` | new tokens behind the prompt, one after the other, in such rounds |
-//! | `result` | what came of the rounds of one variant |
+//! | `result` | outcome of the rounds of one variant |
 //! | `settle` | sessions that are repeated while their times are unstable |
 //! | `spread` | means, deviations, speedups with their intervals, and what of it is noise |
 

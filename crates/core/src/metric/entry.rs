@@ -156,7 +156,7 @@ pub struct MetricEntry {
     /// Digits after the point, where a table does not say otherwise.
     pub decimals: usize,
     pub nearness: Nearness,
-    /// What its uncertainty is; none of a metric without one.
+    /// Kind of uncertainty, if the metric has one.
     pub spread: Option<Spread>,
     pub test: Option<PairedTest>,
     pub shown: Shown,

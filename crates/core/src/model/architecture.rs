@@ -99,7 +99,7 @@ pub struct ExpertNames {
 /// An architecture in GGUF files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GgufForm {
-    /// The `general.architecture`, with which the keys of its entries begin. Of several that share one, the first is read.
+    /// The `general.architecture` of GGUF files, which is the prefix of its keys. The first of several architectures with one name is read.
     pub name: &'static str,
     /// Whether the rows of queries and keys stand as llama.cpp's rotary embedding of neighbours wants them: the first and
     /// the second half of a head by turns.

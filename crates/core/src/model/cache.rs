@@ -153,7 +153,7 @@ impl<T> Shared<T> {
     /// Returns when a value was last used, if it is not in use.
     fn idle(&self, slot: &Slot<T>) -> Option<u64> {
         match slot {
-            // Values are handed out under the lock, so nobody can start using it meanwhile.
+            // Values are handed out under the lock, so no other thread can start using one meanwhile.
             Slot::Kept { value, used } if Arc::strong_count(value) == 1 => Some(*used),
             _ => None,
         }

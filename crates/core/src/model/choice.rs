@@ -16,7 +16,7 @@ use crate::named::named;
 /// An engine by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineName {
-    /// This crate's own kernels: the CPU, f32 or bf16.
+    /// Kernels of this crate: CPU, f32 or bf16.
     Cpu,
     /// candle's: any device, any float type.
     Candle,

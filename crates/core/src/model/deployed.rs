@@ -12,7 +12,7 @@ use super::program::{Program, Step, Sublayer};
 use super::tensors::checked;
 use crate::error::Result;
 
-/// A variant whose weights have absorbed what they can.
+/// A variant whose weights have absorbed every operator that they can.
 #[derive(Debug, Clone)]
 pub struct Deployed {
     /// Its steps. A half of a layer whose weights took an operator in is the plain one: a pass takes as long whatever

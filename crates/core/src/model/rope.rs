@@ -2,7 +2,7 @@
 //!
 //! The rope types `dynamic` and `longrope` turn a long sequence by other frequencies than a short one. transformers takes the
 //! longest sequence of a batch for all of it. Here each sequence goes by its own length, as if it ran alone. Sequences that
-//! share a prefix have one regime ([`Config::length_regime`]): whoever makes a batch keeps others apart.
+//! share a prefix have one regime ([`Config::length_regime`]): the code that makes a batch separates other regimes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -146,7 +146,7 @@ impl Rotary {
     }
 
     /// Returns a table for the rows of runs that are decoded together, and the row in it of each. A run turns by the frequencies
-    /// of its length so far. Keys that are cached stay as they were turned, as in transformers.
+    /// of its length so far. Cached keys keep their rotation, as in transformers.
     pub(super) fn continued(&self, runs: &[Placed<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
         let spans = || runs.iter().map(|run| run.first..run.first + run.rows.len());
         let longest = spans().map(|span| span.end).max().unwrap_or(0);

@@ -278,7 +278,7 @@ fn less_one(bytes: &mut [u8]) {
     bytes.as_chunks_mut().0.iter_mut().for_each(|bytes| *bytes = (f32::from_le_bytes(*bytes) - 1.0).to_le_bytes());
 }
 
-/// Matrices `[outer, inner]`, one below the other, as panels. Numbers that are stored in another type are converted, or rounded.
+/// Lays out stacked matrices `[outer, inner]` as panels. Values of another type are converted or rounded.
 pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<Panels<K>> {
     let rows: Vec<(usize, usize)> = matrices
         .iter()

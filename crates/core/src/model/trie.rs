@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn rows_after_the_last_needed_attention_are_skipped() {
-        // The second program lacks the last layer. The part shared with the dense program stays complete.
+        // The second program has no last layer. The part shared with the dense program stays complete.
         let operator = Operator::diagonal(vec![1.0]).unwrap();
         let mut programs = vec![Program::dense(6), Program::pruned(6, &[5], |_| Some(Arc::clone(&operator)))];
         programs.push(Program::pruned(6, &[1], |_| None));

@@ -58,7 +58,7 @@ struct LinearPatchOptions {
 
 /// `W = diag(d)`, or `W = H·diag(d)·Hᵀ` with `d` measured on `X·H`.
 ///
-/// Same as in the reference code:
+/// Follows the reference code:
 ///
 /// - by region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`;
 /// - layer by layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens, of the unrotated `X` even for `rotate`;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::quantity::{self, MAX};
 
-/// The first n documents, or a part of them.
+/// Number of documents, or share of all documents.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DocumentLimit(f64);
 

@@ -44,7 +44,7 @@ pub enum Bos {
 
 named!(Bos: Tokenizer = "tokenizer", Never = "never", Always = "always");
 
-/// A continuation behind a context, as the model gets them.
+/// Token ids of a context and its continuation, as the model gets them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokenised {
     /// Input of the model: context and continuation, truncated from the left to one more than the maximum length,

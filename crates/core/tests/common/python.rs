@@ -3,7 +3,7 @@
     clippy::disallowed_macros,
     clippy::unwrap_used,
     unreachable_pub,
-    reason = "a test says what it lacks, and stops there; each crate's tests have it as their own"
+    reason = "a test prints the missing dependency and returns; each crate compiles its own copy"
 )]
 
 use std::ffi::OsStr;

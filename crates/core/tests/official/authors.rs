@@ -34,7 +34,7 @@ const DIVISOR: f32 = 128.0;
 struct Group<'a> {
     settings: Vec<(&'a str, &'a Value)>,
     operators: HashMap<String, Tensor>,
-    /// Indexed by the official text's name, with the tolerance of perplexities.
+    /// Windows by the official name of the text, with the tolerance of perplexities.
     texts: BTreeMap<&'a str, Windows>,
     calibration: Windows,
     tolerance: f64,
@@ -213,7 +213,7 @@ fn removed_layer_0_equals_the_official_code() {
     compare("E.", &input("data/tiny/llama"), PERPLEXITY_TOLERANCE, engines);
 }
 
-/// By the program's own engine alone: by candle it takes minutes.
+/// Only the program's own engine runs here, because candle takes minutes.
 fn own_engine(backbone: &Path) -> Vec<Box<dyn Engine>> {
     vec![Box::new(Decoder::load(backbone).unwrap())]
 }

@@ -50,7 +50,7 @@ struct Backbone {
     calibration: Windows,
 }
 
-/// None, and the reason printed, where the backbone or its texts are absent.
+/// Returns `None` and prints the reason if the backbone or its texts are absent.
 fn backbone(folder: &str, calibration: &Value) -> Option<Backbone> {
     if !available(&[folder, text(calibration, "file")]) {
         return None;
@@ -69,7 +69,7 @@ impl Backbone {
         calibrate(&self.decoder, &self.calibration, request)
     }
 
-    /// What the rule of a name says with these options.
+    /// Returns the selection of the named rule with these options.
     fn scores(&self, name: &str, options: &Value, depth: usize) -> (Vec<usize>, Vec<(usize, f64)>) {
         let options: Options = options.as_object().unwrap().clone();
         let rule = criterion::build(name, &options).unwrap();
@@ -109,7 +109,7 @@ fn perplexity_windows(tokenizer: &Tokenizer, others: &Others, setting: &Value, n
     if !available(&[file]) || file.starts_with("(outside)") {
         return None;
     }
-    // It has a loader of C4 of its own, which reads all documents.
+    // The official code has its own loader of C4, which reads all documents.
     let rule: Rule = if name == "c4" { Rule::C4 } else { name.parse().unwrap() };
     let length = count(setting, "ppl_length");
     let limit = count(&setting["limits"], name);
@@ -200,7 +200,7 @@ fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
     [("real", "shared/real/backbone"), ("tiny", "data/tiny/llama")].into_iter().filter_map(backbone).collect()
 }
 
-/// That code compares Hugging Face's hidden states, of which the last is behind the final norm: the last candidate is left out.
+/// The official code compares Hugging Face's hidden states, of which the last is behind the final norm: the last candidate is left out.
 #[test]
 fn streamline_scores_equal_their_own_repository() {
     let Some(others) = others() else { return };

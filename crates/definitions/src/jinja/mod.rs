@@ -1,4 +1,4 @@
-//! What Jinja has and minijinja lacks or does otherwise: filters, tests and globals with Python's semantics.
+//! Filters, tests and globals of Jinja that minijinja does not have or implements differently, with Python's semantics.
 
 mod checks;
 mod format;

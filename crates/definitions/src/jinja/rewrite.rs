@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind};
 /// Name of the filter that does what `%` does after a text.
 pub(crate) const PERCENT: &str = "ghostlab_percent";
 
-/// Filters whose result Jinja treats as markup: another operator would escape what it is put together with.
+/// Filters whose result Jinja treats as markup. Another operator would escape its other operand.
 const MARKUP: [&str; 4] = ["e", "escape", "forceescape", "safe"];
 /// Words between two operands.
 const WORDS: [&str; 12] = ["and", "elif", "else", "endset", "for", "if", "in", "is", "not", "or", "recursive", "set"];

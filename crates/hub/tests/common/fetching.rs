@@ -107,7 +107,7 @@ pub fn fetch(server: &FakeHub, cache: &Path, names: &[&str], lock: &Lock) -> Out
     }
     for request in server.requests() {
         let sent = request.headers.values().any(|value| value.contains(TOKEN)) || request.path.contains(TOKEN);
-        assert_eq!(sent, !request.elsewhere, "the hub gets the token, and nobody else: {request:?}");
+        assert_eq!(sent, !request.elsewhere, "only the hub gets the token: {request:?}");
     }
     outcome
 }

@@ -54,7 +54,7 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
         let Block { out, first, prefix, starts } = block;
         let rows = out.len() / q_width;
         let start = starts[0].own;
-        // Keys of the prefix, and from the first one that the first query sees to the block's last query: others are masked
+        // Visible keys: the prefix, and the keys from the first one of the first query to the last query of the block. Others are masked
         // for all its queries, and never computed.
         let before = prefix.len();
         let own = first + rows - start;

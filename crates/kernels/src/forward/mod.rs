@@ -40,7 +40,7 @@ pub enum Laid<'a> {
     F32(&'a Panels<F32>),
     /// The rows that they are multiplied with are rounded to bf16 as well.
     Bf16(&'a Panels<Bf16>),
-    /// The same, multiplied on tile registers of Intel AMX.
+    /// Weights in bf16, multiplied in the tile registers of Intel AMX.
     Bf16Amx(&'a Panels<Bf16Amx>),
 }
 

@@ -134,7 +134,7 @@ impl Bf16Tile {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 let place = |tile: &Range<usize>| (first.add(tile.start * stride), stride);
                 if (1..=2).contains(&rows) {
-                    // As fast as weights come from memory: a line of a panel at a time, as many sums as hide their additions.
+                    // Memory bandwidth bounds the speed. One line of a panel is read at a time, with enough sums to hide the latency of additions.
                     by_rows!(rows, [1 2], (avx2::few), ((words, row_words), panel, place(&(0..rows)), adds));
                     return;
                 }
@@ -238,7 +238,7 @@ mod avx2 {
         _mm256_fmadd_ps(x[1], weights[1], _mm256_fmadd_ps(x[0], weights[0], sum))
     }
 
-    /// So many registers of columns of some rows, from `column` on.
+    /// Computes `C` registers of columns of `R` rows, starting at `column`.
     ///
     /// # Safety
     /// The processor has AVX2 and fused additions; `words [R, row_words]` and `panel [width, 32]` are whole; the columns end before
@@ -262,7 +262,7 @@ mod avx2 {
                 |at: usize| unsafe { _mm256_loadu_si256(weights.add(k * LANES + column + WIDTH * at).cast()) };
             // SAFETY: `row` is below `R`, and `k` below `width`.
             let x = |row: usize| _mm256_set1_epi32(unsafe { *x.add(row * row_words + k) }.cast_signed());
-            // What there is less of stays in registers.
+            // The smaller operand stays in registers.
             if R < C {
                 let mut rows = [[_mm256_setzero_ps(); 2]; R];
                 for (row, numbers) in rows.iter_mut().enumerate() {

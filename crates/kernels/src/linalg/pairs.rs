@@ -18,13 +18,13 @@ pub struct PairPanels<'a> {
 }
 
 impl<'a> PairPanels<'a> {
-    /// Whole panels of so many lines.
+    /// Full panels of `lines` lines.
     pub(super) fn consecutive(words: &'a [u32], lines: usize, count: usize) -> Self {
         Self { words, stride: lines * LANES, lines, count }
     }
 }
 
-/// Returns the distance of rows of so many words. Rows a multiple of 4 KiB apart would share few sets of a cache.
+/// Returns the stride of rows of `words` words. Rows a multiple of 4 KiB apart would share few sets of a cache.
 #[inline]
 pub(super) fn spread(words: usize) -> usize {
     if words.is_multiple_of(1024) { words + 16 } else { words }

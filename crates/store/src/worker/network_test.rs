@@ -165,7 +165,7 @@ fn waiting_worker_costs_one_operation_a_second() {
     server.set(Duration::from_secs(700));
     let before = spent(&server);
     let taken = names.iter().filter(|name| !idle.worker.seems_theirs(name));
-    // They are held until all are counted: releasing them was counted before.
+    // The leases are held until all are counted, so that releases are not counted twice.
     let taken = taken.filter_map(|name| match idle.worker.claim(name) {
         ClaimResult::Mine(lease) => Some(lease),
         ClaimResult::Theirs(_) => None,

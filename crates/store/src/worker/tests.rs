@@ -141,7 +141,7 @@ fn a_process_that_ends_leaves_no_record() {
 fn a_lease_that_is_dropped_leaves_the_claim_of_another() {
     let (_folder, one, two) = workers();
     let ClaimResult::Mine(lease) = one.claim("a") else { panic!("not free") };
-    // It was stopped for longer than others wait, and another process took its claim over.
+    // The process was stopped for longer than others wait, so another process took over its lease.
     fs::remove_file(one.claims.join("a")).unwrap();
     let ClaimResult::Mine(theirs) = two.claim("a") else { panic!("not free") };
     drop(lease);
@@ -174,11 +174,11 @@ fn suspended_process_notices_its_lost_leases() {
         ClaimResult::Mine(lease) => lease,
         ClaimResult::Theirs(_) => panic!("not free"),
     };
-    // As if it had last looked before it was stopped.
+    // The last lease check looks as if it preceded the stop.
     let halted = |lease: &Lease| lock(&lease.known).0 -= PATIENCE * 2;
     let lease = claimed();
     halted(&lease);
-    assert!(lease.holds(), "nobody took it");
+    assert!(lease.holds(), "no process took it");
     fs::remove_file(one.claims.join("a")).unwrap();
     assert!(lease.holds(), "of a moment ago it is known");
     halted(&lease);
@@ -190,7 +190,7 @@ fn suspended_process_notices_its_lost_leases() {
     let lease = claimed();
     halted(&lease);
     fs::remove_file(&one.record).unwrap();
-    assert!(!lease.holds(), "without a record its process counts as dead, and whoever wants it takes it");
+    assert!(!lease.holds(), "a process without a record counts as dead, so any process can take its lease");
     drop(lease);
     // A claim brings the record back before it is made.
     let lease = claimed();

@@ -28,7 +28,7 @@ enum Node {
 
 pub(crate) type Told = Box<dyn Fn(&Path) + Send + Sync>;
 
-/// What a client saw of a file, and when.
+/// Cached view of a file and the time when the client read it.
 type Seen = (Duration, Option<Vec<u8>>);
 
 /// The shared state of all machines: files by folder and name.

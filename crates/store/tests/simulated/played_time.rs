@@ -90,7 +90,7 @@ impl Time {
                 scope.spawn(move || {
                     time.doors[process].wait();
                     let ended = catch_unwind(AssertUnwindSafe(|| run(time, process)));
-                    // It has ended: the next process continues.
+                    // The process has ended, so the next one continues.
                     lock(&time.now).alive -= 1;
                     time.pass_on(None);
                     ended.unwrap_or_else(|panic| resume_unwind(panic));

@@ -156,7 +156,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     // The name does not match a draft's, so the folder belongs to the user.
     fs::create_dir(root.path().join(".out.5.part")).unwrap();
     drop(output.stage().unwrap());
-    assert_eq!(beside(&output).len(), 4, "they are young, and nobody knows that they are dead");
+    assert_eq!(beside(&output).len(), 4, "they are recent, and their processes may be alive");
     let long_ago = SystemTime::now() - Duration::from_secs(1200);
     for folder in [&half, &old] {
         fs::File::open(folder).unwrap().set_modified(long_ago).unwrap();

@@ -76,7 +76,7 @@ impl DeviceName {
     }
 
     /// # Errors
-    /// This build has no code for the device, or the machine has no such device.
+    /// Fails if this build has no code for the device, or the machine has no such device.
     pub fn open(self) -> Result<Device> {
         if !self.is_built() {
             let hint = match self {

@@ -24,7 +24,7 @@ pub(super) fn width_of(head_dim: usize) -> Option<usize> {
     WIDTHS.iter().position(|of| head_dim <= *of).filter(|_| head_dim.is_multiple_of(LOADED))
 }
 
-/// Heads that a block of threads has at most, and how many blocks there should be at least, for all of a GPU to be busy.
+/// Maximum heads of a block of threads. `MIN_BLOCKS` is the minimum number of blocks that keeps a GPU busy.
 const TOGETHER: usize = 8;
 const MIN_BLOCKS: usize = 512;
 
@@ -102,7 +102,7 @@ impl Sight {
     }
 }
 
-/// Where the blocks of a sight begin at one step: of each its keys, and its values. They stay there from token to token.
+/// Device addresses of the keys and values of each block at one step. They do not change between tokens.
 pub(in crate::model::candle) struct Places {
     table: CudaSlice<u64>,
     of: Vec<BlockId>,

@@ -59,7 +59,7 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
         assert!(all.iter().zip(&piecewise).all(|(a, b)| (a - b).abs() < 1e-5), "{name}");
         let notes = engine.notes();
         assert!(!notes.is_empty() && notes.iter().all(|note| note.contains("memory was full")), "{notes:?}");
-        // It does not retry the larger size.
+        // The engine does not retry the larger size.
         assert_eq!(log_probabilities(&engine), piecewise);
         assert_eq!(engine.notes(), [""; 0]);
         engine.room = 89;
@@ -157,7 +157,7 @@ fn f16_overflow_is_named_with_its_share_others_continue() {
             continue;
         }
         assert!(dense.iter().any(|p| p.is_nan()), "{dense:?}");
-        assert!(pruned.iter().all(|p| p.is_finite()), "the pruned one lacks the layer");
+        assert!(pruned.iter().all(|p| p.is_finite()), "the pruned model has no such layer");
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(notes[0].contains("MLP of layer 2") && notes[0].contains(" % of the stream"), "{notes:?}");
     }

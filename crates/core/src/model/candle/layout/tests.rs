@@ -41,7 +41,7 @@ fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
             let keys = &of_rows(&group.keys)[place];
             let mask: Vec<Vec<f32>> = group.mask(window).unwrap().to_vec2().unwrap();
             for (query, mask) in queries.iter().zip(mask) {
-                assert_eq!(*query, all.len(), "blocks stand in the order of their rows");
+                assert_eq!(*query, all.len(), "blocks follow the order of their rows");
                 all.push(keys.iter().zip(mask).filter(|(_, m)| *m == 0.0).map(|(key, _)| *key).collect());
             }
         }
