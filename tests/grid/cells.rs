@@ -67,10 +67,10 @@ fn an_include_of_a_dense_grid_says_all_of_its_cut() {
     let folder = Place::new();
     folder.backbone("deep", 32);
     let axes = "criterion: llm-streamline, depth: 25%, recovery: [none, ghosted], calibration: {corpus: wiki, sequences: 2, length: 8}";
-    let cells = folder.cells(&dense_with(&format!("include: {{{whole}}}\n")), &[]);
+    let cells = folder.cells(&dense_with(&format!("include: {{{axes}}}\n")), &[]);
     let cut = ["english/llm-streamline/4/none/wiki:2x8@0", "english/llm-streamline/4/ghosted/wiki:2x8@0"];
     assert_eq!(cells, [&["english/dense"][..], &cut].concat());
-    let more = format!("include: {{{whole}, backbone: deep}}\nexclude: {{backbone: english}}\n");
+    let more = format!("include: {{{axes}, backbone: deep}}\nexclude: {{backbone: english}}\n");
     let text = dense_with(&more).replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     assert_eq!(folder.cells(&text, &[])[..2], ["deep/dense", "deep/llm-streamline/8/none/wiki:2x8@0"]);
     for (more, at, parts) in [
