@@ -16,6 +16,7 @@ const ROOMS: [(&str, &[&str]); 3] = [
             "heap",
             "machine",
             "installed",
+            "package",
             "sandbox",
             "grid",
             "identity",
