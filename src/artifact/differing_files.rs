@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::files::regular;
+use crate::quantity::counted;
 use crate::results::{FrameDifference, may_be_left_out, read_frame};
 
 /// Endings of the files that print a table.
@@ -65,11 +66,6 @@ fn frames(made: &Path, recorded: &Path) -> Result<String> {
         parts.push(format!("{} differs", other_columns.join(", ")));
     }
     Ok(if parts.is_empty() { "the same values, stored differently".to_owned() } else { parts.join(", ") })
-}
-
-/// `1 row`, `2 rows`
-fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn text(path: &Path) -> Result<String> {

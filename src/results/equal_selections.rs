@@ -44,7 +44,7 @@ impl std::fmt::Display for SelectionKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { backbone, layers, removed } = self;
         let removed: Vec<usize> = removed.iter().copied().collect();
-        write!(f, "{backbone} {}/{layers} (layers {})", removed.len(), ranges(&removed))
+        write!(f, "{backbone} {}/{layers} (layers {})", removed.len(), ranges(&removed, "-", ","))
     }
 }
 

@@ -127,20 +127,16 @@ pub fn rounding_notes(rounded: &BTreeMap<String, String>) -> Vec<String> {
     ways.into_iter().map(|(way, backbones)| format!("{} ({}).", capital(way), backbones.join(", "))).collect()
 }
 
-/// Formats `8-10` for consecutive layers, `1,3` for single ones.
-pub(super) fn ranges(layers: &[usize]) -> String {
+/// Formats runs of consecutive layers, for example `1,8-10` with the dash `-` and the separator `,`.
+pub fn ranges(layers: &[usize], dash: &str, separator: &str) -> String {
     let mut sorted = layers.to_vec();
     sorted.sort_unstable();
     sorted.dedup();
-    let runs: Vec<String> = sorted
-        .chunk_by(|a, b| a + 1 == *b)
-        .map(|run| match run {
-            [first, .., last] => format!("{first}-{last}"),
-            [only] => only.to_string(),
-            [] => String::new(),
-        })
-        .collect();
-    runs.join(",")
+    let runs = sorted.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [first, .., last] => format!("{first}{dash}{last}"),
+        _ => run[0].to_string(),
+    });
+    runs.collect::<Vec<_>>().join(separator)
 }
 
 #[cfg(test)]

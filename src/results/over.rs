@@ -73,12 +73,13 @@ fn over(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     Arc::new(number)
 }
 
-fn mean(values: &[f64]) -> Option<f64> {
+/// Averages values, if there are any.
+pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 /// Computes the sample standard deviation. `None` for one value.
-fn deviation(values: &[f64]) -> Option<f64> {
+pub fn deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
     Some((squares / (values.len() - 1) as f64).sqrt())

@@ -87,7 +87,7 @@ fn long_table_row(
             cell.backbone.clone(),
             text_or_empty(&cell.criterion),
             cell.depth.to_string(),
-            ranges(&cell.removed),
+            ranges(&cell.removed, "-", ","),
             cell.layers.to_string(),
             text_or_empty(&cell.recovery),
             text_or_empty(&cell.calibration),

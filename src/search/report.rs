@@ -3,6 +3,7 @@
 use super::short_name::ShortNames;
 use super::{Candidate, Fate, Found, Lead, Objective, Score};
 use crate::quantity::counted;
+use crate::results::ranges;
 
 impl Found {
     /// Formats the title: backbone, budget and data.
@@ -39,7 +40,7 @@ impl Found {
         for candidate in order {
             let mut row = vec![
                 names.of(&candidate.cell).to_owned(),
-                ranges(&candidate.removed),
+                ranges(&candidate.removed, "–", ", "),
                 format!("{:.3}×", candidate.costs.speedup),
                 bytes(candidate.costs.bytes),
             ];
@@ -189,18 +190,6 @@ impl Objective {
 
 fn half_width(half: Option<f64>, decimals: usize) -> String {
     half.map_or_else(String::new, |half| format!(" ± {half:.decimals$}"))
-}
-
-/// Formats `4–7, 9`.
-fn ranges(layers: &[usize]) -> String {
-    let runs = layers.chunk_by(|a, b| a + 1 == *b);
-    runs.map(|run| match run {
-        [one] => one.to_string(),
-        [first, .., last] => format!("{first}–{last}"),
-        [] => String::new(),
-    })
-    .collect::<Vec<_>>()
-    .join(", ")
 }
 
 fn bytes(count: u64) -> String {

@@ -9,23 +9,11 @@ use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
 use crate::identity::MeasureId;
 use crate::metric::{BOUNDARY_ERROR, Metric, Of, PERPLEXITY, TEXT, TextSample};
-use crate::results::{CHANNELS, StoredNumber, read_frame};
+use crate::results::{CHANNELS, StoredNumber, mean, read_frame};
 use crate::tasks::{DocumentResult, Task};
 
 /// Two ways to the same number in f64 may be so far apart, as a part of it.
 pub(super) const ROUNDING: f64 = 1e-9;
-
-/// Averages values, if there are any.
-pub(super) fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-/// Returns the standard deviation of a sample; none of fewer than two values.
-pub(super) fn deviation(values: &[f64]) -> Option<f64> {
-    let mean = mean(values).filter(|_| values.len() > 1)?;
-    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
-    Some((squares / (values.len() - 1) as f64).sqrt())
-}
 
 /// # Errors
 /// A table that cannot be read.

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::finding::{Check, CheckKind};
-use super::items::{ROUNDING, deviation, mean};
+use super::items::ROUNDING;
 use super::record::Recorded;
 use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::metric::{Metric, Spread};
 use crate::results::record::Record;
-use crate::results::{NOISY, read_frame, spread_head, write_csv};
+use crate::results::{NOISY, deviation, mean, read_frame, spread_head, write_csv};
 
 /// # Errors
 /// A file that cannot be read.

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::artifact::paper::PaperNumber;
 use crate::error::{Error, Result};
+use crate::quantity::counted;
 use crate::results::record::Condition;
 use crate::results::{csv_text, distinct};
 
@@ -168,8 +169,8 @@ fn cells(finding: &Finding) -> [&str; 9] {
 /// without findings. Notes appear once below their findings. Only the CSV has locations.
 pub fn text(findings: &[Finding]) -> String {
     let count_of = |severity: Severity| findings.iter().filter(move |finding| finding.severity == severity);
-    let counts = Severity::ALL.map(|severity| plural(count_of(severity).count(), severity.name()));
-    let mut text = format!("{}: {}\n", plural(findings.len(), "finding"), counts.join(", "));
+    let counts = Severity::ALL.map(|severity| counted(count_of(severity).count(), severity.name()));
+    let mut text = format!("{}: {}\n", counted(findings.len(), "finding"), counts.join(", "));
     for severity in Severity::ALL.into_iter().filter(|severity| count_of(*severity).next().is_some()) {
         text.push_str(&format!("\n{}S: {}\n", severity.name().to_uppercase(), severity.about()));
         for check in Check::ALL {
@@ -190,11 +191,7 @@ pub fn text(findings: &[Finding]) -> String {
 }
 
 fn check_heading(check: Check, count: usize) -> String {
-    format!("\n{}: {} ({})\n", check.name(), check.about(), plural(count, "finding"))
-}
-
-fn plural(count: usize, word: &str) -> String {
-    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+    format!("\n{}: {} ({})\n", check.name(), check.about(), counted(count, "finding"))
 }
 
 /// The columns of a table of text: artifact to found.

@@ -5,6 +5,7 @@ use super::frame::{self, GAP, HALF, Key, MARGIN, Surroundings, Width, arrow};
 use super::palette::{self, KEPT, MUTED, ON_GHOST, REMOVED, STREAM, TEXT};
 use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
+use crate::results::ranges;
 use crate::style::Dash;
 
 /// Layers that a criterion removed.
@@ -79,9 +80,10 @@ impl LayerDiagram {
         let top = frame::legend(scene, &entries, (MARGIN, scene.width - MARGIN, headed)) + GAP;
         let panel = (scene.width - 2.0 * MARGIN) / self.selections.len() as f64;
         let mut titled = top;
-        for (i, (selection, regions)) in self.selections.iter().zip(&regions).enumerate() {
+        for (i, selection) in self.selections.iter().enumerate() {
             let middle = MARGIN + (i as f64 + 0.5) * panel;
-            let words = format!("{} of {} layers removed: {}", selection.removed.len(), self.layers, ranges(regions));
+            let removed = ranges(&selection.removed, "–", ", ");
+            let words = format!("{} of {} layers removed: {removed}", selection.removed.len(), self.layers);
             let mut lines = font::wrap(&selection.label, panel - 2.0 * GAP);
             lines.extend(font::wrap(&words, panel - 2.0 * GAP));
             titled = titled.max(scene.lines((middle, top), &lines, Anchor::Middle));
@@ -246,12 +248,6 @@ fn regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
     Ok(sorted.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1])).collect())
 }
 
-/// Formats `3, 7–9`.
-fn ranges(regions: &[Region]) -> String {
-    let texts = regions.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}–{b}") });
-    texts.collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,7 +256,7 @@ mod tests {
     fn consecutive_layers_are_one_region() {
         let regions = regions(&[9, 3, 8, 7], 16).unwrap();
         assert_eq!(regions, [(3, 3), (7, 9)]);
-        assert_eq!(ranges(&regions), "3, 7–9");
+        assert_eq!(ranges(&[9, 3, 8, 7], "–", ", "), "3, 7–9");
     }
 
     #[test]
