@@ -16,7 +16,8 @@ use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
 
 use crate::activity;
 use crate::bounds::check_operators;
-use crate::exchange::{begin, python, variables};
+use crate::exchange::{python, variables};
+use crate::jinja::begin;
 use crate::prompt::{Message, Role};
 use crate::template::{caught_render, compiled, environment, explained};
 use crate::value::{JsonStyle, Value};

@@ -7,15 +7,11 @@ use std::sync::Arc;
 use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value as Jinja};
 
+use crate::jinja::names::DICT_METHODS;
 use crate::jinja::objects::{DictView, Lazy, Range};
-use crate::jinja::ordering;
 use crate::python_object::PythonObject;
 pub(crate) use crate::refusal::refused;
 use crate::value::Value;
-
-/// Methods of a Python dict. Jinja's `a.items` is the method, whatever keys the dict has.
-pub(crate) const DICT_METHODS: [&str; 11] =
-    ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
 /// A dict of a document. It keeps its order.
 #[derive(Debug)]
@@ -212,7 +208,6 @@ thread_local! {
 /// Begins a rendering: nothing is printed yet.
 pub(crate) fn begin() {
     PRINTED.set(0);
-    ordering::begin();
 }
 
 /// Counts rendered bytes against the limit.

@@ -11,9 +11,9 @@ use minijinja::value::Kwargs;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, UndefinedBehavior, Value as Jinja};
 
 use crate::bounds::{check_operators, next_tag};
-use crate::exchange::{MAX_BYTES, begin, printed, python, text, variables};
-use crate::jinja::extend;
+use crate::exchange::{MAX_BYTES, printed, python, text, variables};
 use crate::jinja::rewrite::rewritten;
+use crate::jinja::{begin, extend};
 use crate::method::{self, METHODS};
 use crate::value::{JsonStyle, Value};
 use crate::yaml::Place;

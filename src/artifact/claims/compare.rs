@@ -104,10 +104,16 @@ pub const CLAIMS: &str = "claims.md";
 
 /// The profile of the bundled models.
 const TINY: &str = "tiny";
-/// Conclusion that a verdict on them permits.
-const OTHER_MODELS: &str = "\nThe paper's sentences are about models of 7 to 14 billion parameters. A claim that fails on the tiny \
-    models says that the effect does not show at their size; it does not refute the paper. Not applicable: the sentence names \
-    the paper's models, or numbers that were measured on them.\n";
+
+/// Returns the caution about sentences on the paper's models that are judged on others.
+fn other_models_note(profile: &str) -> String {
+    let models = if profile == TINY { "the tiny models" } else { "a small model" };
+    format!(
+        "\nThe paper's sentences are about models of 7 to 14 billion parameters. A claim that fails on {models} says that \
+         the effect does not show at their size; it does not refute the paper. Not applicable: the sentence names the \
+         paper's models, or numbers that were measured on them.\n"
+    )
+}
 
 /// Returns the claims about an artifact.
 pub fn about<'j>(artifact: &str, judged: &'j [JudgedClaim<'static>]) -> Vec<&'j JudgedClaim<'static>> {
@@ -120,8 +126,8 @@ pub fn written(judged: &[&JudgedClaim<'_>]) -> String {
         return "The paper has no claim about this that is checked.\n".to_owned();
     }
     let lines: String = judged.iter().map(|entry| format!("{}\n", line(entry))).collect();
-    let on_other_models = judged.iter().any(|entry| entry.claim.needs_paper_models || entry.profile == TINY);
-    let note = if on_other_models { OTHER_MODELS } else { "" };
+    let other = judged.iter().find(|entry| entry.claim.needs_paper_models || entry.profile == TINY);
+    let note = other.map_or_else(String::new, |entry| other_models_note(&entry.profile));
     format!("| claim | where | paper | here | verdict here |\n| --- | --- | --- | --- | --- |\n{lines}{note}")
 }
 

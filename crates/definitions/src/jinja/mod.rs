@@ -2,9 +2,10 @@
 
 mod checks;
 mod format;
+pub(crate) mod names;
 mod numbers;
 pub(crate) mod objects;
-pub(crate) mod ordering;
+mod ordering;
 pub(crate) mod rewrite;
 mod sequences;
 mod texts;
@@ -12,7 +13,7 @@ mod texts;
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{Environment, Error, State, Value as Jinja};
 
-use crate::exchange::refused;
+use crate::exchange::{self, refused};
 use objects::{Cycler, Joiner, Range};
 
 pub(crate) use format::str_format;
@@ -21,6 +22,12 @@ pub(crate) use numbers::parse_float;
 /// Filters and tests of minijinja that Jinja does not have, or has otherwise.
 const FOREIGN_FILTERS: [&str; 7] = ["bool", "chain", "groupby", "lines", "pprint", "split", "zip"];
 const FOREIGN_TESTS: [&str; 3] = ["endingwith", "safe", "startingwith"];
+
+/// Begins a rendering: nothing is printed yet, and operands of earlier ones are forgotten.
+pub(crate) fn begin() {
+    exchange::begin();
+    ordering::begin();
+}
 
 /// Adds everything that both kinds of templates share.
 pub(crate) fn extend(environment: &mut Environment<'static>) {
@@ -34,7 +41,7 @@ pub(crate) fn extend(environment: &mut Environment<'static>) {
     ordering::add(environment);
     objects::add_owner(environment);
     add_default(environment);
-    environment.add_filter(rewrite::PERCENT, |format: String, values: Jinja| format::percent(&format, &values));
+    environment.add_filter(names::PERCENT, |format: String, values: Jinja| format::percent(&format, &values));
     environment.add_filter("format", |format: String, values: Rest<Jinja>| {
         format::percent(&format, &Jinja::from(minijinja::value::Tuple::from(values.0)))
     });

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind, from_args};
 use minijinja::{Environment, Error, State, Value as Jinja};
 
-use super::rewrite::OWNER;
-use crate::exchange::DICT_METHODS;
+use super::names::{DICT_METHODS, OWNER};
 use crate::refusal::refused;
 
 /// Adds the filter that refuses a method which is not called: in Python it is an object, and here it is undefined.

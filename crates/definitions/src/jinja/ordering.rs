@@ -10,7 +10,7 @@ use minijinja::filters;
 use minijinja::value::{Kwargs, Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value as Jinja};
 
-use super::rewrite::{CONTAINER, LEFT, RIGHT};
+use super::names::{CONTAINER, LEFT, RIGHT};
 use super::sequences::by_path;
 use crate::exchange::is_lazy;
 use crate::refusal::refused;
@@ -24,7 +24,7 @@ thread_local! {
 }
 
 /// Forgets operands of earlier renderings.
-pub(crate) fn begin() {
+pub(super) fn begin() {
     OPERANDS.with_borrow_mut(Vec::clear);
 }
 

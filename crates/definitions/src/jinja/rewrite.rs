@@ -5,22 +5,8 @@ use minijinja::machinery::{Span, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Error, ErrorKind};
 
-use crate::exchange::DICT_METHODS;
+use super::names::{CONTAINER, DICT_METHODS, LEFT, OWNER, PERCENT, RIGHT, SLICE, TEXT};
 use crate::method::METHODS;
-
-/// Name of the filter that does what `%` does after a text.
-pub(crate) const PERCENT: &str = "ghostlab_percent";
-
-/// Name of the filter that makes a text of an operand of `~`.
-pub(crate) const TEXT: &str = "ghostlab_text";
-/// Names of the filters of the left operand of a comparison or `in`, and of the right one of each.
-pub(crate) const LEFT: &str = "ghostlab_left";
-pub(crate) const RIGHT: &str = "ghostlab_right";
-pub(crate) const CONTAINER: &str = "ghostlab_container";
-/// Name of the filter that takes a slice.
-pub(crate) const SLICE: &str = "ghostlab_slice";
-/// Name of the filter of a value whose method is tested.
-pub(crate) const OWNER: &str = "ghostlab_owner";
 
 /// Filters whose result Jinja treats as markup. Another operator would escape its other operand.
 const MARKUP: [&str; 4] = ["e", "escape", "forceescape", "safe"];

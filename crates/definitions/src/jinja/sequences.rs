@@ -6,8 +6,8 @@ use minijinja::filters;
 use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value as Jinja};
 
+use super::names::SLICE;
 use super::objects::{Lazy, Range};
-use super::rewrite::SLICE;
 use crate::exchange::{is_lazy, printed, refused, text};
 
 pub(super) fn add_filters(environment: &mut Environment<'static>) {

@@ -7,7 +7,7 @@ use ghostlab_core::tasks::python::{capitalize, strip, words};
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, State, UndefinedBehavior, Value as Jinja};
 
-use super::rewrite::TEXT;
+use super::names::TEXT;
 use crate::exchange::{printed, refused, text};
 use crate::method::{centered, replaced};
 use crate::pattern::Pattern;
