@@ -17,8 +17,7 @@ use crate::grid::ListEntry;
 use crate::metric::Metric;
 use crate::results::record::{Condition, Record};
 use crate::results::{
-    Lead, Measurement, Question, Sample, Setup, StoredResults, Table, TableRow, factors, latex, latex_notes,
-    notes_file, screen,
+    Lead, Measurement, Question, Sample, Setup, StoredResults, Table, TableRow, factors, latex, latex_notes, screen,
 };
 
 /// Layout of a table of the paper, one item per line.
@@ -445,12 +444,6 @@ fn all_recorded_tables_compile_without_warnings() {
     }
     tables.sort();
     assert!(tables.len() >= 23, "{tables:?}");
-    // Records of earlier versions have the protocol inside the float, which may exceed the page.
-    tables.retain(|file| file.with_file_name(notes_file(&stem(file))).is_file() || stem(file).ends_with("-notes"));
-    if tables.is_empty() {
-        eprintln!("skipped: no table was recorded with notes in a file of their own");
-        return;
-    }
     let text: Vec<String> = tables.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
     assert_eq!(compile_warnings(&text.join("\\clearpage\n")), Vec::<String>::new());
 }
@@ -473,11 +466,6 @@ fn table_2_is_one_part_at_120_columns() {
 fn expected(name: &str) -> String {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/screen");
     fs::read_to_string(fixtures.join(name)).unwrap()
-}
-
-/// Returns a file's name without its ending.
-fn stem(file: &Path) -> String {
-    file.file_stem().unwrap().to_string_lossy().into_owned()
 }
 
 /// An artifact's table of some numbers.
