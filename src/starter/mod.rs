@@ -279,7 +279,12 @@ fn quoted(text: &str) -> String {
 fn relative(path: &Path, target: &Path) -> String {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let clean = |path: PathBuf| path.canonicalize().unwrap_or(path);
-    let path = clean(absolute(path));
+    let path = absolute(path);
+    // A file keeps its name: in the hub's cache it is a link to a file without an ending.
+    let path = match (path.is_file(), path.parent(), path.file_name()) {
+        (true, Some(folder), Some(name)) => clean(folder.to_owned()).join(name),
+        _ => clean(path),
+    };
     let folder = absolute(target).parent().map(|folder| clean(folder.to_owned())).unwrap_or_default();
     let common = path.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
     // Paths that share only the root are unrelated.
@@ -294,6 +299,16 @@ fn relative(path: &Path, target: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn linked_file_keeps_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("blob"), "").unwrap();
+        let link = folder.path().join("m.gguf");
+        std::os::unix::fs::symlink("blob", &link).unwrap();
+        assert_eq!(relative(&link, &folder.path().join("grid.yaml")), "m.gguf");
+    }
 
     #[test]
     fn names_that_yaml_would_read_otherwise_are_quoted() {
