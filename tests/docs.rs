@@ -46,7 +46,7 @@ fn elsewhere(words: &[String]) -> Option<&'static str> {
         "fetch" => Some("network"),
         "submit" | "cancel" => Some("scheduler"),
         "reproduce" => Some("minutes: tests/reproduce.rs"),
-        _ if has("--fetch") || (has("--profile") && has("paper")) => Some("network"),
+        _ if has("--fetch") || has("paper") || has("smollm2") => Some("network"),
         _ if has("cuda") || has("metal") => Some("device"),
         _ if has("--gguf") => Some("a tokenizer that llama.cpp has: tests/llama_cpp.rs"),
         _ => None,
