@@ -31,9 +31,9 @@ fn main() {
     let count = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(100.0);
     let decoder = Decoder::load(&shared.join("backbone")).unwrap();
     let tokenizer = Tokenizer::load(shared.join("backbone/tokenizer.json")).unwrap();
-    let json =
-        |name: &str| serde_json::from_slice(&std::fs::read(shared.join("backbone").join(name)).unwrap()).unwrap();
-    let encoder = TaskEncoder::new(&tokenizer, &json("tokenizer_config.json"), &json("config.json")).unwrap();
+    let encoder =
+        TaskEncoder::new(&tokenizer, &read_json("tokenizer_config.json", &shared), &read_json("config.json", &shared))
+            .unwrap();
     let dense = [Program::dense(decoder.config().layers)];
     let nine = variants(&decoder);
     println!(
@@ -49,8 +49,10 @@ fn main() {
         let tokens = tokenised(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
         let documents: Vec<Vec<TokenisedChoice<'_>>> = tokens
             .iter()
-            .map(|of| {
-                of.iter().map(|r| TokenisedChoice { input: &r.input_ids, continuation: &r.continuation_ids }).collect()
+            .map(|rows| {
+                rows.iter()
+                    .map(|r| TokenisedChoice { input: &r.input_ids, continuation: &r.continuation_ids })
+                    .collect()
             })
             .collect();
         let ours = |programs: &[Program]| {
@@ -93,6 +95,10 @@ fn main() {
             nine_best / ours_best
         );
     }
+}
+
+fn read_json(name: &str, shared: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(shared.join("backbone").join(name)).unwrap()).unwrap()
 }
 
 /// Returns the dense program and four repairs of a cut at two depths.

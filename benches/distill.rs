@@ -4,7 +4,7 @@
 //! `cargo bench --bench distill [-- BACKBONE_FOLDER]`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};
@@ -15,13 +15,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Returns the best of five rounds, because other load only slows a round down.
 fn milliseconds(mut work: impl FnMut()) -> f64 {
-    let round = |work: &mut dyn FnMut()| {
-        let started = Instant::now();
-        work();
-        started.elapsed().as_secs_f64() * 1e3
-    };
     work();
-    (0..5).map(|_| round(&mut work)).fold(f64::INFINITY, f64::min)
+    (0..5)
+        .map(|_| {
+            let started = Instant::now();
+            work();
+            started.elapsed().as_secs_f64() * 1e3
+        })
+        .fold(f64::INFINITY, f64::min)
 }
 
 fn main() {
@@ -34,20 +35,19 @@ fn main() {
     // The paper removes 7 of 32 layers, with two layers after them.
     let start = layers * 23 / 32;
     let end = layers - (layers / 16).max(1);
-    let load = |first| LayersAfter::load(&config, &folder, first, &Device::Cpu).unwrap();
-    let tail = load(end);
-    let whole = load(0);
-    let removed = load(start);
-    let stream: Vec<f32> = (0..length * c).map(|at| (at as f32 * 12.9898).sin()).collect();
+    let tail = load_layers(end, &config, &folder);
+    let unpruned = load_layers(0, &config, &folder);
+    let removed = load_layers(start, &config, &folder);
+    let stream: Vec<f32> = (0..length * c).map(|index| (index as f32 * 12.9898).sin()).collect();
     let embedded = Tensor::from_slice(&stream, (length, c), &Device::Cpu).unwrap();
-    let teacher = top_tokens(&whole.logits(&embedded).unwrap(), Finetune::TOP_TOKENS).unwrap();
-    let identity: Vec<f32> = (0..c * c).map(|at| f32::from(u8::from(at % (c + 1) == 0))).collect();
+    let teacher = top_tokens(&unpruned.logits(&embedded).unwrap(), Finetune::TOP_TOKENS).unwrap();
+    let identity: Vec<f32> = (0..c * c).map(|index| f32::from(u8::from(index % (c + 1) == 0))).collect();
     let mut training = Training::new(&tail, Checkpoint::start(identity)).unwrap();
     let step = milliseconds(|| {
         training.step(&stream, &teacher).unwrap();
     });
     let forward = |tail: &LayersAfter| milliseconds(|| drop(tail.logits(&embedded).unwrap()));
-    let dense = forward(&whole);
+    let dense = forward(&unpruned);
     let behind = forward(&removed);
     // The student's layers before the boundary: the dense pass without those from the first removed one on.
     let before = (dense - behind).max(0.0);
@@ -55,4 +55,8 @@ fn main() {
     println!("operator and the {} layers after it: {step:.1} ms a step", layers - end);
     println!("and the student's {start} layers before it, {before:.1} ms, and the whole teacher, {dense:.1} ms");
     println!("whole over kept: {:.1} ×", (step + before + dense) / step);
+}
+
+fn load_layers(first: usize, config: &ghostlab::model::Config, folder: &Path) -> LayersAfter {
+    LayersAfter::load(config, folder, first, &Device::Cpu).unwrap()
 }

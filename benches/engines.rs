@@ -31,15 +31,17 @@ fn main() {
         return;
     }
     let config = Config::read(&folder).unwrap();
-    let load = |dtype| {
-        let at = Placement { device: DeviceName::Cpu, dtype };
-        Box::new(CandleEngine::load(config.clone(), &folder, at, None).unwrap()) as Box<dyn Engine>
-    };
-    let own = |products| {
+    let load_own = |products| {
         Box::new(Decoder::load_within(config.clone(), &folder, products, u64::MAX).unwrap()) as Box<dyn Engine>
     };
-    let own = [Products::F32, Products::Bf16].map(own);
-    let engines: Vec<Box<dyn Engine>> = own.into_iter().chain(FloatType::ALL.map(load)).collect();
+    let own_engines = [Products::F32, Products::Bf16].map(load_own);
+    let engines: Vec<Box<dyn Engine>> = own_engines
+        .into_iter()
+        .chain(FloatType::ALL.map(|dtype| {
+            let placement = Placement { device: DeviceName::Cpu, dtype };
+            Box::new(CandleEngine::load(config.clone(), &folder, placement, None).unwrap()) as Box<dyn Engine>
+        }))
+        .collect();
     println!("{:>8} {:>24} {:>12} {:>8}", "window", "engine", "tokens/s", "share");
     for window in [128, 512] {
         // The best of three interleaved rounds: others on the machine can only slow a round down.
@@ -49,10 +51,10 @@ fn main() {
                 *best = best.min(seconds(&**engine, window));
             }
         }
-        for (engine, of) in engines.iter().zip(&best) {
+        for (engine, seconds) in engines.iter().zip(&best) {
             let name = engine.id().to_string();
-            let rate = TOKENS as f64 / of;
-            println!("{window:>8} {name:>24} {rate:>12.0} {:>6.0} %", 100.0 * best[0] / of);
+            let rate = TOKENS as f64 / seconds;
+            println!("{window:>8} {name:>24} {rate:>12.0} {:>6.0} %", 100.0 * best[0] / seconds);
         }
     }
     operations(&config);
@@ -77,61 +79,65 @@ fn operations(config: &Config) {
     let d = config.head_dim;
     let h = config.heads;
     let k = config.kv_heads;
-    let some = |shape: &[usize]| Tensor::rand(-1f32, 1.0, shape, &Device::Cpu).unwrap();
-    let x = some(&[PIECE, c]);
-    let weight = some(&[c]);
-    let [query, key, output] = [[h * d, c], [k * d, c], [c, h * d]].map(|shape| some(&shape));
-    let [gate, down] = [[f, c], [c, f]].map(|shape| some(&shape));
-    let wide = some(&[PIECE, h * d]);
-    let hidden = some(&[PIECE, f]);
-    let [turned, turned_keys] = [h, k].map(|count| some(&[PIECE, count, d]));
-    let cos = some(&[PIECE, d / 2]);
-    let sin = some(&[PIECE, d / 2]);
+    let x = random_tensor(&[PIECE, c]);
+    let weight = random_tensor(&[c]);
+    let [query, key, output] = [[h * d, c], [k * d, c], [c, h * d]].map(|shape| random_tensor(&shape));
+    let [gate, down] = [[f, c], [c, f]].map(|shape| random_tensor(&shape));
+    let wide = random_tensor(&[PIECE, h * d]);
+    let hidden = random_tensor(&[PIECE, f]);
+    let [turned, turned_keys] = [h, k].map(|count| random_tensor(&[PIECE, count, d]));
+    let cos = random_tensor(&[PIECE, d / 2]);
+    let sin = random_tensor(&[PIECE, d / 2]);
     let queries = turned.unsqueeze(0).unwrap();
     let keys = turned_keys.unsqueeze(0).unwrap();
     let mask = Tensor::zeros((PIECE, PIECE), DType::F32, &Device::Cpu).unwrap();
-    let scores = some(&[h, PIECE, PIECE]);
+    let scores = random_tensor(&[h, PIECE, PIECE]);
     let of_scores = ops::Scores::of(config);
-    let operation = |name: &'static str, run: &dyn Fn()| {
-        run();
-        let best = (0..5).map(|_| {
-            let started = Instant::now();
-            run();
-            started.elapsed().as_secs_f64()
-        });
-        (name, best.fold(f64::INFINITY, f64::min))
-    };
     let all = [
-        operation("products of the layer", &|| {
+        time_operation("products of the layer", &|| {
             for (x, weight) in
                 [(&x, &query), (&x, &key), (&x, &key), (&wide, &output), (&x, &gate), (&x, &gate), (&hidden, &down)]
             {
                 ops::linear(x, weight).unwrap();
             }
         }),
-        operation("attention, softmax included", &|| {
+        time_operation("attention, softmax included", &|| {
             drop(ops::attention(&queries, &keys, &keys, &mask, of_scores).unwrap());
         }),
-        operation("softmax by itself, as candle has it", &|| drop(ops::softmax(&scores).unwrap())),
-        operation("rotary embedding", &|| {
+        time_operation("softmax by itself, as candle has it", &|| drop(ops::softmax(&scores).unwrap())),
+        time_operation("rotary embedding", &|| {
             ops::rotate(&turned, &cos, &sin).unwrap();
             ops::rotate(&turned_keys, &cos, &sin).unwrap();
         }),
-        operation("two norms", &|| {
+        time_operation("two norms", &|| {
             for _ in 0..2 {
                 ops::rms_norm(&x, &weight, 1e-5).unwrap();
             }
         }),
-        operation("silu and product", &|| drop(ops::gated(&hidden, &hidden, config.activation).unwrap())),
-        operation("two residual additions", &|| {
+        time_operation("silu and product", &|| drop(ops::gated(&hidden, &hidden, config.activation).unwrap())),
+        time_operation("two residual additions", &|| {
             for _ in 0..2 {
                 ops::sum(&x, &x).unwrap();
             }
         }),
     ];
-    let whole: f64 = all.iter().filter(|(name, _)| !name.contains("by itself")).map(|(_, seconds)| seconds).sum();
+    let total: f64 = all.iter().filter(|(name, _)| !name.contains("by itself")).map(|(_, seconds)| seconds).sum();
     println!("\n{:>32} {:>12} {:>8}", format!("a layer on {PIECE} tokens"), "ms", "share");
     for (name, seconds) in all {
-        println!("{name:>32} {:>12.2} {:>6.0} %", 1e3 * seconds, 100.0 * seconds / whole);
+        println!("{name:>32} {:>12.2} {:>6.0} %", 1e3 * seconds, 100.0 * seconds / total);
     }
+}
+
+fn random_tensor(shape: &[usize]) -> Tensor {
+    Tensor::rand(-1f32, 1.0, shape, &Device::Cpu).unwrap()
+}
+
+fn time_operation(name: &'static str, run: &dyn Fn()) -> (&'static str, f64) {
+    run();
+    let best = (0..5).map(|_| {
+        let started = Instant::now();
+        run();
+        started.elapsed().as_secs_f64()
+    });
+    (name, best.fold(f64::INFINITY, f64::min))
 }

@@ -39,22 +39,24 @@ fn main() {
         }
         let batches: Vec<Batch> = ids.chunks(batch).map(|ids| Batch::windows(ids.chunks(window))).collect();
         // The best of some rounds: others on the machine can only slow a round down.
-        let round = |decoder: &Decoder| {
-            let started = Instant::now();
-            profile::begin();
-            for batch in &batches {
-                trie.run(decoder, batch, &mut ()).unwrap();
-            }
-            let inside = profile::end() / rayon::current_num_threads() as f64;
-            (started.elapsed().as_secs_f64(), inside)
-        };
         let load = Load::windows(ids.len(), window);
         let flops = trie.flops(&config, &load).shared;
         let mut best = vec![(f64::INFINITY, 0.0); all.len()];
         for _ in 0..rounds {
             for (decoder, best) in decoders.iter().zip(&mut best) {
                 trie.run(decoder, &batches[0], &mut ()).unwrap();
-                *best = [*best, round(decoder)].into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+                *best = [*best, {
+                    let started = Instant::now();
+                    profile::begin();
+                    for batch in &batches {
+                        trie.run(decoder, batch, &mut ()).unwrap();
+                    }
+                    let inside = profile::end() / rayon::current_num_threads() as f64;
+                    (started.elapsed().as_secs_f64(), inside)
+                }]
+                .into_iter()
+                .min_by(|a, b| a.0.total_cmp(&b.0))
+                .unwrap();
             }
         }
         for (products, (seconds, inside)) in all.iter().zip(best) {

@@ -61,17 +61,24 @@ fn weight_bytes(config: &Config, products: Products) -> u64 {
 fn decode(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f64 {
     let mut decoding = decoder.decoding(trie).unwrap();
     let vocab = decoder.config().vocab;
-    let run =
-        |block: usize, ids: Vec<u32>| Run { ids, programs: vec![0], before: Vec::new(), block, room: PROMPT + steps };
-    let id = |of: usize| (of * 7919 % vocab) as u32;
-    let prompts: Vec<Run> = (0..rows).map(|row| run(row, (0..PROMPT).map(|at| id(row * 31 + at)).collect())).collect();
+    let prompts: Vec<Run> = (0..rows)
+        .map(|row| prompt_run(row, (0..PROMPT).map(|position| sample_id(row * 31 + position, vocab)).collect(), steps))
+        .collect();
     decoding.run(&prompts).unwrap();
     let started = Instant::now();
     for step in 0..steps {
-        let next: Vec<Run> = (0..rows).map(|row| run(row, vec![id(row + step)])).collect();
+        let next: Vec<Run> = (0..rows).map(|row| prompt_run(row, vec![sample_id(row + step, vocab)], steps)).collect();
         decoding.run(&next).unwrap();
     }
     started.elapsed().as_secs_f64()
+}
+
+fn prompt_run(block: usize, ids: Vec<u32>, steps: usize) -> Run {
+    Run { ids, programs: vec![0], before: Vec::new(), block, room: PROMPT + steps }
+}
+
+fn sample_id(index: usize, vocab: usize) -> u32 {
+    (index * 7919 % vocab) as u32
 }
 
 /// Returns the copy bandwidth of all threads beyond caches, in GB per second.

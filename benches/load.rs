@@ -29,11 +29,17 @@ const VOCAB: usize = 4096;
 
 fn main() {
     if let Some(folder) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
-        let size = |entry: std::io::Result<std::fs::DirEntry>| {
-            let path = entry.unwrap().path();
-            if path.extension().is_some_and(|of| of == "safetensors") { path.metadata().unwrap().len() } else { 0 }
-        };
-        let bytes: u64 = std::fs::read_dir(&folder).unwrap().map(size).sum();
+        let bytes: u64 = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| {
+                let path = entry.unwrap().path();
+                if path.extension().is_some_and(|extension| extension == "safetensors") {
+                    path.metadata().unwrap().len()
+                } else {
+                    0
+                }
+            })
+            .sum();
         let started = Instant::now();
         let computed = computed();
         drop(Decoder::load(Path::new(&folder)).unwrap());
@@ -48,21 +54,22 @@ fn main() {
     println!("{:.2} GB of bf16, {} threads", bytes as f64 / 1e9, rayon::current_num_threads());
     let file = folder.path().join("model.safetensors");
     // The best of three rounds: others on the machine can only slow a round down.
-    let best = |load: &dyn Fn()| {
-        let round = || {
-            let started = Instant::now();
-            let computed = computed();
-            load();
-            (started.elapsed().as_secs_f64(), self::computed() - computed)
-        };
-        (0..3).map(|_| round()).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
-    };
     let ways: [(&str, &dyn Fn()); 2] = [
         ("decoder", &|| drop(Decoder::load(folder.path()).unwrap())),
         ("the plain way", &|| drop(plain(&file, bytes, &tensors))),
     ];
     for (name, load) in ways {
-        let (seconds, computed) = best(load);
+        let (seconds, computed) = {
+            (0..3)
+                .map(|_| {
+                    let started = Instant::now();
+                    let computed = computed();
+                    load();
+                    (started.elapsed().as_secs_f64(), self::computed() - computed)
+                })
+                .min_by(|a, b| a.0.total_cmp(&b.0))
+                .unwrap()
+        };
         let rate = bytes as f64 / 1e9 / seconds;
         println!("{name:>14} {seconds:>8.2} s {rate:>8.2} GB/s {computed:>8.2} s computed");
     }

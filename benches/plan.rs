@@ -29,20 +29,19 @@ fn main() {
 
 fn planning() {
     let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
-    fs::create_dir(path("backbone")).unwrap();
+    fs::create_dir(path_in("backbone", folder.path())).unwrap();
     for name in ["config.json", "model.safetensors"] {
-        fs::copy(fixture.join(name), path("backbone").join(name)).unwrap();
+        fs::copy(fixture.join(name), path_in("backbone", folder.path()).join(name)).unwrap();
     }
     let vocab: serde_json::Map<String, serde_json::Value> = (0..300).map(|i| (format!("w{i}"), json!(i))).collect();
     let tokenizer = json!({
         "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"},
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w0"}
     });
-    fs::write(path("backbone/tokenizer.json"), tokenizer.to_string()).unwrap();
+    fs::write(path_in("backbone/tokenizer.json", folder.path()), tokenizer.to_string()).unwrap();
     let words: Vec<String> = (0..5000).map(|i| format!("w{}", i * 31 % 299)).collect();
-    fs::write(path("text.txt"), words.join(" ")).unwrap();
+    fs::write(path_in("text.txt", folder.path()), words.join(" ")).unwrap();
     let recoveries: Vec<String> = (0..1000).map(|i| format!("  - {{name: replaceme-ls, alpha: {i}}}\n")).collect();
     let grid = format!(
         "backbones:\n  tiny: {{path: backbone}}\ncorpora:\n  text: {{path: text.txt, rule: wikitext2}}\nbackbone: [tiny]\n\
@@ -50,11 +49,11 @@ fn planning() {
          calibration: [{{corpus: text, sequences: 4, length: 64}}]\nevaluate:\n  perplexity: [{{corpus: text, length: 64}}]\n",
         recoveries.concat()
     );
-    fs::write(path("grid.yaml"), grid).unwrap();
-    let store = Store::open(&path("store"), stage::WORDS).unwrap();
+    fs::write(path_in("grid.yaml", folder.path()), grid).unwrap();
+    let store = Store::open(&path_in("store", folder.path()), stage::WORDS).unwrap();
     for round in 1..=3 {
         let started = Instant::now();
-        let grid = Grid::load(&path("grid.yaml"), None, &[]).unwrap();
+        let grid = Grid::load(&path_in("grid.yaml", folder.path()), None, &[]).unwrap();
         let read = started.elapsed().as_secs_f64();
         let plan =
             Plan::new(&grid, &store, RunSettings::default().engine, RunSettings::default().batch_tokens).unwrap();
@@ -74,21 +73,24 @@ fn planning() {
     }
 }
 
+fn path_in(name: &str, folder: &Path) -> std::path::PathBuf {
+    folder.join(name)
+}
+
 fn small_artifacts() {
     const COUNT: usize = 500;
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("store"), stage::WORDS).unwrap();
     let bytes = vec![7u8; 4096];
-    let key = |i: usize| Key::new(stage::scores::KIND, json!({"i": i}), []);
     for round in 0..2 {
         let started = Instant::now();
         for i in 0..COUNT {
-            store.put(&key(round * COUNT + i), 0.0, &[("values.f64", &bytes)]).unwrap();
+            store.put(&scores_key(round * COUNT + i), 0.0, &[("values.f64", &bytes)]).unwrap();
         }
         let put = started.elapsed().as_secs_f64() / COUNT as f64;
         let started = Instant::now();
         for i in 0..COUNT {
-            assert!(matches!(store.get(&key(round * COUNT + i)), Lookup::Whole(_)));
+            assert!(matches!(store.get(&scores_key(round * COUNT + i)), Lookup::Whole(_)));
         }
         let get = started.elapsed().as_secs_f64() / COUNT as f64;
         // Two files, synced, in a folder that is renamed: what any atomic store has to do.
@@ -114,6 +116,10 @@ fn small_artifacts() {
             get * 1e3
         );
     }
+}
+
+fn scores_key(i: usize) -> Key {
+    Key::new(stage::scores::KIND, json!({"i": i}), [])
 }
 
 fn hashing() {

@@ -33,37 +33,40 @@ fn main() {
     let mut all: BTreeMap<(&str, String), Vec<Simulated>> = BTreeMap::new();
     for folder in &folders {
         for (kind, known) in grids(folder, together) {
-            let of = simulate(&known, seeds, ALPHA).unwrap();
-            let items: usize = known.objectives.iter().flat_map(|of| &of.gains[0]).map(Vec::len).sum();
+            let simulated = simulate(&known, seeds, ALPHA).unwrap();
+            let items: usize = known.objectives.iter().flat_map(|objective| &objective.gains[0]).map(Vec::len).sum();
             println!(
                 "| {} {kind} | {} × {items} | {:.3} | {:.3} | {:.0} | {:.0} | {:.1} | {} | {:+.4} |",
                 known.name,
                 known.paths.len(),
-                of.cover,
-                of.near,
-                100.0 * of.items,
-                100.0 * of.layers,
-                of.survivors,
-                if kind == "both" { "—".to_owned() } else { format!("{:.3}", of.parted) },
-                of.selection_bias
+                simulated.cover,
+                simulated.near,
+                100.0 * simulated.items,
+                100.0 * simulated.layers,
+                simulated.survivors,
+                if kind == "both" { "—".to_owned() } else { format!("{:.3}", simulated.parted) },
+                simulated.selection_bias
             );
             let artifact = known.name.split(' ').next().unwrap_or_default().to_owned();
-            all.entry((kind, artifact)).or_default().push(of);
+            all.entry((kind, artifact)).or_default().push(simulated);
         }
     }
     println!();
-    for ((kind, artifact), own) in &all {
-        let least = |of: fn(&Simulated) -> f64| own.iter().map(of).fold(f64::INFINITY, f64::min);
-        let most = own.iter().map(|one| one.parted).fold(0.0, f64::max);
+    for ((kind, artifact), simulations) in &all {
+        let most = simulations.iter().map(|one| one.parted).fold(0.0, f64::max);
         println!(
             "{kind}, {artifact} ({} grids): best survives in {:.3} at the least, winner near in {:.3}; median items {:.0} %, items × layers {:.0} %; a tie is parted in {most:.3} at the most",
-            own.len(),
-            least(|of| of.cover),
-            least(|of| of.near),
-            100.0 * median(own.iter().map(|of| of.items)),
-            100.0 * median(own.iter().map(|of| of.layers)),
+            simulations.len(),
+            smallest(|simulated| simulated.cover, simulations),
+            smallest(|simulated| simulated.near, simulations),
+            100.0 * median(simulations.iter().map(|simulated| simulated.items)),
+            100.0 * median(simulations.iter().map(|simulated| simulated.layers)),
         );
     }
+}
+
+fn smallest(field: fn(&Simulated) -> f64, simulations: &[Simulated]) -> f64 {
+    simulations.iter().map(field).fold(f64::INFINITY, f64::min)
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -83,8 +86,8 @@ fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
             continue;
         }
         let backbone = format!("{} {}", stored.name, cell["cell"]["backbone"].as_str().unwrap());
-        let own = format!("{backbone} −{}", cell["cell"]["depth"]);
-        for name in [Some(own), together.then(|| format!("{backbone}, all depths"))].into_iter().flatten() {
+        let name = format!("{backbone} −{}", cell["cell"]["depth"]);
+        for name in [Some(name), together.then(|| format!("{backbone}, all depths"))].into_iter().flatten() {
             match settings.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, cells)) => cells.push(cell),
                 None => settings.push((name, vec![cell])),
@@ -94,13 +97,18 @@ fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
     let mut grids = Vec::new();
     for (name, cells) in settings {
         let (paths, [right, losses]) = candidates(&stored, &cells);
-        let whole = |gains: &Vec<Vec<Vec<f64>>>| gains.len() > 1 && gains.iter().all(|of| !of.is_empty());
-        let accuracy = whole(&right).then_some(KnownObjective { first: FIRST_DOCUMENTS, gains: right, near: 0.01 });
-        let loss = whole(&losses).then_some(KnownObjective { first: FIRST_WINDOWS, gains: losses, near: 0.01 });
-        let of = |objectives: Vec<KnownObjective>| KnownScores { name: name.clone(), paths: paths.clone(), objectives };
-        grids.extend(accuracy.clone().map(|one| ("accuracy", of(vec![one]))));
-        grids.extend(loss.clone().map(|one| ("loss", of(vec![one]))));
-        grids.extend(accuracy.zip(loss).map(|(one, other)| ("both", of(vec![one, other]))));
+        let accuracy =
+            is_complete(&right).then_some(KnownObjective { first: FIRST_DOCUMENTS, gains: right, near: 0.01 });
+        let loss = is_complete(&losses).then_some(KnownObjective { first: FIRST_WINDOWS, gains: losses, near: 0.01 });
+        let scores =
+            |objectives: Vec<KnownObjective>| KnownScores { name: name.clone(), paths: paths.clone(), objectives };
+        grids.extend(accuracy.clone().map(|one| ("accuracy", scores(vec![one]))));
+        grids.extend(loss.clone().map(|one| ("loss", scores(vec![one]))));
+        grids.extend(accuracy.zip(loss).map(|(one, other)| ("both", scores(vec![one, other]))));
     }
     grids
+}
+
+fn is_complete(gains: &[Vec<Vec<f64>>]) -> bool {
+    gains.len() > 1 && gains.iter().all(|gains| !gains.is_empty())
 }

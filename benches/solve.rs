@@ -72,18 +72,18 @@ fn main() {
 /// Returns deterministic numbers distributed like activations, `[rows, columns]`.
 fn sample(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
-    let next = || {
+    std::iter::repeat_with(|| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as f32 / (1u32 << 30) as f32 - 1.0
-    };
-    std::iter::repeat_with(next).take(rows * columns).collect()
+    })
+    .take(rows * columns)
+    .collect()
 }
 
 fn solving(c: usize) {
     let (pre, post) = (sample(c, c, 1), sample(c, c, 2)); // [C, C] each, as many rows as channels
-    let wide = |x: &[f32]| -> Vec<f64> { x.iter().map(|&v| f64::from(v)).collect() };
-    let x = wide(&pre);
-    let y = wide(&post);
+    let x = to_f64(&pre);
+    let y = to_f64(&post);
     let a = Mat::from_fn(c, c, |i, j| x[j * c + i]);
     let b = Mat::from_fn(c, c, |i, j| y[j * c + i]);
     let mut out = Mat::<f64>::zeros(c, c);
@@ -99,7 +99,7 @@ fn solving(c: usize) {
         table.time("XᵀX", cube, || gram_parallel(&mut gram, &x, c));
         table.time("XᵀX from f32", cube, || {
             let pieces = converted.par_chunks_mut(c).zip(pre.par_chunks(c));
-            pieces.for_each(|(wide, x)| wide.iter_mut().zip(x).for_each(|(wide, &x)| *wide = f64::from(x)));
+            pieces.for_each(|(to_f64, x)| to_f64.iter_mut().zip(x).for_each(|(to_f64, &x)| *to_f64 = f64::from(x)));
             gram_parallel(&mut gram, &converted, c);
         });
         let mut normal = NormalEquations::new(c);
@@ -133,6 +133,10 @@ fn solving(c: usize) {
             );
         }
     }
+}
+
+fn to_f64(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|&v| f64::from(v)).collect()
 }
 
 fn rotating(order: usize) {

@@ -36,19 +36,18 @@ const RIDGE: f64 = 1e-6;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let run = |threads: &str, part: &dyn Fn() -> Result<()>| start(threads).and_then(|()| part());
     let done = match *arguments.as_slice() {
         ["forward", backbone, windows, kind, threads] => {
-            run(threads, &|| forward(backbone.as_ref(), windows.as_ref(), kind))
+            run_on(threads, &|| forward(backbone.as_ref(), windows.as_ref(), kind))
         }
         ["generate", backbone, prompts, kind, new, cuts, threads] => {
-            run(threads, &|| generate(backbone.as_ref(), prompts.as_ref(), kind, (new, cuts)))
+            run_on(threads, &|| generate(backbone.as_ref(), prompts.as_ref(), kind, (new, cuts)))
         }
         ["halves", backbone, windows, kind, threads] => {
-            run(threads, &|| halves(backbone.as_ref(), windows.as_ref(), kind))
+            run_on(threads, &|| halves(backbone.as_ref(), windows.as_ref(), kind))
         }
-        ["solve", system, solution, threads] => run(threads, &|| solve(system.as_ref(), solution.as_ref())),
-        ["grid", grid, threads] => run(threads, &|| cells(grid.as_ref())),
+        ["solve", system, solution, threads] => run_on(threads, &|| solve(system.as_ref(), solution.as_ref())),
+        ["grid", grid, threads] => run_on(threads, &|| cells(grid.as_ref())),
         // Running all examples prints this and is not stopped.
         [] => {
             println!("tools/bench_peers.sh runs this");
@@ -63,6 +62,10 @@ fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+fn run_on(threads: &str, part: &dyn Fn() -> Result<()>) -> Result<()> {
+    start(threads).and_then(|()| part())
 }
 
 fn start(threads: &str) -> Result<()> {
@@ -123,8 +126,7 @@ impl Detokenizer for Silent {
 /// Generates `new` greedy tokens after each prompt for the dense backbone and for each cut (`3-5,7-9`: without 3 and 4,
 /// without 7 and 8) in one trie; a line with a number runs that many prompts together.
 fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &str)) -> Result<()> {
-    let number = |of: &str| of.parse::<usize>().map_err(|_| Error::bad_input("no number").found(of.to_owned()));
-    let new = number(new)?;
+    let new = parse_number(new)?;
     let prompts = windows_of(prompts)?.into_iter().map(|ids| Prompt { identity: String::new(), ids });
     let decoder = decoder_of(backbone, kind)?;
     let prompts = prompts.collect::<Vec<_>>();
@@ -132,11 +134,11 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &st
     let mut programs = vec![Program::dense(layers)];
     for cut in cuts.split(',').filter(|cut| !cut.is_empty()) {
         let (first, end) = cut.split_once('-').unwrap_or((cut, cut));
-        let removed: Vec<usize> = (number(first)?..number(end)?).collect();
+        let removed: Vec<usize> = (parse_number(first)?..parse_number(end)?).collect();
         programs.push(Program::pruned(layers, &removed, |_| None));
     }
     let trie = Trie::new(&programs);
-    let longest = prompts.iter().map(|of| of.ids.len()).max().unwrap_or(0);
+    let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     rounds(|together| {
         let batch = together.parse().unwrap_or(prompts.len());
         let settings = Settings { batch, ..Settings::greedy(new, longest + new) };
@@ -144,10 +146,15 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &st
         let made = generate::generate(&decoder, &trie, &prompts, &settings, &Silent, &mut ())?;
         let seconds = started.elapsed().as_secs_f64();
         // Program by program, as when they run one after the other.
-        let of_program = |program: usize| made.iter().map(move |of_prompt| of_prompt[program].ids.as_slice());
-        let ids: Vec<&[u32]> = (0..programs.len()).flat_map(of_program).collect();
+        let ids: Vec<&[u32]> = (0..programs.len())
+            .flat_map(|program| made.iter().map(move |of_prompt| of_prompt[program].ids.as_slice()))
+            .collect();
         Ok(json!({"seconds": seconds, "ids": ids}))
     })
+}
+
+fn parse_number(text: &str) -> Result<usize> {
+    text.parse::<usize>().map_err(|_| Error::bad_input("no number").found(text.to_owned()))
 }
 
 /// Computes the dense perplexity of the second halves of windows, as llama.cpp scores a text.
@@ -156,14 +163,14 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let decoder = decoder_of(backbone, kind)?;
     let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
     // A window or a little more to each worker.
-    let each = |length: usize| Engine::part_tokens(&decoder).div_ceil(length.max(1));
-    let batches = ids.chunks(each(ids.first().map_or(0, Vec::len))).map(|windows| {
-        let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
-        let segments = batch.segments.iter();
-        let kept: Vec<_> = segments.flat_map(|rows| rows.start + rows.len() / 2..rows.end).collect();
-        batch.targets.retain(|target| kept.binary_search(&target.row).is_ok());
-        batch
-    });
+    let batches =
+        ids.chunks(Engine::part_tokens(&decoder).div_ceil((ids.first().map_or(0, Vec::len)).max(1))).map(|windows| {
+            let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
+            let segments = batch.segments.iter();
+            let kept: Vec<_> = segments.flat_map(|rows| rows.start + rows.len() / 2..rows.end).collect();
+            batch.targets.retain(|target| kept.binary_search(&target.row).is_ok());
+            batch
+        });
     let batches: Vec<Batch> = batches.collect();
     rounds(|_| {
         let started = Instant::now();
@@ -171,10 +178,9 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
         for (of_batch, batch) in decoder.score(&trie, &batches, &mut vec![0.0; trie.len()])?.into_iter().zip(&batches) {
             let predictions = of_batch.into_iter().flatten().flatten().collect::<Vec<_>>();
             let predicted = predictions.len() / batch.segments.len().max(1);
-            let mean = |window: &[Prediction]| {
-                window.iter().map(|of| -f64::from(of.log_probability)).sum::<f64>() / window.len() as f64
-            };
-            losses.extend(predictions.chunks(predicted.max(1)).map(mean));
+            losses.extend(predictions.chunks(predicted.max(1)).map(|window| {
+                window.iter().map(|token| -f64::from(token.log_probability)).sum::<f64>() / window.len() as f64
+            }));
         }
         let seconds = started.elapsed().as_secs_f64();
         Ok(json!({"seconds": seconds, "losses": losses}))
@@ -185,12 +191,9 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
 /// f64.
 fn solve(system: &Path, solution: &Path) -> Result<()> {
     let bytes = std::fs::read(system).map_err(|error| Error::io("read", system, &error))?;
-    let wrong = |error: &dyn std::fmt::Display| {
-        Error::bad_input("no system").at(system.display().to_string()).found(error.to_string())
-    };
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(&error))?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| bad_system(&error, system))?;
     let rows = |name: &str| -> Result<(Vec<f32>, usize)> {
-        let tensor = tensors.tensor(name).map_err(|error| wrong(&error))?;
+        let tensor = tensors.tensor(name).map_err(|error| bad_system(&error, system))?;
         let channels = tensor.shape().last().copied().unwrap_or(0);
         Ok((bytemuck::pod_collect_to_vec(tensor.data()), channels))
     };
@@ -205,6 +208,10 @@ fn solve(system: &Path, solution: &Path) -> Result<()> {
         written.map_err(|error| Error::io("write", solution, &error))?;
         Ok(json!({"seconds": seconds}))
     })
+}
+
+fn bad_system(error: &dyn std::fmt::Display, system: &Path) -> Error {
+    Error::bad_input("no system").at(system.display().to_string()).found(error.to_string())
 }
 
 /// Runs a grid on what each line's store has of it.

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -34,12 +35,12 @@ fn words(count: usize) -> String {
 /// Creates a backbone with a tokenizer, two texts, a task, a grid and a store.
 fn workshop() -> TempDir {
     let folder = TempDir::new().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    fs::create_dir_all(path("backbone")).unwrap();
-    fs::create_dir_all(path("data/store")).unwrap();
-    fs::create_dir_all(path("empty")).unwrap();
+    fs::create_dir_all(path_in("backbone", folder.path())).unwrap();
+    fs::create_dir_all(path_in("data/store", folder.path())).unwrap();
+    fs::create_dir_all(path_in("empty", folder.path())).unwrap();
     for name in ["config.json", "model.safetensors"] {
-        fs::copy(checkout("tests/fixtures/arch/llama-gqa").join(name), path("backbone").join(name)).unwrap();
+        fs::copy(checkout("tests/fixtures/arch/llama-gqa").join(name), path_in("backbone", folder.path()).join(name))
+            .unwrap();
     }
     let vocab: serde_json::Map<String, Value> = (0..300).map(|i| (format!("w{i}"), json!(i))).collect();
     let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
@@ -54,10 +55,14 @@ fn workshop() -> TempDir {
         ("copa.jsonl", format!("{copa}\n").repeat(8)),
         ("grid.yaml", GRID.to_owned()),
     ] {
-        fs::write(path(name), text).unwrap();
+        fs::write(path_in(name, folder.path()), text).unwrap();
     }
     std::env::set_current_dir(folder.path()).unwrap();
     folder
+}
+
+fn path_in(name: &str, folder: &Path) -> PathBuf {
+    folder.join(name)
 }
 
 /// How many commands were called.
@@ -74,26 +79,38 @@ fn answer(line: &[&str], prepare: impl FnOnce()) {
     }
     prepare();
     let line: Vec<OsString> = ["ghostlab", "-q"].iter().chain(line).map(OsString::from).collect();
-    let shown = || match fs::read_to_string("fuzzed.yaml") {
-        Ok(grid) => format!("{line:?} with the grid\n{grid}\n"),
-        Err(_) => format!("{line:?}"),
-    };
     CALLS.fetch_add(1, Relaxed);
-    let Called { code, output, errors } = watch::watched(shown, || call(&line));
+    let Called { code, output, errors } = watch::watched(
+        || match fs::read_to_string("fuzzed.yaml") {
+            Ok(grid) => format!("{line:?} with the grid\n{grid}\n"),
+            Err(_) => format!("{line:?}"),
+        },
+        || call(&line),
+    );
     let known = [0, 2, 3, 4, 5].map(ExitCode::from);
     assert!(known.contains(&code), "{line:?}: {code:?}\n{errors}");
-    let said = format!("{output}{errors}");
-    assert!(!said.contains("panicked"), "{line:?}: {said}");
-    let moves = |c: char| c.is_control() && c != '\n' && c != '\t';
+    let output_text = format!("{output}{errors}");
+    assert!(!output_text.contains("panicked"), "{line:?}: {output_text}");
     // clap prints an unknown word unchanged.
-    assert!(!said.contains(moves) || line.iter().any(|of| of.to_string_lossy().contains(moves)), "{line:?}: {said:?}");
+    assert!(
+        !output_text.contains(is_control)
+            || line.iter().any(|argument| argument.to_string_lossy().contains(is_control)),
+        "{line:?}: {output_text:?}"
+    );
     if code == ExitCode::from(2) {
         // A command that needs another one after it shows which there are.
-        assert!(errors.contains("error: ") || errors.contains("Usage: "), "{line:?}: no word of what is wrong\n{said}");
+        assert!(
+            errors.contains("error: ") || errors.contains("Usage: "),
+            "{line:?}: no word of what is wrong\n{output_text}"
+        );
     }
-    if code == ExitCode::SUCCESS && line.iter().any(|word| word == "--json") && !said.contains("Usage:") {
+    if code == ExitCode::SUCCESS && line.iter().any(|word| word == "--json") && !output_text.contains("Usage:") {
         assert!(serde_json::from_str::<Value>(&output).is_ok(), "{line:?}: {output}");
     }
+}
+
+fn is_control(c: char) -> bool {
+    c.is_control() && c != '\n' && c != '\t'
 }
 
 /// Commands that are cheap and stay where they are, each with the words that make them so.
@@ -146,16 +163,19 @@ pub fn command_seeds() -> Vec<Vec<u8>> {
 pub fn command(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     // No path leads out of the folder, and no hub request is made.
-    let leads_out =
-        |word: &&str| word.contains(['/', '\\', '\0', '~']) && !word.starts_with("sleb/") || word.contains("..");
-    let mut line: Vec<&str> =
-        text.split('\n').filter(|word| !leads_out(word) && !word.starts_with("--fetch")).collect();
+    let mut line: Vec<&str> = text
+        .split('\n')
+        .filter(|word| {
+            !(word.contains(['/', '\\', '\0', '~']) && !word.starts_with("sleb/") || word.contains(".."))
+                && !word.starts_with("--fetch")
+        })
+        .collect();
     line.truncate(16);
     let (_, more) = CHEAP.iter().find(|(name, _)| line.first() == Some(name)).unwrap_or_else(|| {
         // Another word than a command would only be refused as such.
-        let of = &CHEAP[data.len() % CHEAP.len()];
-        line.insert(0, of.0);
-        of
+        let command = &CHEAP[data.len() % CHEAP.len()];
+        line.insert(0, command.0);
+        command
     });
     line.extend(more.iter().filter(|word| !text.contains(*word)));
     answer(&line, || {});

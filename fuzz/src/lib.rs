@@ -185,9 +185,8 @@ fn definition_seeds() -> Vec<Vec<u8>> {
 
 /// Returns two rows for the seeds.
 fn documents() -> Vec<ghostlab_definitions::Value> {
-    let row =
-        |at: usize| json!({"q": format!(" why {at}? "), "c": ["it's", "\"so\""], "a": at % 2, "n": null, "f": 1.5});
-    (0..2).map(|at| serde_json::from_value(row(at)).unwrap()).collect()
+    let row = |index: usize| json!({"q": format!(" why {index}? "), "c": ["it's", "\"so\""], "a": index % 2, "n": null, "f": 1.5});
+    (0..2).map(|index| serde_json::from_value(row(index)).unwrap()).collect()
 }
 
 /// Parses a definition: it is refused properly, or makes requests, or refuses to.
@@ -243,8 +242,8 @@ fn template(data: &[u8]) {
     use ghostlab_definitions::prompt::{Message, Role};
     use ghostlab_definitions::{ChatTemplate, template::Template, yaml::Place};
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let place = Place { file: "it.yaml".into(), line: 1 };
-    match Template::new(text, &place) {
+    let source = Place { file: "it.yaml".into(), line: 1 };
+    match Template::new(text, &source) {
         Err(error) => sound(&error),
         Ok(template) => {
             for document in documents() {
@@ -255,7 +254,6 @@ fn template(data: &[u8]) {
             }
         }
     }
-    let message = |role, content: &str| Message { role, content: content.to_owned(), delimiter: String::new() };
     match ChatTemplate::new(text, Vec::new(), "it.jinja") {
         Err(error) => sound(&error),
         Ok(chat) => {
@@ -267,6 +265,10 @@ fn template(data: &[u8]) {
             }
         }
     }
+}
+
+fn message(role: Role, content: &str) -> Message {
+    Message { role, content: content.to_owned(), delimiter: String::new() }
 }
 
 fn config_seeds() -> Vec<Vec<u8>> {
@@ -285,14 +287,18 @@ fn config_seeds() -> Vec<Vec<u8>> {
     );
     changed("num_hidden_layers", json!(10_000_000));
     changed("rms_norm_eps", json!(1e39));
-    // An export with operators next to its weights.
-    let place = |layer, at| json!({"layer": layer, "at": at, "form": "dense", "bias": true});
     let mut ours: Value = serde_json::from_slice(&seeds[0]).unwrap();
     ours["architectures"] = json!(["GhostedLlamaForCausalLM"]);
     ours["hidden_act"] = json!("none that there is");
-    ours["ghostlab"] = json!({"operators": [place(1, "before"), place(1, "after")], "activation": "silu"});
+    ours["ghostlab"] =
+        json!({"operators": [dense_attachment(1, "before"), dense_attachment(1, "after")], "activation": "silu"});
     seeds.push(ours.to_string().into_bytes());
     seeds
+}
+
+/// An export with operators next to its weights.
+fn dense_attachment(layer: usize, at: &str) -> Value {
+    json!({"layer": layer, "at": at, "form": "dense", "bias": true})
 }
 
 fn config(data: &[u8]) {
@@ -302,17 +308,22 @@ fn config(data: &[u8]) {
             assert!(config.heads % config.kv_heads == 0 && config.head_dim % 2 == 0);
             assert!(config.norm_eps > 0.0 && config.norm_eps.is_finite() && config.rope.theta.is_finite());
             assert!(match &config.rope.scaling {
-                Some(Scaling::Llama3(of)) => of.high_freq_factor > of.low_freq_factor && of.factor >= 1.0,
+                Some(Scaling::Llama3(scaling)) =>
+                    scaling.high_freq_factor > scaling.low_freq_factor && scaling.factor >= 1.0,
                 Some(Scaling::Linear { factor } | Scaling::Dynamic { factor, .. }) =>
                     factor.is_finite() && *factor > 0.0,
-                Some(Scaling::Yarn(of)) => of.factor.is_finite() && of.attention.is_finite(),
-                Some(Scaling::LongRope(of)) => of.short.iter().chain(&of.long).all(|of| of.is_finite() && *of > 0.0),
+                Some(Scaling::Yarn(scaling)) => scaling.factor.is_finite() && scaling.attention.is_finite(),
+                Some(Scaling::LongRope(scaling)) =>
+                    scaling.short.iter().chain(&scaling.long).all(|scaling| scaling.is_finite() && *scaling > 0.0),
                 None => true,
             });
-            let places: BTreeSet<String> =
-                config.attachments.iter().map(|of| format!("{} {}", of.layer, of.place.name())).collect();
+            let places: BTreeSet<String> = config
+                .attachments
+                .iter()
+                .map(|attachment| format!("{} {}", attachment.layer, attachment.place.name()))
+                .collect();
             assert!(places.len() == config.attachments.len(), "two operators at one place");
-            assert!(config.attachments.iter().all(|of| of.layer < config.layers));
+            assert!(config.attachments.iter().all(|attachment| attachment.layer < config.layers));
             // The headers of other weights are never those of this config, unless it is theirs.
             let folder = checkout("tests/fixtures/arch/llama-gqa");
             if let Err(error) = check_weights(&config, &folder) {
@@ -328,27 +339,19 @@ fn tokenizer_seeds() -> Vec<Vec<u8>> {
         "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}});
-    let whole = |normalizer: Value, split: Value, post: Value, decoder: Value, model: Value| {
-        json!({"version": "1.0", "truncation": null, "padding": null, "normalizer": normalizer, "pre_tokenizer": split,
-            "post_processor": post, "decoder": decoder, "model": model,
-            "added_tokens": [{"id": 1, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": true}]})
-        .to_string()
-        .into_bytes()
-    };
     let bpe =
         json!({"type": "BPE", "vocab": words, "merges": [["a", "b"]], "byte_fallback": false, "unk_token": "<unk>"});
     let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     vec![
-        whole(
+        tokenizer_json(
             Value::Null,
             json!({"type": "WhitespaceSplit"}),
             template.clone(),
             Value::Null,
             json!({"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}),
         ),
-        whole(json!({"type": "NFC"}), level.clone(), level.clone(), level, bpe.clone()),
-        whole(
+        tokenizer_json(json!({"type": "NFC"}), level.clone(), level.clone(), level, bpe.clone()),
+        tokenizer_json(
             json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
                 {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}),
             Value::Null,
@@ -357,7 +360,7 @@ fn tokenizer_seeds() -> Vec<Vec<u8>> {
                 {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}),
             bpe,
         ),
-        whole(
+        tokenizer_json(
             json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
                 "lowercase": true}),
             json!({"type": "BertPreTokenizer"}),
@@ -366,7 +369,7 @@ fn tokenizer_seeds() -> Vec<Vec<u8>> {
             json!({"type": "WordPiece", "vocab": words, "unk_token": "<unk>", "continuing_subword_prefix": "##",
                 "max_input_chars_per_word": 100}),
         ),
-        whole(
+        tokenizer_json(
             json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}),
             json!({"type": "Metaspace",
                 "replacement": "▁", "prepend_scheme": "always", "split": true}),
@@ -375,6 +378,16 @@ fn tokenizer_seeds() -> Vec<Vec<u8>> {
             json!({"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.0], ["▁b", -2.5]], "byte_fallback": false}),
         ),
     ]
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "callers pass literals")]
+fn tokenizer_json(normalizer: Value, split: Value, post: Value, decoder: Value, model: Value) -> Value {
+    json!({"version": "1.0", "truncation": null, "padding": null, "normalizer": normalizer, "pre_tokenizer": split,
+            "post_processor": post, "decoder": decoder, "model": model,
+            "added_tokens": [{"id": 1, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true}]})
+    .to_string()
+    .into_bytes()
 }
 
 fn tokenizer(data: &[u8]) {
@@ -398,16 +411,20 @@ fn tokenizer(data: &[u8]) {
 }
 
 fn weights_seeds() -> Vec<Vec<u8>> {
-    let header = |json: &Value, bytes: usize| {
-        let text = json.to_string();
-        [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &vec![0; bytes]].concat()
-    };
     vec![
         file("tests/fixtures/arch/llama-gqa/model.safetensors"),
-        header(&json!({"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}), 24),
-        header(&json!({"a": {"dtype": "F16", "shape": [1_u64 << 40, 1_u64 << 40], "data_offsets": [0, 8]}}), 8),
+        safetensors_file(&json!({"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}), 24),
+        safetensors_file(
+            &json!({"a": {"dtype": "F16", "shape": [1_u64 << 40, 1_u64 << 40], "data_offsets": [0, 8]}}),
+            8,
+        ),
         [&u64::MAX.to_le_bytes()[..], b"{}"].concat(),
     ]
+}
+
+fn safetensors_file(json: &Value, bytes: usize) -> Vec<u8> {
+    let text = json.to_string();
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &vec![0; bytes]].concat()
 }
 
 fn weights(data: &[u8]) {
@@ -444,22 +461,24 @@ fn gguf_seeds() -> Vec<Vec<u8>> {
     });
     let entries = to_gguf(&tokenizer, config.vocab, &[("bos", Some(60))]).unwrap().entries;
     let text = GgufText { name: "seed".to_owned(), entries };
-    let mut whole = Vec::new();
-    layout.write_gguf(&config, GgufType::Q8_0, &text, Path::new("seed"), &mut whole, &mut |_| Ok(())).unwrap();
-    let head = |version: u32, tensors: u64, entries: u64| {
-        [&b"GGUF"[..], &version.to_le_bytes(), &tensors.to_le_bytes(), &entries.to_le_bytes()].concat()
-    };
+    let mut bytes = Vec::new();
+    layout.write_gguf(&config, GgufType::Q8_0, &text, Path::new("seed"), &mut bytes, &mut |_| Ok(())).unwrap();
     let entry = |key: &str, kind: u32, value: &[u8]| {
         [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), &kind.to_le_bytes(), value].concat()
     };
     vec![
-        whole,
-        head(3, 0, 0),
-        head(3, u64::MAX, 1),
-        head(9, 0, 0),
-        [head(3, 0, 1), entry("general.alignment", 4, &0_u32.to_le_bytes())].concat(),
-        [head(2, 0, 1), entry("a", 9, &[&8_u32.to_le_bytes()[..], &(1_u64 << 40).to_le_bytes()].concat())].concat(),
+        bytes,
+        gguf_header(3, 0, 0),
+        gguf_header(3, u64::MAX, 1),
+        gguf_header(9, 0, 0),
+        [gguf_header(3, 0, 1), entry("general.alignment", 4, &0_u32.to_le_bytes())].concat(),
+        [gguf_header(2, 0, 1), entry("a", 9, &[&8_u32.to_le_bytes()[..], &(1_u64 << 40).to_le_bytes()].concat())]
+            .concat(),
     ]
+}
+
+fn gguf_header(version: u32, tensors: u64, entries: u64) -> Vec<u8> {
+    [&b"GGUF"[..], &version.to_le_bytes(), &tensors.to_le_bytes(), &entries.to_le_bytes()].concat()
 }
 
 fn gguf(data: &[u8]) {
@@ -492,14 +511,17 @@ fn zipped(text: &[u8]) -> Vec<u8> {
 
 fn corpus_seeds() -> Vec<Vec<u8>> {
     let lines = b"{\"text\": \"a b\", \"url\": 1}\n\n{\"text\": \"\\ud83d\\ude00 \\u0000\"}\n{\"text\": \"\"}\n";
-    let of = |ending: u8, bytes: &[u8]| [&[ending], bytes].concat();
     vec![
-        of(0, lines),
-        of(0, b"{\"sentence\": \"x\"}"),
-        of(1, "no columns \u{2028} here\n".as_bytes()),
-        of(2, &zipped(lines)),
-        of(0, &[b"{\"text\": ".as_slice(), &[b'['; 300]].concat()),
+        with_ending(0, lines),
+        with_ending(0, b"{\"sentence\": \"x\"}"),
+        with_ending(1, "no columns \u{2028} here\n".as_bytes()),
+        with_ending(2, &zipped(lines)),
+        with_ending(0, &[b"{\"text\": ".as_slice(), &[b'['; 300]].concat()),
     ]
+}
+
+fn with_ending(ending: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[ending], bytes].concat()
 }
 
 fn corpus(data: &[u8]) {
@@ -513,13 +535,16 @@ fn corpus(data: &[u8]) {
 
 /// Returns rows of each task; the first byte of the data picks one.
 fn task_seeds() -> Vec<Vec<u8>> {
-    let seed = |(index, task): (usize, &Task)| {
-        let path = format!("tests/fixtures/lm_eval/docs/{}.jsonl", task.name.trim_end_matches("_v2"));
-        let text = String::from_utf8(file(&path)).unwrap();
-        let lines: Vec<&str> = text.lines().take(2).collect();
-        [&[index as u8], lines.join("\n").as_bytes()].concat()
-    };
-    let mut seeds: Vec<Vec<u8>> = TASKS.iter().enumerate().map(seed).collect();
+    let mut seeds: Vec<Vec<u8>> = TASKS
+        .iter()
+        .enumerate()
+        .map(|(index, task)| {
+            let path = format!("tests/fixtures/lm_eval/docs/{}.jsonl", task.name.trim_end_matches("_v2"));
+            let text = String::from_utf8(file(&path)).unwrap();
+            let lines: Vec<&str> = text.lines().take(2).collect();
+            [&[index as u8], lines.join("\n").as_bytes()].concat()
+        })
+        .collect();
     let copa = TASKS.iter().position(|task| task.name == "copa").unwrap() as u8;
     let hidden = json!({"premise": "A.", "question": "cause", "choice1": "b", "choice2": "c", "label": -1});
     seeds.push([&[copa], hidden.to_string().as_bytes()].concat());
@@ -532,8 +557,8 @@ fn task(data: &[u8]) {
     with_file("t.jsonl", text, |path| match native::task(task, path, None) {
         Ok(read) => {
             assert!(!read.documents.is_empty());
-            for at in 0..read.documents.len() {
-                match read.solution(at) {
+            for index in 0..read.documents.len() {
+                match read.solution(index) {
                     Ok((_, gold)) => assert!(gold.as_int().unwrap() >= 0 || task.name != "copa"),
                     Err(error) => sound(&error),
                 }
@@ -597,7 +622,7 @@ fn meta(data: &[u8]) {
 /// Writes scores of two variants in one pack.
 fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
     let store = Store::open(folder, stage::WORDS).unwrap();
-    let keys = [1, 2].map(|of| Key::new(stage::scores::KIND, json!({"of": of}), []));
+    let keys = [1, 2].map(|id| Key::new(stage::scores::KIND, json!({"of": id}), []));
     store.put_all(keys.iter().map(|key| store.packing(key, 0.5, &PAYLOADS)).collect()).unwrap();
     let file = store.lies(&keys[0]);
     (keys, file)
@@ -616,21 +641,21 @@ fn pack(data: &[u8]) {
     let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
     for key in &keys {
         if let Lookup::Whole(artifact) = store.get(key) {
-            let read = |(name, bytes): (&str, &[u8])| assert_eq!(artifact.read(name).unwrap(), bytes, "{name}");
-            PAYLOADS.into_iter().for_each(read);
+            PAYLOADS.into_iter().for_each(|(name, bytes)| assert_eq!(artifact.read(name).unwrap(), bytes, "{name}"));
         }
     }
     store.entries();
 }
 
 fn records() -> Vec<JournalRecord> {
-    let record = |chunk: usize| JournalRecord {
-        key: "k".repeat(64),
-        chunk,
-        values: vec![-1.25 * chunk as f64, f64::NAN, f64::NEG_INFINITY],
-        seconds: 0.5,
-    };
-    (0..3).map(record).collect()
+    (0..3)
+        .map(|chunk| JournalRecord {
+            key: "k".repeat(64),
+            chunk,
+            values: vec![-1.25 * chunk as f64, f64::NAN, f64::NEG_INFINITY],
+            seconds: 0.5,
+        })
+        .collect()
 }
 
 fn journal_in(folder: &Path) -> (Journal, PathBuf) {
@@ -640,19 +665,19 @@ fn journal_in(folder: &Path) -> (Journal, PathBuf) {
 
 fn journal_seeds() -> Vec<Vec<u8>> {
     let folder = TempDir::new().unwrap();
-    let (mut journal, place) = journal_in(folder.path());
+    let (mut journal, journal_dir) = journal_in(folder.path());
     records().iter().for_each(|record| journal.push(record).unwrap());
     journal.flush().unwrap();
-    let file = fs::read_dir(place).unwrap().next().unwrap().unwrap().path();
+    let file = fs::read_dir(journal_dir).unwrap().next().unwrap().unwrap().path();
     vec![fs::read(file).unwrap()]
 }
 
 /// Checks that a changed journal record is not used.
 fn journal(data: &[u8]) {
     let folder = TempDir::new().unwrap();
-    let (mut journal, place) = journal_in(folder.path());
-    fs::create_dir_all(&place).unwrap();
-    fs::write(place.join("another.jsonl"), data).unwrap();
+    let (mut journal, journal_dir) = journal_in(folder.path());
+    fs::create_dir_all(&journal_dir).unwrap();
+    fs::write(journal_dir.join("another.jsonl"), data).unwrap();
     // NaN differs from itself; every bit of a number is in its text.
     let written: BTreeMap<usize, String> =
         records().iter().map(|record| (record.chunk, format!("{record:?}"))).collect();
@@ -662,18 +687,19 @@ fn journal(data: &[u8]) {
 }
 
 fn record_seeds() -> Vec<Vec<u8>> {
-    let whole = file("tests/fixtures/record/small.zip");
-    // A name that leads out, in as many bytes, in both places where it stands.
-    let out = |by: &[u8]| {
-        let mut bytes = whole.clone();
-        for place in 0..bytes.len() - 7 {
-            if &bytes[place..place + 7] == b"a/b.txt" {
-                bytes[place..place + 7].copy_from_slice(by);
-            }
+    let archive = file("tests/fixtures/record/small.zip");
+    vec![archive_with(b"../b.tx", archive), archive_with(b"/ab.txt", archive), archive]
+}
+
+/// A name that leads out, in as many bytes, in both places where it stands.
+fn archive_with(entry: &[u8], archive: &[u8]) -> Vec<u8> {
+    let mut bytes = archive.clone();
+    for start in 0..bytes.len() - 7 {
+        if &bytes[start..start + 7] == b"a/b.txt" {
+            bytes[start..start + 7].copy_from_slice(entry);
         }
-        bytes
-    };
-    vec![out(b"../b.tx"), out(b"/ab.txt"), whole]
+    }
+    bytes
 }
 
 /// Checks that unpacking writes nothing outside the folder, and no more bytes than given.

@@ -20,11 +20,14 @@ pub fn charged(taken: Duration, waited: Duration) -> Duration {
 pub fn waited() -> Option<Duration> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?.flatten();
     // `ran waited slices`, in nanoseconds and a count.
-    let of = |thread: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        text.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    Some(Duration::from_nanos(threads.filter_map(of).sum::<u64>()))
+    Some(Duration::from_nanos(
+        threads
+            .filter_map(|thread| {
+                let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+                text.split_whitespace().nth(1)?.parse::<u64>().ok()
+            })
+            .sum::<u64>(),
+    ))
 }
 
 /// Makes a call under the watch: where it hangs the process is ended, and says on what.

@@ -110,10 +110,10 @@ impl Error {
 
     /// Adds the location: a file, a line of YAML, a tensor, a cell. An outer call puts its location in front.
     #[must_use]
-    pub fn at(mut self, place: impl fmt::Display) -> Self {
+    pub fn at(mut self, location: impl fmt::Display) -> Self {
         self.0.place = Some(match self.0.place.take() {
-            Some(inner) => format!("{place}, {inner}"),
-            None => place.to_string(),
+            Some(inner) => format!("{location}, {inner}"),
+            None => location.to_string(),
         });
         self
     }
@@ -159,8 +159,8 @@ impl Error {
 
     /// Replaces the location.
     #[must_use]
-    pub fn placed(mut self, place: impl fmt::Display) -> Self {
-        self.0.place = Some(place.to_string());
+    pub fn placed(mut self, location: impl fmt::Display) -> Self {
+        self.0.place = Some(location.to_string());
         self
     }
 
@@ -237,16 +237,15 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(hidden) {
         return Cow::Borrowed(text);
     }
-    let shown = |c: char| if hidden(c) { c.escape_unicode().to_string() } else { c.to_string() };
-    Cow::Owned(text.chars().map(shown).collect())
+    Cow::Owned(text.chars().map(|c| if hidden(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect())
 }
 
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
         // With RUST_BACKTRACE candle's errors end in a backtrace.
-        let said = error.to_string();
-        let said: Vec<&str> = said.lines().take_while(|line| !line.trim_start().starts_with("0: ")).collect();
-        Self::job("a tensor operation failed").found(said.join("\n"))
+        let message = error.to_string();
+        let message: Vec<&str> = message.lines().take_while(|line| !line.trim_start().starts_with("0: ")).collect();
+        Self::job("a tensor operation failed").found(message.join("\n"))
     }
 }
 

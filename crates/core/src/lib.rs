@@ -1,17 +1,41 @@
-//! The science of ghostlab as a library: tensors and text in, numbers out. It knows no YAML, no store, and never prints.
+//! Layer pruning of language models as a library: selects layers to remove, repairs the cut with linear operators, and
+//! scores the result.
 //!
-//! Each room uses only those in lines above its own:
+//! The crate reads model and text files and returns numbers. It does not parse grids, use a store, or print; the
+//! `ghostlab` program adds these.
 //!
-//! | rooms | what |
+//! A variant of a backbone is a [`Program`](model::Program): the steps that a pruned and repaired model runs. Programs of
+//! one backbone share their common steps in a [`Trie`](model::Trie).
+//!
+//! ```
+//! use ghostlab_core::model::{Decoder, Program, Trie};
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny/llama");
+//! let decoder = Decoder::load(folder.as_ref())?;
+//! let layers = decoder.config().layers;
+//! let dense = Program::dense(layers);
+//! let pruned = Program::pruned(layers, &[layers - 1], |_| None);
+//! let shared = Trie::new(&[dense.clone(), pruned.clone()]);
+//! assert!(shared.len() < Trie::new(&[dense]).len() + Trie::new(&[pruned]).len());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/perplexity.rs` scores a backbone, `examples/repair.rs` removes layers and repairs the cut.
+//!
+//! A module uses only modules of its own row and of the rows above:
+//!
+//! | modules | content |
 //! | --- | --- |
-//! | [`error`], [`quantity`], [`deviation`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | messages, what numbers may be, where official code departs from its formulas, options, looks, files, numbers |
-//! | [`model`], [`corpus`], [`tasks`] | backbones as programs and the engines that run them, text as windows, questions as requests |
-//! | [`checkpoint`] | a variant as a folder that other programs load |
-//! | [`metric`] | what each kind of number is called, and which way it is better |
-//! | [`calibrate`] | one dense pass: similarities and activations |
-//! | [`distill`] | an operator in training |
-//! | [`generate`] | text from programs, token by token |
-//! | [`criterion`], [`recovery`], [`evaluate`], [`latency`] | which layers go, what takes their place, what that costs |
+//! | [`error`], [`quantity`], [`deviation`], [`options`], [`style`], [`files`], [`linalg`], [`significance`] | errors, bounds of numbers, deviations of official code from its paper, method options, table styles, file access, linear algebra, significance tests |
+//! | [`model`], [`corpus`], [`tasks`] | backbones and the engines that run them, token windows, multiple-choice requests |
+//! | [`checkpoint`] | export of a variant for other programs |
+//! | [`metric`] | names, directions and formats of metrics |
+//! | [`calibrate`] | similarities and activations from one pass of the dense model |
+//! | [`distill`] | fine-tuning of an operator |
+//! | [`generate`] | text generation |
+//! | [`criterion`], [`recovery`], [`evaluate`], [`latency`] | selection of layers, repair operators, scores, timing |
 
 pub mod calibrate;
 pub mod checkpoint;

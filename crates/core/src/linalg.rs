@@ -6,24 +6,27 @@ use crate::error::Error;
 
 impl From<Unsolved> for Error {
     fn from(unsolved: Unsolved) -> Self {
-        let size = |rows: usize, channels: usize| format!("{rows} rows of {channels} channels");
         match unsolved {
-            Unsolved::NotFinite(place) => Self::job("values are not finite")
-                .at(place)
+            Unsolved::NotFinite(matrix) => Self::job("values are not finite")
+                .at(matrix)
                 .expected("finite activations")
                 .found("an infinite value or NaN"),
             Unsolved::Singular { rows, channels, ridge } => Self::job("the normal equations are singular")
                 .expected(format!("XᵀX + {ridge:e}·I positive definite"))
-                .found(size(rows, channels))
+                .found(show_size(rows, channels))
                 .hint("calibrate on more tokens than the backbone has channels"),
             Unsolved::NoEigenvalues { rows, channels } => {
-                Self::job("the eigenvalues of the normal equations are not found").found(size(rows, channels))
+                Self::job("the eigenvalues of the normal equations are not found").found(show_size(rows, channels))
             }
             Unsolved::NoSingularValues { rows, channels } => {
-                Self::job("the singular values of the activations are not found").found(size(rows, channels))
+                Self::job("the singular values of the activations are not found").found(show_size(rows, channels))
             }
         }
     }
+}
+
+fn show_size(rows: usize, channels: usize) -> String {
+    format!("{rows} rows of {channels} channels")
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ macro_rules! named {
             type Err = String;
 
             fn from_str(text: &str) -> std::result::Result<Self, String> {
-                let known = Self::ALL.into_iter().find(|of| of.name() == text);
+                let known = Self::ALL.into_iter().find(|value| value.name() == text);
                 known.ok_or_else(|| format!("`{text}` is none of {}", Self::ALL.map(Self::name).join(", ")))
             }
         }

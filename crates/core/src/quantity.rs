@@ -1,4 +1,9 @@
 //! Numbers in command lines and files: the only place with their bounds.
+//!
+//! ```
+//! use ghostlab_core::quantity::Gigabytes;
+//! assert_eq!("1.5".parse::<Gigabytes>().unwrap().bytes(), 1_500_000_000);
+//! ```
 
 use std::fmt;
 use std::str::FromStr;
@@ -86,8 +91,14 @@ impl FromStr for Days {
 
 /// Writes two sizes, each in its own unit, with as many decimals as tell them apart.
 pub fn distinct_sizes(one: u64, other: u64) -> [String; 2] {
-    let written = |decimals: usize| [one, other].map(|bytes| size(bytes, decimals));
-    (1..=9).map(written).find(|[one, other]| one != other).unwrap_or_else(|| written(1))
+    (1..=9)
+        .map(|decimals| written_sizes(decimals, one, other))
+        .find(|[one, other]| one != other)
+        .unwrap_or_else(|| written_sizes(1, one, other))
+}
+
+fn written_sizes(decimals: usize, one: u64, other: u64) -> [String; 2] {
+    [one, other].map(|bytes| size(bytes, decimals))
 }
 
 /// Writes a size in the largest unit of which it has one.

@@ -25,8 +25,9 @@ impl Criterion for MyCriterion {
     }
 
     fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
-        let pair = |from| Pair { axis: SimilarityAxis::LastTokenAngle, from, to: from + cut.depth };
-        (0..=cut.layers - cut.depth).map(pair).collect()
+        (0..=cut.layers - cut.depth)
+            .map(|from| Pair { axis: SimilarityAxis::LastTokenAngle, from, to: from + cut.depth })
+            .collect()
     }
 
     fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {

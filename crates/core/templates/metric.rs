@@ -19,9 +19,9 @@ pub(super) static ENTRY: MetricEntry = MetricEntry {
 };
 
 /// Estimates `exp(−mean loss)`; its standard error goes through `exp`, like perplexity's.
-fn estimate(of: &TextSample<'_>) -> Option<Measure> {
-    let perplexity = of.losses.perplexity();
-    let stderr = of.losses.standard_error().map(|error| error / perplexity.powi(2));
+fn estimate(sample: &TextSample<'_>) -> Option<Measure> {
+    let perplexity = sample.losses.perplexity();
+    let stderr = sample.losses.standard_error().map(|error| error / perplexity.powi(2));
     Some(Measure { value: perplexity.recip(), stderr })
 }
 

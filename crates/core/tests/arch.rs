@@ -109,10 +109,10 @@ fn models_without_windows_equal_candle_transformers() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
         let folder = fixture(&format!("arch/{name}"));
         for config in ["config.json", "config.hub-style.json"] {
-            let own = CandlesOwn::load(&Config::read_file(&folder.join(config)).unwrap(), &folder).unwrap();
+            let candle_model = CandlesOwn::load(&Config::read_file(&folder.join(config)).unwrap(), &folder).unwrap();
             compare(name, &engines(name, config), |ids| {
                 let ids: Vec<u32> = ids.flatten_all().unwrap().to_vec1().unwrap();
-                Tensor::new(own.logits(&ids).unwrap(), &Device::Cpu).unwrap()
+                Tensor::new(candle_model.logits(&ids).unwrap(), &Device::Cpu).unwrap()
             });
         }
     }
@@ -164,7 +164,7 @@ fn qwen2_equals_candle_transformers_with_and_without_windows() {
 #[test]
 fn a_bias_that_is_missing_or_left_over_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
-    for (config, weights, said) in [
+    for (config, weights, message) in [
         // Biases that a Llama has not: left out without a word the logits would be wrong.
         ("llama-gqa", "qwen2", "self_attn.k_proj.bias"),
         ("qwen2", "llama-gqa", "self_attn.q_proj.bias"),
@@ -175,7 +175,7 @@ fn a_bias_that_is_missing_or_left_over_is_refused_by_name() {
         let source = fixture(&format!("arch/{weights}/model.safetensors"));
         std::fs::copy(source, folder.path().join("model.safetensors")).unwrap();
         let error = Decoder::load(folder.path()).err().unwrap().to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(message), "{error}");
     }
 }
 
@@ -227,14 +227,14 @@ fn tied_embeddings_use_the_embedding_as_head() {
         config["tie_word_embeddings"] = tied.into();
         std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
         candle_core::safetensors::save(&weights, folder.path().join("model.safetensors")).unwrap();
-        logits.extend(common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1));
+        logits.extend(common::engines(folder.path()).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1));
         weights.remove("lm_head.weight");
     }
     // Each run has the same number of engines: two on this processor, and a GPU's if present, whose products round
     // differently in other layouts.
-    let (apart, tied) = logits.split_at(logits.len() / 2);
-    assert_eq!(apart[..2], tied[..2]);
-    assert!(apart.iter().zip(tied).all(|(apart, tied)| relative_error(tied, apart) < 1e-6));
+    let (untied, tied) = logits.split_at(logits.len() / 2);
+    assert_eq!(untied[..2], tied[..2]);
+    assert!(untied.iter().zip(tied).all(|(untied, tied)| relative_error(tied, untied) < 1e-6));
 }
 
 /// transformers 5.23.0 (`tie_weights` in modeling_utils.py): with tie_word_embeddings and a lm_head.weight that is another
@@ -246,14 +246,17 @@ fn untied_head_is_used_whatever_the_config_says() {
     let mut weights = tensors(&plain.join("model.safetensors"));
     assert!(weights.contains_key("lm_head.weight"));
     let expected: Vec<Vec<f64>> =
-        common::engines(&plain).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1).collect();
+        common::engines(&plain).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1).collect();
     let mut config = common::json(&plain.join("config.json"));
     config["tie_word_embeddings"] = true.into();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     let logits = |weights: &std::collections::HashMap<String, Tensor>| -> (Config, Vec<Vec<f64>>) {
         candle_core::safetensors::save(weights, folder.path().join("model.safetensors")).unwrap();
         let config = Config::read(folder.path()).unwrap();
-        (config, common::engines(folder.path()).iter().map(|of| forward(&**of, &batch("llama-gqa").0).1).collect())
+        (
+            config,
+            common::engines(folder.path()).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1).collect(),
+        )
     };
     let (config, both) = logits(&weights);
     assert!(!config.tied_embeddings && config.notes.iter().any(|note| note.contains("lm_head.weight")), "{config:?}");

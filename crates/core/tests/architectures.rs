@@ -76,7 +76,6 @@ fn compare(folder: &Path) -> usize {
     let expected = tensors(&folder.join("forward.safetensors"));
     let texts: Vec<Vec<u32>> =
         (0..2).map(|text| expected[&format!("ids.{text}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect();
-    let batch = |texts: &[&Vec<u32>]| Batch::windows(texts.iter().map(|text| text.as_slice()));
     let mut engines = common::engines(folder);
     if !name.ends_with("own-head") {
         // A config alone does not know which tables the weights hold.
@@ -84,27 +83,31 @@ fn compare(folder: &Path) -> usize {
     }
     let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
     engines.push(Box::new(by_need));
-    for (place, engine) in engines.iter().enumerate() {
-        let what = format!("{name}, engine {place} ({})", engine.id().name);
+    for (index, engine) in engines.iter().enumerate() {
+        let what = format!("{name}, engine {index} ({})", engine.id().name);
         let hold = |kind: &str, ours: &[f64], text: usize| {
-            let of = match kind.strip_prefix("layer_input.") {
+            let key = match kind.strip_prefix("layer_input.") {
                 Some(layer) => format!("layer_input.{text}.{layer}"),
                 None => format!("{kind}.{text}"),
             };
-            let error = relative_error(ours, &flat(&expected[&of]));
-            assert!(error <= TOLERANCE, "{what}: {of}: {error:e}");
+            let error = relative_error(ours, &flat(&expected[&key]));
+            assert!(error <= TOLERANCE, "{what}: {key}: {error:e}");
         };
         for (text, ids) in texts.iter().enumerate() {
-            let (inputs, logits) = forward(&**engine, &batch(&[ids]));
-            inputs.iter().enumerate().for_each(|(layer, of)| hold(&format!("layer_input.{layer}"), of, text));
+            let (inputs, logits) = forward(&**engine, &window_batch(&[ids]));
+            inputs.iter().enumerate().for_each(|(layer, key)| hold(&format!("layer_input.{layer}"), key, text));
             hold("logits", &logits, text);
         }
-        let both = forward(&**engine, &batch(&[&texts[0], &texts[1]])).1;
+        let both = forward(&**engine, &window_batch(&[&texts[0], &texts[1]])).1;
         let first = both.len() / (texts[0].len() + texts[1].len()) * texts[0].len();
         hold("logits", &both[..first], 0);
         hold("logits", &both[first..], 1);
     }
     engines.len()
+}
+
+fn window_batch(texts: &[&Vec<u32>]) -> Batch {
+    Batch::windows(texts.iter().map(|text| text.as_slice()))
 }
 
 /// Compares the layers for distillation with the logits from the stream that enters them, and the gradient with differences
@@ -123,15 +126,15 @@ fn compare_distillation(folder: &Path) {
     let stream: Vec<f32> = expected["layer_input.0.1"].flatten_all().unwrap().to_vec1().unwrap();
     let teacher = top_tokens(&expected["logits.0"], Finetune::TOP_TOKENS).unwrap();
     let matrix: Vec<f32> =
-        (0..c * c).map(|at| if at % (c + 1) == 0 { 1.1 } else { 0.01 * (at as f32 * 0.7).sin() }).collect();
-    let at = |matrix: Vec<f32>| {
+        (0..c * c).map(|index| if index % (c + 1) == 0 { 1.1 } else { 0.01 * (index as f32 * 0.7).sin() }).collect();
+    let start_at = |matrix: Vec<f32>| {
         Training::new(&tail, Checkpoint::start(matrix)).unwrap().loss_and_gradient(&stream, &teacher).unwrap()
     };
-    let (loss, gradient) = at(matrix.clone());
+    let (loss, gradient) = start_at(matrix.clone());
     let size = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
     // Moves the loss by about a hundredth of it: far above f32's digits, and near enough to a line.
     let step = (0.01 * loss / size / size) as f32;
-    let moved = |step: f32| at(matrix.iter().zip(&gradient).map(|(w, g)| w + step * g).collect()).0;
+    let moved = |step: f32| start_at(matrix.iter().zip(&gradient).map(|(w, g)| w + step * g).collect()).0;
     let difference = (moved(step) - moved(-step)) / (2.0 * f64::from(step));
     assert!((difference - size * size).abs() <= 2e-2 * size * size, "{name}: {difference} {}", size * size);
 }
@@ -161,36 +164,40 @@ impl Detokenizer for Ids {
 /// Compares the tokens behind each prompt, all prompts together, on each engine. Returns how many were compared on one engine.
 fn compare_greedy(folder: &Path) -> usize {
     let expected = tensors(&folder.join("forward.safetensors"));
-    let ids = |of: String| -> Vec<u32> { expected[&of].to_dtype(DType::U32).unwrap().to_vec1().unwrap() };
-    let prompts: Vec<Prompt> =
-        (0..PROMPTS).map(|at| Prompt { identity: at.to_string(), ids: ids(format!("prompt.{at}")) }).collect();
+    let prompts: Vec<Prompt> = (0..PROMPTS)
+        .map(|index| Prompt { identity: index.to_string(), ids: ids_of(&format!("prompt.{index}"), &expected) })
+        .collect();
     let mut compared = 0;
     for engine in common::engines(folder) {
         let program = [Program::dense(engine.config().layers)];
         let settings = Settings::greedy(NEW, 200);
         let ours = generate(&*engine, &Trie::new(&program), &prompts, &settings, &Ids, &mut ()).unwrap();
         compared = 0;
-        for (at, ours) in ours.iter().enumerate() {
-            let margins = flat(&expected[&format!("margins.{at}")]);
+        for (index, ours) in ours.iter().enumerate() {
+            let margins = flat(&expected[&format!("margins.{index}")]);
             let sure = margins.iter().position(|margin| *margin < TIE).unwrap_or(NEW);
-            let greedy = ids(format!("greedy.{at}"));
-            assert_eq!(ours[0].ids[..sure], greedy[..sure], "{}, {}, prompt {at}", engine.id(), folder.display());
+            let greedy = ids_of(&format!("greedy.{index}"), &expected);
+            assert_eq!(ours[0].ids[..sure], greedy[..sure], "{}, {}, prompt {index}", engine.id(), folder.display());
             compared += sure;
         }
     }
     compared
 }
 
+fn ids_of(key: &str, expected: &HashMap<String, Tensor>) -> Vec<u32> {
+    expected[key].to_dtype(DType::U32).unwrap().to_vec1().unwrap()
+}
+
 /// Compares candle-transformers' own model on a prefix shorter than any attention window. Returns the class, or what
 /// that crate does not have.
 fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, String> {
     let config = Config::read(folder).unwrap();
-    let own = CandlesOwn::load(&config, folder).map_err(|error| error.one_line())?;
+    let candle_model = CandlesOwn::load(&config, folder).map_err(|error| error.one_line())?;
     let mut ids: Vec<u32> =
         tensors(&folder.join("forward.safetensors"))["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
     ids.truncate(config.windows.iter().flatten().copied().min().unwrap_or(ids.len()));
     let logits = forward(&Decoder::load(folder).unwrap(), &Batch::windows([ids.as_slice()])).1;
-    let error = relative_error(&logits[logits.len() - config.vocab..], &wide(&own.logits(&ids).unwrap()));
+    let error = relative_error(&logits[logits.len() - config.vocab..], &wide(&candle_model.logits(&ids).unwrap()));
     assert!(error <= TOLERANCE, "{}: {error:e}", folder.display());
     Ok(config.architecture.model_type)
 }
@@ -202,14 +209,14 @@ fn every_architecture_and_rope_type_equals_transformers() {
     let mut of_candle = BTreeSet::new();
     let mut models = 0;
     let mut tokens = 0;
-    for folder in folders(&out).iter().filter(|of| !of.ends_with("gemma2-bf16")) {
+    for folder in folders(&out).iter().filter(|folder_path| !folder_path.ends_with("gemma2-bf16")) {
         assert!(compare(folder) >= 3);
         compare_distillation(folder);
         compare_float_types(folder);
         tokens += compare_greedy(folder);
         match compare_with_candles_own(folder) {
             Ok(class) => _ = of_candle.insert(class),
-            Err(lacks) => println!("{}: {lacks}", folder.display()),
+            Err(reason) => println!("{}: {reason}", folder.display()),
         }
         models += 1;
         seen.insert(Config::read(folder).unwrap().architecture.model_type);
@@ -217,7 +224,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
     println!("{models} models, {tokens} greedy tokens");
     // Ties are rare, or this compares nothing.
     assert!(tokens * 10 >= 9 * PROMPTS * NEW * models, "{tokens} tokens of {models} models");
-    let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|of| of.model_type).collect();
+    let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
     assert_eq!(seen, known, "each architecture has a model here");
     let without: Vec<_> = known.difference(&of_candle).collect();
     assert_eq!(without, [&"gemma3_text"], "candle-transformers has a model of each other");

@@ -58,8 +58,8 @@ fn cpu_bf16(folder: &Path, budget: u64) -> Box<dyn Engine> {
 
 fn candle(folder: &Path, budget: u64) -> Box<dyn Engine> {
     let config = Config::read(folder).unwrap();
-    let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
-    Box::new(CandleEngine::load(config, folder, at, Some(budget)).unwrap())
+    let placement = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
+    Box::new(CandleEngine::load(config, folder, placement, Some(budget)).unwrap())
 }
 
 type Load = fn(&Path, u64) -> Box<dyn Engine>;
@@ -75,12 +75,12 @@ fn scores_do_not_depend_on_weight_memory() {
         let config = Config::read(&folder).unwrap();
         for (load, products) in LOADS {
             let layer = config.layer_bytes(products);
-            let whole = config.weight_bytes(products);
-            assert!(whole > 3 * layer);
+            let total = config.weight_bytes(products);
+            assert!(total > 3 * layer);
             let all = numbers(&*load(&folder, u64::MAX));
             assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
             // Just below the whole, streams have room too.
-            for budget in [3 * layer, 0, whole - 1] {
+            for budget in [3 * layer, 0, total - 1] {
                 let engine = load(&folder, budget);
                 let what = format!("{} {}: a budget of {budget} bytes", engine.id(), folder.display());
                 assert!(numbers(&*engine) == all, "{what}");

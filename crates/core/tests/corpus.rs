@@ -26,12 +26,16 @@ fn draws_equal_those_of_cpython() {
     let cases = oracle["python_random"].as_array().unwrap();
     assert!(!cases.is_empty());
     for case in cases {
-        let number = |key: &str| case[key].as_u64().unwrap();
-        let mut random = PythonRandom::new(number("seed"));
+        let mut random = PythonRandom::new(number_of("seed", case));
         let wanted = whole_numbers(&case["draws"]);
-        let drawn: Vec<u64> = wanted.iter().map(|_| random.randint(number("low"), number("high")).unwrap()).collect();
+        let drawn: Vec<u64> =
+            wanted.iter().map(|_| random.randint(number_of("low", case), number_of("high", case)).unwrap()).collect();
         assert_eq!(drawn, wanted, "seed {}, {} to {}", case["seed"], case["low"], case["high"]);
     }
+}
+
+fn number_of(key: &str, case: &Value) -> u64 {
+    case[key].as_u64().unwrap()
 }
 
 #[test]
@@ -51,16 +55,15 @@ fn tokens_of_a_plain_text_equal_the_reference() {
 fn windows_of_a_plain_text_equal_the_reference() {
     let Some(folder) = shared("oracles/stories260k") else { return };
     let oracle = &json(&folder.join("stories260k.json"))["windows"];
-    let number = |key: &str| oracle[key].as_u64().unwrap();
-    let seed = number("seed");
-    let length = number("seqlen") as usize;
+    let seed = number_of_oracle("seed", &oracle);
+    let length = number_of_oracle("seqlen", &oracle) as usize;
     let wanted = whole_numbers(&oracle["train_starts"]);
     let rule: Rule = oracle["rule"].as_str().unwrap().parse().unwrap();
     let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
 
     let rows = read_rows(folder.join("calibration.txt"), None).unwrap();
     let windows = calibration(rule, &rows, &tokenizer, wanted.len(), length, seed).unwrap();
-    assert_eq!(windows.corpus_tokens as u64, number("total_tokens"));
+    assert_eq!(windows.corpus_tokens as u64, number_of_oracle("total_tokens", &oracle));
     assert_eq!(starts(&windows), wanted);
     let all = ids(&folder.join("calibration.ids.json"));
     for (index, start) in windows.starts.iter().enumerate() {
@@ -68,7 +71,7 @@ fn windows_of_a_plain_text_equal_the_reference() {
     }
 
     // The reference draws its validation windows from the same generator, right after the training ones.
-    let tokens = number("total_tokens");
+    let tokens = number_of_oracle("total_tokens", &oracle);
     let border = (0.9 * tokens as f64) as u64 - length as u64 - 1;
     let mut random = PythonRandom::new(seed);
     for start in &wanted {
@@ -85,26 +88,33 @@ fn windows_of_a_plain_text_equal_the_reference() {
     assert!(windows.ids == ids(&folder.join("evaluation.ids.json"))[..262 * length]);
 }
 
+fn number_of_oracle(key: &str, oracle: &Value) -> u64 {
+    oracle[key].as_u64().unwrap()
+}
+
 #[test]
 fn windows_of_wikitext2_equal_the_reference() {
     let (Some(folder), Some(oracle)) = (shared("real"), shared("real/reference.json")) else { return };
     let oracle = json(&oracle);
-    let count = |key: &str| oracle[key].as_u64().unwrap() as usize;
     let tokenizer = Tokenizer::load(folder.join("backbone/tokenizer.json")).unwrap();
     assert_eq!(tokenizer.vocab_size(), 4096);
 
     let rows = read_rows(folder.join("corpora/wikitext2-validation.parquet"), None).unwrap();
     assert_eq!(rows[..2], ["".to_owned(), " = Homarus gammarus = \n".to_owned()]);
     let windows = calibration(Rule::Wikitext2, &rows, &tokenizer, 32, 512, 0).unwrap();
-    assert_eq!(windows.corpus_tokens, count("calibration_tokens"));
+    assert_eq!(windows.corpus_tokens, count_of("calibration_tokens", &oracle));
     assert_eq!(starts(&windows), whole_numbers(&oracle["window_starts"]));
 
     let rows = read_rows(folder.join("corpora/wikitext2-test.parquet"), None).unwrap();
     let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 512, None).unwrap();
-    assert_eq!(windows.corpus_tokens, count("evaluation_tokens"));
-    assert_eq!(windows.count(), count("windows"));
+    assert_eq!(windows.corpus_tokens, count_of("evaluation_tokens", &oracle));
+    assert_eq!(windows.count(), count_of("windows", &oracle));
     assert_eq!(windows.window(0)[0], 0, "BOS stands once, at the start of the text");
     assert_eq!(windows.ids.iter().filter(|id| **id == 0).count(), 1);
+}
+
+fn count_of(key: &str, oracle: &Value) -> usize {
+    oracle[key].as_u64().unwrap() as usize
 }
 
 /// C4 has no oracle: the rule is tested on the documents themselves.

@@ -21,13 +21,17 @@ fn lessons(decoder: &Decoder, tail: &LayersAfter, windows: &Windows, boundary: u
     let layers = decoder.config().layers;
     let sites = [HookPoint::Stream(boundary), HookPoint::Stream(layers)];
     let kept = in_memory(decoder, windows, sites).unwrap();
-    let window = |at: usize| at * windows.length..(at + 1) * windows.length;
-    let of_window = |at: usize| {
-        let logits = tail.project_rows(kept.rows(sites[1], window(at)).unwrap()).unwrap();
-        let top = top_tokens(&logits, Finetune::TOP_TOKENS).unwrap();
-        (kept.rows(sites[0], window(at)).unwrap().to_vec(), top)
-    };
-    (0..windows.count()).map(of_window).collect()
+    (0..windows.count())
+        .map(|index| {
+            let logits = tail.project_rows(kept.rows(sites[1], window_rows(index, windows)).unwrap()).unwrap();
+            let top = top_tokens(&logits, Finetune::TOP_TOKENS).unwrap();
+            (kept.rows(sites[0], window_rows(index, windows)).unwrap().to_vec(), top)
+        })
+        .collect()
+}
+
+fn window_rows(index: usize, windows: &Windows) -> std::ops::Range<usize> {
+    index * windows.length..(index + 1) * windows.length
 }
 
 #[test]
@@ -67,7 +71,7 @@ fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
         let starts = vec![Start { document: 0, token: 0 }; 2];
         // Longer than the sliding windows of those that have them, 24 and 40.
         let length = if decoder.config().windows.iter().any(Option::is_some) { 48 } else { 12 };
-        let ids = (0..2 * length as u32).map(|at| at * 37 % vocab).collect();
+        let ids = (0..2 * length as u32).map(|position| position * 37 % vocab).collect();
         test(name, &decoder, &tail, &Windows { ids, length, starts, corpus_tokens: 2 * length, bytes: 0 });
     }
 }
@@ -102,18 +106,20 @@ fn the_gradient_by_the_matrix_is_that_of_finite_differences() {
     each(|name, decoder, tail, windows| {
         let (stream, teacher) = lessons(decoder, tail, windows, 1).remove(0);
         let c = decoder.config().hidden;
-        let matrix: Vec<f32> =
-            (0..c * c).map(|at| if at % (c + 1) == 0 { 1.0 } else { 0.02 * (at as f32 * 0.7).sin() }).collect();
-        let at = |matrix: Vec<f32>| Training::new(tail, Checkpoint::start(matrix)).unwrap();
-        let (_, gradient) = at(matrix.clone()).loss_and_gradient(&stream, &teacher).unwrap();
+        let matrix: Vec<f32> = (0..c * c)
+            .map(|index| if index % (c + 1) == 0 { 1.0 } else { 0.02 * (index as f32 * 0.7).sin() })
+            .collect();
+        let training_at = |matrix: Vec<f32>| Training::new(tail, Checkpoint::start(matrix)).unwrap();
+        let (_, gradient) = training_at(matrix.clone()).loss_and_gradient(&stream, &teacher).unwrap();
         // Along directions and not by element: in f32 a single element moves the loss by less than its last digit.
         for seed in 0..3 {
-            let mut direction: Vec<f32> = (0..c * c).map(|at| ((at * 7 + seed * 13) as f32 * 12.9898).sin()).collect();
+            let mut direction: Vec<f32> =
+                (0..c * c).map(|index| ((index * 7 + seed * 13) as f32 * 12.9898).sin()).collect();
             let length = direction.iter().map(|d| d * d).sum::<f32>().sqrt();
             direction.iter_mut().zip(&gradient).for_each(|(d, g)| *d = *d / length + g);
             let moved = |step: f32| {
                 let moved = matrix.iter().zip(&direction).map(|(w, d)| w + step * d).collect();
-                at(moved).loss_and_gradient(&stream, &teacher).unwrap().0
+                training_at(moved).loss_and_gradient(&stream, &teacher).unwrap().0
             };
             let size = direction.iter().map(|d| d * d).sum::<f32>().sqrt();
             let step = 2e-2 / size;
@@ -129,17 +135,17 @@ fn a_training_that_was_cut_off_ends_in_the_same_bytes() {
     each(|name, decoder, tail, windows| {
         let lessons = lessons(decoder, tail, windows, 1);
         let c = decoder.config().hidden;
-        let identity = (0..c * c).map(|at| f32::from(u8::from(at % (c + 1) == 0))).collect();
-        let mut whole = Training::new(tail, Checkpoint::start(identity)).unwrap();
+        let identity = (0..c * c).map(|index| f32::from(u8::from(index % (c + 1) == 0))).collect();
+        let mut uninterrupted = Training::new(tail, Checkpoint::start(identity)).unwrap();
         let mut kept = None;
         for (step, (stream, teacher)) in lessons.iter().enumerate() {
             if step == 1 {
-                kept = Some(whole.state().clone());
+                kept = Some(uninterrupted.state().clone());
             }
-            whole.step(stream, teacher).unwrap();
+            uninterrupted.step(stream, teacher).unwrap();
         }
         let mut resumed = Training::new(tail, Checkpoint::from_bytes(&kept.unwrap().to_bytes()).unwrap()).unwrap();
         resumed.step(&lessons[1].0, &lessons[1].1).unwrap();
-        assert_eq!(whole.state(), resumed.state(), "{name}");
+        assert_eq!(uninterrupted.state(), resumed.state(), "{name}");
     });
 }

@@ -115,11 +115,11 @@ fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
         let run = Run { ids: ids.to_vec(), programs: programs.to_vec(), before: before.to_vec(), block, room: TOKENS };
         decoding.run(&[run]).unwrap().remove(0)
     };
-    let hold = |at: usize, program: usize, logits: &[f32]| {
-        let expected = &expected[program][at];
+    let hold = |position: usize, program: usize, logits: &[f32]| {
+        let expected = &expected[program][position];
         let error = relative_error(&wide(logits), &wide(expected));
-        assert!(error < 1e-5, "{name}, program {program}, token {at}: {error:e}");
-        assert_eq!(greatest(logits), greatest(expected), "{name}, program {program}, token {at}");
+        assert!(error < 1e-5, "{name}, program {program}, token {position}: {error:e}");
+        assert_eq!(greatest(logits), greatest(expected), "{name}, program {program}, token {position}");
     };
     // A prompt that all programs share, a second piece of it in a block of its own, then token by token.
     for (program, logits) in run(&text[..20], &all, &[], 0).iter().enumerate() {
@@ -128,25 +128,26 @@ fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
     for (program, logits) in run(&text[13..30], &all, &[(0, 13)], 1).iter().enumerate() {
         hold(29, program, logits);
     }
-    for at in 30..TOKENS {
+    for position in 30..TOKENS {
         for &program in &all {
-            let logits = run(&text[at..=at], &[program], &[(0, 13), (1, 17)], 2 + program);
-            hold(at, program, &logits[0]);
+            let logits = run(&text[position..=position], &[program], &[(0, 13), (1, 17)], 2 + program);
+            hold(position, program, &logits[0]);
         }
     }
 }
 
 /// Returns sixty-four prompts, many with common beginnings; one is longer than the context.
 fn prompts() -> Vec<Prompt> {
-    let of = |index: u32| {
-        let mut all = ids(index % 3, 12 + index as usize % 5);
-        all.extend(ids(index, 1 + index as usize % 7));
-        if index == 40 {
-            all.extend(ids(9, 200));
-        }
-        Prompt { identity: format!("prompt {index}"), ids: all }
-    };
-    (0..64).map(of).collect()
+    (0..64)
+        .map(|index| {
+            let mut all = ids(index % 3, 12 + index as usize % 5);
+            all.extend(ids(index, 1 + index as usize % 7));
+            if index == 40 {
+                all.extend(ids(9, 200));
+            }
+            Prompt { identity: format!("prompt {index}"), ids: all }
+        })
+        .collect()
 }
 
 fn settings() -> Settings {
@@ -178,12 +179,12 @@ fn what_runs_together_and_in_which_order_changes_no_token() {
                     let mut text = prompts[prompt].ids.clone();
                     text.drain(..text.len().saturating_sub(48));
                     let start = text.len();
-                    let of = &expected[prompt][program];
-                    for _ in &of.ids {
+                    let continuation = &expected[prompt][program];
+                    for _ in &continuation.ids {
                         let logits = at_once(&engine, &programs(&engine)[program], &text);
                         text.push(greatest(logits.last().unwrap()) as u32);
                     }
-                    assert_eq!(text[start..], of.ids, "{name}, prompt {prompt}, program {program}");
+                    assert_eq!(text[start..], continuation.ids, "{name}, prompt {prompt}, program {program}");
                 }
             }
         }
@@ -195,11 +196,14 @@ fn of_a_longer_prompt_the_last_tokens_stay() {
     let engine = decoder("llama-gqa");
     let settings = settings();
     let long = ids(9, 200);
-    let room = settings.context - settings.max_new_tokens;
-    let of = |ids: &[u32]| [Prompt { identity: "one".to_owned(), ids: ids.to_vec() }];
-    let expected = run(&engine, &of(&long[long.len() - room..]), &settings);
-    assert_eq!(run(&engine, &of(&long), &settings), expected);
-    assert_ne!(run(&engine, &of(&long[..room]), &settings), expected, "else nothing is shown");
+    let kept_tokens = settings.context - settings.max_new_tokens;
+    let expected = run(&engine, &one_prompt(&long[long.len() - kept_tokens..]), &settings);
+    assert_eq!(run(&engine, &one_prompt(&long), &settings), expected);
+    assert_ne!(run(&engine, &one_prompt(&long[..kept_tokens]), &settings), expected, "else nothing is shown");
+}
+
+fn one_prompt(ids: &[u32]) -> [Prompt; 1] {
+    [Prompt { identity: "one".to_owned(), ids: ids.to_vec() }]
 }
 
 #[test]
@@ -223,17 +227,19 @@ fn continuation_ends_at_stop_string_end_token_or_length() {
     let engine = decoder("llama-gqa");
     let prompts = prompts();
     let free = run(&engine, &prompts, &Settings::greedy(12, 60));
-    assert!(free.iter().flatten().all(|of| of.end == End::Length && of.ids.len() == 12));
+    assert!(free.iter().flatten().all(|continuation| continuation.end == End::Length && continuation.ids.len() == 12));
     let ids = &free[0][0].ids;
     // The second digit of the third token, the blank, and the first digit of the fourth.
     let stop = Digits.text(ids, true).unwrap()[7..10].to_owned();
-    let of = &run(&engine, &prompts[..1], &Settings { stops: vec![stop.clone()], ..Settings::greedy(12, 60) })[0][0];
+    let continuation =
+        &run(&engine, &prompts[..1], &Settings { stops: vec![stop.clone()], ..Settings::greedy(12, 60) })[0][0];
     let text = Digits.text(ids, true).unwrap();
-    assert_eq!((of.end, of.text.as_str()), (End::Stop, &text[..text.find(&stop).unwrap()]));
-    assert!(of.ids.len() <= 4 && ids.starts_with(&of.ids));
-    let of = &run(&engine, &prompts[..1], &Settings { end_of_text: vec![ids[2]], ..Settings::greedy(12, 60) })[0][0];
-    assert_eq!(of.end, End::EndOfText);
-    assert_eq!(of.ids, ids[..=ids.iter().position(|id| *id == ids[2]).unwrap()]);
+    assert_eq!((continuation.end, continuation.text.as_str()), (End::Stop, &text[..text.find(&stop).unwrap()]));
+    assert!(continuation.ids.len() <= 4 && ids.starts_with(&continuation.ids));
+    let continuation =
+        &run(&engine, &prompts[..1], &Settings { end_of_text: vec![ids[2]], ..Settings::greedy(12, 60) })[0][0];
+    assert_eq!(continuation.end, End::EndOfText);
+    assert_eq!(continuation.ids, ids[..=ids.iter().position(|id| *id == ids[2]).unwrap()]);
 }
 
 /// Records rounds, and stops after a given number.
@@ -274,39 +280,57 @@ fn each_prompt_is_told_once_and_a_stop_ends_at_the_next_token() {
 #[test]
 fn what_cannot_be_generated_is_refused_before_anything_runs() {
     let engine = decoder("llama-gqa");
-    let prompt = |ids: &[u32]| vec![Prompt { identity: "first".into(), ids: ids.to_vec() }];
-    let good = || Settings::greedy(4, 32);
     let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: None, seed: 0 };
-    for (prompts, settings, said) in [
-        (prompt(&[]), good(), "`first`"),
-        (prompt(&[1, 320]), good(), "320"),
-        (prompt(&[1]), Settings { max_new_tokens: 0, ..good() }, "new token"),
-        (prompt(&[1]), Settings { context: 0, ..good() }, "context of 0"),
-        (prompt(&[1]), Settings { context: 4, ..good() }, "context of 4"),
-        (prompt(&[1]), Settings { batch: 0, ..good() }, "at a time"),
-        (prompt(&[1]), Settings { stops: vec!["a".into(), String::new()], ..good() }, "stop 1"),
-        (prompt(&[1]), Settings { sampling: Some(Sampling { temperature: 0.0, ..sampling }), ..good() }, "temperature"),
-        (prompt(&[1]), Settings { sampling: Some(Sampling { top_p: 1.5, ..sampling }), ..good() }, "top_p"),
-        (prompt(&[1]), Settings { sampling: Some(Sampling { top_k: Some(0), ..sampling }), ..good() }, "top_k"),
+    for (prompts, settings, message) in [
+        (first_prompt(&[]), short_settings(), "`first`"),
+        (first_prompt(&[1, 320]), short_settings(), "320"),
+        (first_prompt(&[1]), Settings { max_new_tokens: 0, ..short_settings() }, "new token"),
+        (first_prompt(&[1]), Settings { context: 0, ..short_settings() }, "context of 0"),
+        (first_prompt(&[1]), Settings { context: 4, ..short_settings() }, "context of 4"),
+        (first_prompt(&[1]), Settings { batch: 0, ..short_settings() }, "at a time"),
+        (first_prompt(&[1]), Settings { stops: vec!["a".into(), String::new()], ..short_settings() }, "stop 1"),
+        (
+            first_prompt(&[1]),
+            Settings { sampling: Some(Sampling { temperature: 0.0, ..sampling }), ..short_settings() },
+            "temperature",
+        ),
+        (
+            first_prompt(&[1]),
+            Settings { sampling: Some(Sampling { top_p: 1.5, ..sampling }), ..short_settings() },
+            "top_p",
+        ),
+        (
+            first_prompt(&[1]),
+            Settings { sampling: Some(Sampling { top_k: Some(0), ..sampling }), ..short_settings() },
+            "top_k",
+        ),
     ] {
         let error =
             generate(&engine, &Trie::new(&programs(&engine)), &prompts, &settings, &Digits, &mut ()).err().unwrap();
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(message), "{error}");
     }
     let trunk = [Program::trunk(engine.config().layers)];
-    assert!(generate(&engine, &Trie::new(&trunk), &prompt(&[1]), &good(), &Digits, &mut ()).is_err());
-    assert_eq!(run(&engine, &[], &good()), Vec::<Vec<Generation>>::new());
+    assert!(generate(&engine, &Trie::new(&trunk), &first_prompt(&[1]), &short_settings(), &Digits, &mut ()).is_err());
+    assert_eq!(run(&engine, &[], &short_settings()), Vec::<Vec<Generation>>::new());
+}
+
+fn first_prompt(ids: &[u32]) -> Vec<Prompt> {
+    vec![Prompt { identity: "first".into(), ids: ids.to_vec() }]
+}
+
+fn short_settings() -> Settings {
+    Settings::greedy(4, 32)
 }
 
 #[test]
 fn the_candle_engine_generates_the_same_tokens() {
-    let devices = || [Some(DeviceName::Cpu), gpu()].into_iter().flatten();
-    for (name, device) in
-        ["llama-gqa", "olmo2", "mistral", "qwen2"].into_iter().flat_map(|name| devices().map(move |of| (name, of)))
+    for (name, device) in ["llama-gqa", "olmo2", "mistral", "qwen2"]
+        .into_iter()
+        .flat_map(|name| ([Some(DeviceName::Cpu), gpu()].into_iter().flatten()).map(move |device| (name, device)))
     {
         let folder = fixture(&format!("arch/{name}"));
-        let at = Placement { device, dtype: FloatType::F32 };
-        let candle = CandleEngine::load(Config::read(&folder).unwrap(), &folder, at, None).unwrap();
+        let placement = Placement { device, dtype: FloatType::F32 };
+        let candle = CandleEngine::load(Config::read(&folder).unwrap(), &folder, placement, None).unwrap();
         let prompts: Vec<Prompt> = prompts().into_iter().step_by(5).collect();
         let expected = run(&decoder(name), &prompts, &settings());
         for batch in [1, 7] {
@@ -319,15 +343,15 @@ fn the_candle_engine_generates_the_same_tokens() {
 fn chunks_that_run_together_give_what_each_gives_alone() {
     let engine = decoder("qwen3");
     let ids = |index: u32| ids(index, 3 + index as usize % 5);
-    let prompts: Vec<Prompt> = (0..70).map(|at| Prompt { identity: at.to_string(), ids: ids(at) }).collect();
+    let prompts: Vec<Prompt> = (0..70).map(|index| Prompt { identity: index.to_string(), ids: ids(index) }).collect();
     let eval = GenerationEval::new(&prompts, Settings { batch: 1, ..Settings::greedy(3, 64) }, &Digits);
     let trie = Trie::new(&programs(&engine));
-    let of = |chunks: &[usize]| eval.run(&engine, &trie, chunks, &mut vec![0.0; trie.len()]).unwrap();
+    let run_chunks = |chunks: &[usize]| eval.run(&engine, &trie, chunks, &mut vec![0.0; trie.len()]).unwrap();
     assert_eq!(eval.chunks(), 2);
     // In another order than that of their prompts.
-    let together = of(&[1, 0]);
-    let first = of(&[0]);
-    let second = of(&[1]);
+    let together = run_chunks(&[1, 0]);
+    let first = run_chunks(&[0]);
+    let second = run_chunks(&[1]);
     assert_eq!(together, [second, first].concat());
     assert!(eval.fits(1, &together[0][0]) && eval.fits(0, &together[1][0]));
 }
@@ -346,12 +370,16 @@ fn longrope_answer_beyond_the_context_runs_anew() {
         (30, [180, 409, 386, 11, 179, 123, 492, 149, 200, 415, 198, 11]),
     ];
     // All begin equally.
-    let prompt = |length: usize| -> Vec<u32> {
-        let rest = (0..length as u32 - 1).map(|i| (97 * 3 + i * i * 31 + i * 7) % 500 + 3);
-        [1].into_iter().chain(rest).collect()
-    };
-    let prompts: Vec<Prompt> =
-        expected.iter().map(|(length, _)| Prompt { identity: length.to_string(), ids: prompt(*length) }).collect();
+    let prompts: Vec<Prompt> = expected
+        .iter()
+        .map(|(length, _)| Prompt {
+            identity: length.to_string(),
+            ids: ({
+                let rest = (0..(*length) as u32 - 1).map(|i| (97 * 3 + i * i * 31 + i * 7) % 500 + 3);
+                [1].into_iter().chain(rest).collect()
+            }),
+        })
+        .collect();
     for engine in engines(&folder) {
         let layers = engine.config().layers;
         // The second program runs again by itself.

@@ -97,12 +97,12 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
     for (tensor, values) in tensors(&from.join("model.safetensors")) {
         let values = values.to_dtype(DType::F32).unwrap();
         let matrix = values.dims().len() == 2 && values.dim(1).unwrap() % dtype.block_size() == 0;
-        let turned = ["q_proj", "k_proj"].iter().any(|of| tensor.contains(of)) && arch == "llama";
-        let own = if turned { permuted(&values, config.head_dim) } else { values };
+        let turned = ["q_proj", "k_proj"].iter().any(|projection| tensor.contains(projection)) && arch == "llama";
+        let tensor_values = if turned { permuted(&values, config.head_dim) } else { values };
         // Rows that are no whole blocks: F16, as llama.cpp has it.
-        let narrower = own.dims().len() == 2 && dtype.block_size() > 1;
+        let narrower = tensor_values.dims().len() == 2 && dtype.block_size() > 1;
         let other = if narrower { GgmlDType::F16 } else { GgmlDType::F32 };
-        let quantised = QTensor::quantize(&own, if matrix { dtype } else { other }).unwrap();
+        let quantised = QTensor::quantize(&tensor_values, if matrix { dtype } else { other }).unwrap();
         let back = quantised.dequantize(&cpu).unwrap();
         // The inverse: rows (heads, D/2, 2) as (heads, 2, D/2).
         let back = match turned {
@@ -117,35 +117,34 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
         rounded.insert(tensor.clone(), back);
         written.push((name(&tensor, arch == "olmo2"), quantised));
     }
-    if let Some(Scaling::Llama3(of)) = &config.rope.scaling {
+    if let Some(Scaling::Llama3(scaling)) = &config.rope.scaling {
         // conversion/llama.py
         let factors = (0..config.head_dim / 2).map(|i| {
             let frequency = config.rope.theta.powf(-2.0 * i as f64 / config.head_dim as f64);
             let wavelength = std::f64::consts::TAU / frequency;
-            let low = of.low_freq_factor;
-            let high = of.high_freq_factor;
-            let context = of.original_max_position_embeddings;
+            let low = scaling.low_freq_factor;
+            let high = scaling.high_freq_factor;
+            let context = scaling.original_max_position_embeddings;
             if wavelength < context / high {
                 1.0
             } else if wavelength > context / low {
-                of.factor as f32
+                scaling.factor as f32
             } else {
                 let smooth = (context / wavelength - low) / (high - low);
-                (1.0 / ((1.0 - smooth) / of.factor + smooth)) as f32
+                (1.0 / ((1.0 - smooth) / scaling.factor + smooth)) as f32
             }
         });
         let factors = Tensor::from_vec(factors.collect::<Vec<_>>(), config.head_dim / 2, &cpu).unwrap();
         written.push(("rope_freqs.weight".to_owned(), QTensor::quantize(&factors, GgmlDType::F32).unwrap()));
     }
-    let count = |n: usize| Value::U32(n as u32);
     let mut entries: Vec<(String, Value)> = [
-        ("block_count", count(config.layers)),
-        ("context_length", count(config.max_positions.unwrap())),
-        ("embedding_length", count(config.hidden)),
-        ("feed_forward_length", count(config.intermediate)),
-        ("attention.head_count", count(config.heads)),
-        ("attention.head_count_kv", count(config.kv_heads)),
-        ("attention.key_length", count(config.head_dim)),
+        ("block_count", count_value(config.layers)),
+        ("context_length", count_value(config.max_positions.unwrap())),
+        ("embedding_length", count_value(config.hidden)),
+        ("feed_forward_length", count_value(config.intermediate)),
+        ("attention.head_count", count_value(config.heads)),
+        ("attention.head_count_kv", count_value(config.kv_heads)),
+        ("attention.key_length", count_value(config.head_dim)),
         ("attention.layer_norm_rms_epsilon", Value::F32(config.norm_eps)),
         ("rope.freq_base", Value::F32(config.rope.theta as f32)),
     ]
@@ -155,20 +154,24 @@ fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> Pa
     entries.push(("general.architecture".to_owned(), Value::String(arch.to_owned())));
     entries.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
     let entries: Vec<(&str, &Value)> = entries.iter().map(|(key, value)| (key.as_str(), value)).collect();
-    let written: Vec<(&str, &QTensor)> = written.iter().map(|(name, of)| (name.as_str(), of)).collect();
+    let written: Vec<(&str, &QTensor)> = written.iter().map(|(name, projection)| (name.as_str(), projection)).collect();
     let path = to.join("model.gguf");
     gguf_file::write(&mut fs::File::create(&path).unwrap(), &entries, &written).unwrap();
-    let beside = to.join("rounded");
-    fs::create_dir_all(&beside).unwrap();
+    let rounded_folder = to.join("rounded");
+    fs::create_dir_all(&rounded_folder).unwrap();
     // llama.cpp has no windows in these architectures, so that the file has none.
-    let mut own = common::json(&from.join("config.json"));
+    let mut config_entries = common::json(&from.join("config.json"));
     if !config.windows.iter().all(Option::is_none) {
-        own["use_sliding_window"] = false.into();
-        own["layer_types"] = serde_json::Value::Null;
+        config_entries["use_sliding_window"] = false.into();
+        config_entries["layer_types"] = serde_json::Value::Null;
     }
-    fs::write(beside.join("config.json"), own.to_string()).unwrap();
-    candle_core::safetensors::save(&rounded, beside.join("model.safetensors")).unwrap();
+    fs::write(rounded_folder.join("config.json"), config_entries.to_string()).unwrap();
+    candle_core::safetensors::save(&rounded, rounded_folder.join("model.safetensors")).unwrap();
     path
+}
+
+fn count_value(n: usize) -> Value {
+    Value::U32(n as u32)
 }
 
 fn ids(name: &str) -> Vec<Vec<u32>> {
@@ -216,9 +219,9 @@ fn rounding_while_reading_equals_a_quantised_file() {
         config.rounded = Some(WeightType::Q8_0);
         let rounded = common::engines_of(config.clone(), &folder);
         for (ours, theirs) in rounded.iter().zip(&common::engines(&file)) {
-            let own = logits(&**ours, &ids(name));
-            assert!(own == logits(&**theirs, &ids(name)), "{name} {}", ours.id().name);
-            assert!(own != plain, "{name}: nothing was rounded");
+            let rounded_logits = logits(&**ours, &ids(name));
+            assert!(rounded_logits == logits(&**theirs, &ids(name)), "{name} {}", ours.id().name);
+            assert!(rounded_logits != plain, "{name}: nothing was rounded");
         }
         let by_need = Decoder::load_within(config, &folder, Products::F32, 0).unwrap();
         assert!(logits(&by_need, &ids(name)) == logits(&*rounded[0], &ids(name)), "{name}");
@@ -259,25 +262,34 @@ fn wide_blocks_are_read_as_candle_reads_them() {
     for dtype in [GgmlDType::Q4K, GgmlDType::Q5K, GgmlDType::Q6K, GgmlDType::Q8_0, GgmlDType::Q5_0] {
         let temp = tempfile::tempdir().unwrap();
         let file = write(&real, temp.path(), dtype, &[]);
-        let [ours, theirs] = [&file, &temp.path().join("rounded")].map(|of| logits(&*common::engines(of)[0], &ids));
+        let [ours, theirs] =
+            [&file, &temp.path().join("rounded")].map(|folder| logits(&*common::engines(folder)[0], &ids));
         assert_eq!(ours, theirs, "{dtype:?}");
     }
 }
 
 #[test]
 fn what_a_file_is_follows_from_the_bytes_of_its_tensors() {
-    let of = |path: &Path| content(&Config::read(path).unwrap(), path, tensor_hashes).unwrap();
     let [one, two, three] = [0, 1, 2].map(|_| tempfile::tempdir().unwrap());
     let from = fixture("arch/qwen3");
-    let plain = of(&write(&from, one.path(), GgmlDType::F32, &[]));
-    let named = of(&write(&from, two.path(), GgmlDType::F32, &[("general.name", Value::String("other".into()))]));
+    let plain = content_of_file(&write(&from, one.path(), GgmlDType::F32, &[]));
+    let named =
+        content_of_file(&write(&from, two.path(), GgmlDType::F32, &[("general.name", Value::String("other".into()))]));
     assert_eq!(plain, named, "what nothing is computed from");
-    assert_ne!(plain, of(&write(&from, three.path(), GgmlDType::F16, &[])));
+    assert_ne!(plain, content_of_file(&write(&from, three.path(), GgmlDType::F16, &[])));
     // Numbers as they are, in rows as they are: the same backbone as in the folder.
-    assert_eq!(plain, of(&one.path().join("rounded")));
+    assert_eq!(plain, content_of_file(&one.path().join("rounded")));
     let turned = tempfile::tempdir().unwrap();
     let file = write(&fixture("arch/llama-gqa"), turned.path(), GgmlDType::F32, &[]);
-    assert_ne!(of(&file), of(&turned.path().join("rounded")), "rows by turns are other bytes");
+    assert_ne!(
+        content_of_file(&file),
+        content_of_file(&turned.path().join("rounded")),
+        "rows by turns are other bytes"
+    );
+}
+
+fn content_of_file(path: &Path) -> Value {
+    content(&Config::read(path).unwrap(), path, tensor_hashes).unwrap()
 }
 
 #[test]
@@ -307,26 +319,24 @@ fn unsupported_file_settings_are_refused_by_key_and_value() {
 #[test]
 fn tokenizer_survives_a_round_trip_through_its_entries() {
     use ghostlab_core::corpus::to_gguf;
-    let own = common::json(&common::checkout().join("data/tiny/llama/tokenizer.json"));
+    let tokenizer_json = common::json(&common::checkout().join("data/tiny/llama/tokenizer.json"));
     let mut lines = lines();
     lines.extend(
         ["", " ", "a  b\n\n c", "don't 12345 I'LL x\u{301}é\u{1F600}", "<|endoftext|>x", "\t\r\n tab"]
             .map(str::to_owned),
     );
-    let bytes = |regex: bool| serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
-    let sequence = |first: serde_json::Value, regex: bool| serde_json::json!({"type": "Sequence", "pretokenizers": [first, bytes(regex)]});
+    let sequence = |first: serde_json::Value, regex: bool| serde_json::json!({"type": "Sequence", "pretokenizers": [first, byte_level(regex)]});
     let digits = serde_json::json!({"type": "Digits", "individual_digits": true});
-    let split = |pattern: &str| serde_json::json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
     let llama3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
     let qwen2 = llama3.replace(r"\p{N}{1,3}", r"\p{N}");
     for (pre, pre_tokenizer, ignore, nfc) in [
-        ("gpt-2", bytes(true), false, false),
+        ("gpt-2", byte_level(true), false, false),
         ("smollm", sequence(digits, true), false, false),
-        ("llama-bpe", sequence(split(llama3), false), true, false),
-        ("dbrx", sequence(split(llama3), false), false, false),
-        ("qwen2", sequence(split(&qwen2), false), false, true),
+        ("llama-bpe", sequence(split_pattern(llama3), false), true, false),
+        ("dbrx", sequence(split_pattern(llama3), false), false, false),
+        ("qwen2", sequence(split_pattern(&qwen2), false), false, true),
     ] {
-        let mut description = own.clone();
+        let mut description = tokenizer_json.clone();
         description["pre_tokenizer"] = pre_tokenizer;
         description["model"]["ignore_merges"] = ignore.into();
         if nfc {
@@ -337,8 +347,8 @@ fn tokenizer_survives_a_round_trip_through_its_entries() {
         fs::write(&json, description.to_string()).unwrap();
         let written = to_gguf(&description, 2060, &[("bos", Some(0)), ("eos", Some(0))]).unwrap();
         assert_eq!(written.notes.len(), usize::from(nfc), "{:?}", written.notes);
-        let said = written.entries.iter().find(|(key, _)| key == "tokenizer.ggml.pre").unwrap();
-        assert_eq!(said.1.to_string().unwrap(), pre);
+        let pre_entry = written.entries.iter().find(|(key, _)| key == "tokenizer.ggml.pre").unwrap();
+        assert_eq!(pre_entry.1.to_string().unwrap(), pre);
         let entries: Vec<(&str, &Value)> = written.entries.iter().map(|(key, value)| (key.as_str(), value)).collect();
         let gguf = temp.path().join("t.gguf");
         gguf_file::write(&mut fs::File::create(&gguf).unwrap(), &entries, &[]).unwrap();
@@ -352,37 +362,52 @@ fn tokenizer_survives_a_round_trip_through_its_entries() {
     assert!(lines.len() > 10_000, "{}", lines.len());
 }
 
+fn byte_level(regex: bool) -> serde_json::Value {
+    serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex})
+}
+
+fn split_pattern(pattern: &str) -> serde_json::Value {
+    serde_json::json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+}
+
 /// Returns lines of each bundled text.
 fn lines() -> Vec<String> {
     use ghostlab_core::corpus::read_rows;
     let folder = common::checkout().join("data/tiny/corpora");
-    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|of| of.unwrap().path()).collect();
-    files.retain(|of| of.to_string_lossy().ends_with(".jsonl.gz"));
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|path| path.unwrap().path()).collect();
+    files.retain(|path| path.to_string_lossy().ends_with(".jsonl.gz"));
     files.sort();
-    let of_file = |file: &PathBuf| -> Vec<String> {
-        let texts = read_rows(file, None).unwrap();
-        let lines = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
-        lines.take(1500).map(str::to_owned).collect()
-    };
-    files.iter().flat_map(of_file).collect()
+    files
+        .iter()
+        .flat_map(|file| -> Vec<String> {
+            let texts = read_rows(file, None).unwrap();
+            let lines = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
+            lines.take(1500).map(str::to_owned).collect()
+        })
+        .collect()
 }
 
 #[test]
 fn gguf_end_tokens_are_one_list_main_one_first() {
     let temp = tempfile::tempdir().unwrap();
-    let ends = |more: &[(&str, u32)]| {
-        let more: Vec<(String, Value)> =
-            more.iter().map(|(name, id)| (format!("tokenizer.ggml.{name}_token_id"), Value::U32(*id))).collect();
-        let more: Vec<(&str, Value)> = more.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
-        let path = write(&fixture("arch/llama-gqa"), temp.path(), GgmlDType::F32, &more);
-        gguf_config(&path).unwrap()["eos_token_id"].clone()
-    };
     for (more, expected) in [
         (&[("eos", 2)][..], json!(2)),
         (&[("eos", 2), ("eot", 2)], json!(2)),
         (&[("eot", 7), ("eos", 2), ("eom", 9)], json!([2, 7, 9])),
         (&[("eot", 7)], json!(7)),
     ] {
-        assert_eq!(ends(more), expected, "{more:?}");
+        assert_eq!(
+            {
+                let more: Vec<(String, Value)> = more
+                    .iter()
+                    .map(|(name, id)| (format!("tokenizer.ggml.{name}_token_id"), Value::U32(*id)))
+                    .collect();
+                let more: Vec<(&str, Value)> = more.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+                let path = write(&fixture("arch/llama-gqa"), temp.path(), GgmlDType::F32, &more);
+                gguf_config(&path).unwrap()["eos_token_id"].clone()
+            },
+            expected,
+            "{more:?}"
+        );
     }
 }

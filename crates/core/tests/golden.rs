@@ -52,9 +52,9 @@ struct Case<'a> {
 impl Case<'_> {
     /// Fails where a result is further off than the engine's activations times what the problem itself makes of such an error
     /// (`moves`, by the oracle).
-    fn near(&self, what: &str, ours: &[f64], expected: &[f64], of: &Value) {
+    fn near(&self, what: &str, ours: &[f64], expected: &[f64], bounds: &Value) {
         let error = relative_error(ours, expected);
-        let moves = of["moves"].as_f64().unwrap();
+        let moves = bounds["moves"].as_f64().unwrap();
         let most = moves * self.tolerance;
         assert!(error <= most, "{}: {what}: {error:e} off, at most {most:e}", self.name);
     }
@@ -65,8 +65,7 @@ impl Case<'_> {
         let rule = criterion::build(name, &options(&expected["options"])).unwrap();
         let cut = PruneSpec { backbone: "b", layers: self.engine.config().layers, depth };
         let mut perplexities = |sets: &[Vec<usize>]| {
-            let without = |set: &Vec<usize>| Program::pruned(cut.layers, set, |_| None);
-            let programs: Vec<Program> = sets.iter().map(without).collect();
+            let programs: Vec<Program> = sets.iter().map(|set| Program::pruned(cut.layers, set, |_| None)).collect();
             Ok(perplexities(self.engine, &programs, self.calibration))
         };
         let mut stats = CalibrationStats {
@@ -79,9 +78,9 @@ impl Case<'_> {
         assert_eq!(found.removed, layers(&expected["removed"]), "{}: {what}: {:?}", self.name, found.scores);
         let scores: Vec<Vec<f64>> = expected["scores"].as_array().unwrap().iter().map(numbers).collect();
         let order: Vec<f64> = found.scores.iter().map(|(layer, _)| *layer as f64).collect();
-        assert_eq!(order, scores.iter().map(|of| of[0]).collect::<Vec<_>>(), "{what}");
+        assert_eq!(order, scores.iter().map(|score| score[0]).collect::<Vec<_>>(), "{what}");
         let (ours, theirs): (Vec<f64>, Vec<f64>) =
-            found.scores.iter().zip(&scores).map(|((_, ours), of)| (*ours, of[1])).unzip();
+            found.scores.iter().zip(&scores).map(|((_, ours), score)| (*ours, score[1])).unzip();
         if !ours.is_empty() {
             self.near(&what, &ours, &theirs, expected);
         }
@@ -97,7 +96,10 @@ impl Case<'_> {
         let one_block = removed.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         let fitted = method.fitted_on(one_block).count(all, self.operator_sequences);
         assert_eq!(fitted as u64, expected["fitted"].as_u64().unwrap(), "{what}");
-        let regions = removed.chunk_by(|a, b| a + 1 == *b).map(|of| Span { start: of[0], end: of[of.len() - 1] + 1 });
+        let regions = removed.chunk_by(|a, b| a + 1 == *b).map(|layers_of_region| Span {
+            start: layers_of_region[0],
+            end: layers_of_region[layers_of_region.len() - 1] + 1,
+        });
         let spans: Vec<Span> = regions.flat_map(|region| method.spans(region)).collect();
         let boundaries = expected["boundaries"].as_array().unwrap();
         assert_eq!(spans.len(), boundaries.len(), "{what}");
@@ -142,19 +144,19 @@ impl Case<'_> {
         let channels = config.hidden;
         let tail = LayersAfter::load(config, folder, end, &Device::Cpu).unwrap();
         let identity: Vec<f32> =
-            (0..channels * channels).map(|at| f32::from(u8::from(at % (channels + 1) == 0))).collect();
+            (0..channels * channels).map(|index| f32::from(u8::from(index % (channels + 1) == 0))).collect();
         let mut training = Training::new(&tail, Checkpoint::start(identity.clone())).unwrap();
         for index in 0..self.calibration.count() {
             let rows = index * self.calibration.length..(index + 1) * self.calibration.length;
-            let of = |layer| activations.rows(HookPoint::Stream(layer), rows.clone()).unwrap();
-            let teacher = top_tokens(&tail.project_rows(of(config.layers)).unwrap(), Finetune::TOP_TOKENS).unwrap();
-            training.step(of(start), &teacher).unwrap();
+            let stream = |layer| activations.rows(HookPoint::Stream(layer), rows.clone()).unwrap();
+            let teacher = top_tokens(&tail.project_rows(stream(config.layers)).unwrap(), Finetune::TOP_TOKENS).unwrap();
+            training.step(stream(start), &teacher).unwrap();
         }
         let trained = &training.state().matrix;
         let change: Vec<f64> =
             trained.iter().zip(&identity).map(|(now, then)| f64::from(*now) - f64::from(*then)).collect();
         let operator = Operator::dense(channels, trained.clone()).unwrap();
-        let program = Program::pruned(config.layers, &removed, |at| (at == start).then(|| operator.clone()));
+        let program = Program::pruned(config.layers, &removed, |index| (index == start).then(|| operator.clone()));
         for (key, ours) in [
             ("losses", training.state().losses.clone()),
             ("probe", probed(&change, channels)),
@@ -235,14 +237,21 @@ fn every_method(backbone: &str) {
             tolerance: Tolerance::of(id.dtype).activations,
             name: format!("{backbone} on {id}"),
         };
-        expected["criteria"].as_array().unwrap().iter().for_each(|of| case.criterion(of));
+        expected["criteria"].as_array().unwrap().iter().for_each(|expected_case| case.criterion(expected_case));
         let recoveries = expected["recoveries"].as_array().unwrap();
-        let programs: Vec<Program> = recoveries.iter().map(|of| case.recovery(of)).collect();
-        for (of, ours) in recoveries.iter().zip(perplexities(engine, &programs, &text)) {
-            let what = format!("{} {} without {}: perplexity", of["name"], of["options"], of["removed"]);
-            case.near(&what, &[ours], &[of["perplexity"].as_f64().unwrap()], of);
+        let programs: Vec<Program> = recoveries.iter().map(|expected_case| case.recovery(expected_case)).collect();
+        for (expected_case, ours) in recoveries.iter().zip(perplexities(engine, &programs, &text)) {
+            let what = format!(
+                "{} {} without {}: perplexity",
+                expected_case["name"], expected_case["options"], expected_case["removed"]
+            );
+            case.near(&what, &[ours], &[expected_case["perplexity"].as_f64().unwrap()], expected_case);
         }
-        expected["trainings"].as_array().unwrap().iter().for_each(|of| case.training(of, &folder, &text));
+        expected["trainings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .for_each(|expected_case| case.training(expected_case, &folder, &text));
     }
 }
 
@@ -261,19 +270,22 @@ fn released_orders_need_no_calibration() {
     let golden = common::json(&fixture("methods.json"));
     let cases = golden["released"].as_array().unwrap();
     assert_eq!(cases.len(), 4 * 4, "two backbones, two scores, four depths");
-    for of in cases {
-        let known = options(&of["options"]);
-        let number = |key: &str| of[key].as_u64().unwrap() as usize;
+    for case in cases {
+        let known = options(&case["options"]);
         let rule = criterion::build("shortened-llama", &known).unwrap();
-        let cut = PruneSpec { backbone: "of-mine", layers: number("layers"), depth: number("depth") };
+        let cut = PruneSpec { backbone: "of-mine", layers: number_of("layers", case), depth: number_of("depth", case) };
         rule.check(&cut).unwrap();
         assert!(rule.pairs(&cut).is_empty() && rule.sites(&cut).is_empty() && rule.trials(&cut).is_empty());
         let mut none = |_: &[Vec<usize>]| panic!("nothing is measured");
         let similarities = Similarities::default();
         let mut stats = CalibrationStats { similarities: &similarities, activations: None, perplexities: &mut none };
         let found = rule.select(&cut, &mut stats).unwrap();
-        assert_eq!(found.removed, layers(&of["removed"]), "{}", of["options"]);
+        assert_eq!(found.removed, layers(&case["removed"]), "{}", case["options"]);
     }
+}
+
+fn number_of(key: &str, case: &Value) -> usize {
+    case[key].as_u64().unwrap() as usize
 }
 
 /// An option that nothing holds would be one that may be wrong.
@@ -283,17 +295,19 @@ fn no_method_and_no_option_is_left_out() {
     let held: Vec<&Value> = golden["backbones"].as_object().unwrap().values().collect();
     for (kind, described) in [("criteria", criterion::described()), ("recoveries", recovery::described())] {
         for Described { name, options, .. } in described {
-            let own: Vec<&Value> =
-                held.iter().flat_map(|of| of[kind].as_array().unwrap()).filter(|of| of["name"] == name).collect();
-            assert!(!own.is_empty(), "{name} is in no golden case");
+            let cases_of_method: Vec<&Value> = held
+                .iter()
+                .flat_map(|case| case[kind].as_array().unwrap())
+                .filter(|case| case["name"] == name)
+                .collect();
+            assert!(!cases_of_method.is_empty(), "{name} is in no golden case");
             let released = golden["released"].as_array().unwrap().iter().filter(|_| name == "shortened-llama");
-            let all = own.into_iter().chain(released);
-            let used: BTreeSet<&String> = all.flat_map(|of| of["options"].as_object().unwrap().keys()).collect();
+            let all = cases_of_method.into_iter().chain(released);
+            let used: BTreeSet<&String> = all.flat_map(|case| case["options"].as_object().unwrap().keys()).collect();
             let known = options["properties"].as_object().into_iter().flatten().map(|(option, _)| option);
             // Training is the same for every start (`trainings`), and a target follows from its granularity.
-            let trained = held.iter().all(|of| !of["trainings"].as_array().unwrap().is_empty());
-            let other = |option: &str| (option == "finetune" && trained) || option == "target";
-            for option in known.filter(|option| !other(option)) {
+            let trained = held.iter().all(|case| !case["trainings"].as_array().unwrap().is_empty());
+            for option in known.filter(|option| !((option == "finetune" && trained) || option == "target")) {
                 assert!(used.contains(option), "no golden case of {name} sets {option}");
             }
         }

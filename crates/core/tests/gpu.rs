@@ -34,17 +34,20 @@ fn products_in_f32_are_not_rounded_to_what_tensor_cores_take() {
     let device = device.open().unwrap();
     let x = some(1, (256, 1024));
     let weight = some(2, (512, 1024));
-    let wide = |x: &Tensor| x.to_dtype(DType::F64).unwrap();
-    let exact = flat(&ops::linear(&wide(&x), &wide(&weight)).unwrap());
+    let exact = flat(&ops::linear(&to_f64(&x), &to_f64(&weight)).unwrap());
     let [x, weight] = [&x, &weight].map(|x| x.to_device(&device).unwrap());
     // TF32 is off by 3e-4, f16 likewise; sums of 1024 products in f32 by less than 1e-6.
     let error = relative_error(&on_this_machine(&ops::linear(&x, &weight).unwrap()), &exact);
     assert!(error < 5e-6, "{error:e}");
 }
 
+fn to_f64(x: &Tensor) -> Tensor {
+    x.to_dtype(DType::F64).unwrap()
+}
+
 /// Compares an operation on the GPU in f32, bf16 and f16 with its plain form in f64 on the same rounded numbers; `most` are
 /// the tolerances.
-fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], of: impl Fn(&[Tensor], &Tensor) -> Result<Tensor>) {
+fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[Tensor], &Tensor) -> Result<Tensor>) {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
     for (dtype, most) in [DType::F32, DType::BF16, DType::F16].into_iter().zip(most) {
@@ -60,9 +63,9 @@ fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], of: impl Fn(&[Tensor],
         let hidden = Tensor::new(f32::NEG_INFINITY, &Device::Cpu).unwrap().broadcast_as((96, 40)).unwrap();
         let mask = table.where_cond(&hidden, &hidden.zeros_like().unwrap()).unwrap();
         let exact: Vec<Tensor> = given.iter().map(|x| x.to_dtype(DType::F64).unwrap()).collect();
-        let exact = flat(&of(&exact, &mask.to_dtype(DType::F64).unwrap()).unwrap());
+        let exact = flat(&operation(&exact, &mask.to_dtype(DType::F64).unwrap()).unwrap());
         let there: Vec<Tensor> = given.iter().map(|x| x.to_device(&device).unwrap()).collect();
-        let found = of(&there, &mask.to_device(&device).unwrap()).unwrap();
+        let found = operation(&there, &mask.to_device(&device).unwrap()).unwrap();
         assert_eq!(found.dtype(), dtype, "{name}");
         let error = relative_error(&on_this_machine(&found), &exact);
         assert!(error < most, "{name} in {dtype:?}: {error:e}");
@@ -73,12 +76,11 @@ fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], of: impl Fn(&[Tensor],
 fn operations_of_a_layer_are_their_plain_forms_rounded_once() {
     // Half of the last place of what a type holds, of numbers of any size: 2^-24, 2^-9 and 2^-12.
     let once = [1e-6, 2e-3, 2.5e-4];
-    let vector = |x: &Tensor| x.to_dtype(if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 });
     for width in [24, 300, 4096] {
-        agree("norm", &[&[37, width], &[width]], once, |x, _| ops::rms_norm(&x[0], &vector(&x[1])?, 1e-5));
+        agree("norm", &[&[37, width], &[width]], once, |x, _| ops::rms_norm(&x[0], &to_vector_dtype(&x[1])?, 1e-5));
     }
     agree("rotary embedding", &[&[37, 3, 16], &[37, 8], &[37, 8]], once, |x, _| {
-        ops::rotate(&x[0], &vector(&x[1])?, &vector(&x[2])?)
+        ops::rotate(&x[0], &to_vector_dtype(&x[1])?, &to_vector_dtype(&x[2])?)
     });
     agree("gate", &[&[37, 41], &[37, 41]], once, |x, _| ops::gated(&x[0], &x[1], Activation::Silu));
     for cap in [None, Some(0.5)] {
@@ -87,6 +89,10 @@ fn operations_of_a_layer_are_their_plain_forms_rounded_once() {
             ops::attention(&x[0], &x[1], &x[2], mask, ops::Scores { scale: 0.35, cap })
         });
     }
+}
+
+fn to_vector_dtype(x: &Tensor) -> candle_core::Result<Tensor> {
+    x.to_dtype(if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 })
 }
 
 #[test]
@@ -120,7 +126,7 @@ fn log_probabilities(engine: &dyn Engine, batch: Batch) -> Vec<f64> {
     let trie = Trie::scoring(&[Program::dense(engine.config().layers), Program::pruned(4, &[1, 2], |_| None)]);
     let batches = [batch];
     let outputs = engine.score(&trie, &batches, &mut vec![0.0; trie.len()]).unwrap();
-    outputs.into_iter().flatten().flatten().flatten().map(|of| f64::from(of.log_probability)).collect()
+    outputs.into_iter().flatten().flatten().flatten().map(|prediction| f64::from(prediction.log_probability)).collect()
 }
 
 #[test]
@@ -129,9 +135,9 @@ fn layers_loaded_on_demand_equal_resident_layers() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let folder = fixture("arch").join(name);
         for dtype in FloatType::ALL {
-            let whole = candle(&folder, device, dtype, None);
-            let batch = || batch(whole.config().vocab);
-            let expected = log_probabilities(&*whole, batch());
+            let resident = candle(&folder, device, dtype, None);
+            let batch = || batch(resident.config().vocab);
+            let expected = log_probabilities(&*resident, batch());
             let bounded = candle(&folder, device, dtype, Some(0));
             // Threads race in some rounds and not in others.
             for round in 0..10 {
@@ -144,19 +150,22 @@ fn layers_loaded_on_demand_equal_resident_layers() {
 
 /// Builds windows longer and shorter than a kernel's block, and contexts that several segments continue.
 fn windows_and_trees(vocab: usize) -> Batch {
-    let ids =
-        |seed: usize, count: usize| (0..count).map(|i| ((seed * 7919 + i * 31) % vocab) as u32).collect::<Vec<_>>();
-    let windows = [ids(1, 250), ids(2, 70), ids(3, 70), ids(4, 1)];
+    let windows =
+        [sample_ids(1, 250, vocab), sample_ids(2, 70, vocab), sample_ids(3, 70, vocab), sample_ids(4, 1, vocab)];
     let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
     for context in [90, 40] {
         let parent = Some(batch.segments.len());
-        batch.push(&ids(context, context), None);
+        batch.push(&sample_ids(context, context, vocab), None);
         for seed in 0..5 {
-            batch.push(&ids(seed, 3 + 17 * seed), parent);
+            batch.push(&sample_ids(seed, 3 + 17 * seed, vocab), parent);
         }
     }
     batch.targets = (0..batch.tokens()).map(|row| ScoredRow { row, token: (row % vocab) as u32 }).collect();
     batch
+}
+
+fn sample_ids(seed: usize, count: usize, vocab: usize) -> Vec<u32> {
+    (0..count).map(|i| ((seed * 7919 + i * 31) % vocab) as u32).collect::<Vec<_>>()
 }
 
 #[test]
@@ -164,19 +173,20 @@ fn gpu_rows_of_windows_and_trees_attend_as_on_the_cpu() {
     let Some(device) = gpu() else { return };
     for name in ["llama-gqa", "llama3-rope", "mistral", "olmo2", "qwen2", "qwen3"] {
         let folder = fixture("arch").join(name);
-        let of = |device, dtype| {
-            let engine = candle(&folder, device, dtype, None);
-            log_probabilities(&*engine, windows_and_trees(engine.config().vocab))
-        };
-        let exact = of(DeviceName::Cpu, FloatType::F32);
+        let exact = run_on(DeviceName::Cpu, FloatType::F32, &folder);
         for dtype in FloatType::ALL {
-            let error = relative_error(&of(device, dtype), &exact);
+            let error = relative_error(&run_on(device, dtype, &folder), &exact);
             // In half precision roundings fall otherwise, and are as large.
             let most = match dtype {
                 FloatType::F32 => 1e-6,
-                half => 1.5 * relative_error(&of(DeviceName::Cpu, half), &exact),
+                half => 1.5 * relative_error(&run_on(DeviceName::Cpu, half, &folder), &exact),
             };
             assert!(error < most, "{name} {dtype:?}: {error:e}, {most:e} at most");
         }
     }
+}
+
+fn run_on(device: DeviceName, dtype: FloatType, folder: &Path) -> Vec<f64> {
+    let engine = candle(folder, device, dtype, None);
+    log_probabilities(&*engine, windows_and_trees(engine.config().vocab))
 }

@@ -55,13 +55,12 @@ fn operators_and_their_numbers_equal_the_reference() {
         let calibration = oracle.calibration(&*engine);
         let boundary = calibration.boundary(&*engine, 2, 3);
         let matrices = tensors(&oracle.folder.join("stories260k_operators.safetensors"));
-        let rows = |site| -> Vec<f64> {
-            calibration.activations.rows(site, 0..2048).unwrap().iter().map(|&v| v.into()).collect()
-        };
-        let pre = rows(HookPoint::Stream(2));
-        let middle = rows(HookPoint::Middle(1));
+        let pre = site_rows(HookPoint::Stream(2), &calibration);
+        let middle = site_rows(HookPoint::Middle(1), &calibration);
         let branch: Vec<f64> = pre.iter().zip(&middle).map(|(pre, middle)| pre - middle).collect();
-        for (name, ours) in [("x_pre", pre), ("x_post", rows(HookPoint::Stream(3))), ("mlp_out", branch)] {
+        for (name, ours) in
+            [("x_pre", pre), ("x_post", site_rows(HookPoint::Stream(3), &calibration)), ("mlp_out", branch)]
+        {
             let error = relative_error(&ours, &flat(&matrices[name]));
             assert!(error <= 1e-4, "{name}: {error:e}");
         }
@@ -96,6 +95,10 @@ fn operators_and_their_numbers_equal_the_reference() {
             }
         }
     }
+}
+
+fn site_rows(site: HookPoint, calibration: &Calibration) -> Vec<f64> {
+    calibration.activations.rows(site, 0..2048).unwrap().iter().map(|&v| v.into()).collect()
 }
 
 #[test]
@@ -203,9 +206,9 @@ fn both_solvers_of_ghosted_agree_when_the_rank_is_full() {
     for name in ["llama-gqa", "qwen3", "olmo2"] {
         let world = world(name, 8, 64);
         let boundary = world.calibration.boundary(&world.decoder, 1, 3);
-        let of = |solver: &str| recovery("ghosted", json!({"solver": solver})).solve(&boundary).unwrap();
-        let normal = of("normal");
-        let svd = of("svd");
+        let solve_by = |solver: &str| recovery("ghosted", json!({"solver": solver})).solve(&boundary).unwrap();
+        let normal = solve_by("normal");
+        let svd = solve_by("svd");
         assert_eq!(normal.system.unwrap().rank, world.decoder.config().hidden);
         assert_eq!(svd.system.unwrap().rank, normal.system.unwrap().rank);
         assert_close("condition", normal.system.unwrap().condition, svd.system.unwrap().condition, 1e-2);
@@ -279,17 +282,20 @@ fn before_a_norm_only_channel_proportions_matter() {
     };
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice()]);
     let dense = Program::dense(4);
-    let by_channel = |scale: f32| (0..channels).map(|c| scale * (1.0 + c as f32 / 16.0)).collect::<Vec<_>>();
     let plain = run(&decoder, &dense, &batch);
     assert!(relative_error(&run(&folded(vec![3.0; channels]), &dense, &batch), &plain) <= 1e-5);
-    let once = run(&folded(by_channel(1.0)), &dense, &batch);
-    assert!(relative_error(&run(&folded(by_channel(3.0)), &dense, &batch), &once) <= 1e-5);
+    let once = run(&folded(scale_by_channel(1.0, channels)), &dense, &batch);
+    assert!(relative_error(&run(&folded(scale_by_channel(3.0, channels)), &dense, &batch), &once) <= 1e-5);
     assert!(relative_error(&once, &plain) > 1e-2, "unequal factors do something");
     // The original method multiplies by about one, so it changes no weights there and reports that.
     let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
     let solution = recovery("prune-and-comp", json!({"granularity": "scalar"}));
     let solution = solution.solve(&calibration.boundary(&decoder, 2, 3)).unwrap();
     assert!(matches!(solution.repair, Repair::Stream(_)) && solution.notes[0].contains("norm"), "{:?}", solution.notes);
+}
+
+fn scale_by_channel(scale: f32, channels: usize) -> Vec<f32> {
+    (0..channels).map(|c| scale * (1.0 + c as f32 / 16.0)).collect::<Vec<_>>()
 }
 
 /// Computes the stream that enters the head.
@@ -402,15 +408,16 @@ fn regions_at_both_ends_are_repaired_or_refused_with_the_reason() {
 fn bias_and_full_rank_never_exceed_the_ghosted_error() {
     let world = world("qwen3", 8, 64);
     let boundary = world.calibration.boundary(&world.decoder, 1, 3);
-    let residual = |name: &str, options: Value| {
-        let solution = recovery(name, options).solve(&boundary).unwrap();
-        RepairMetrics::of(&boundary, &solution.repair).unwrap().relative_residual
-    };
-    let ghosted = residual("ghosted", json!({}));
-    assert!(residual("affine", json!({})) < ghosted);
-    let ranks = [1, 8, 32, 64].map(|rank| residual("rank", json!({"rank": rank})));
+    let ghosted = relative_residual("ghosted", json!({}), &boundary);
+    assert!(relative_residual("affine", json!({}), &boundary) < ghosted);
+    let ranks = [1, 8, 32, 64].map(|rank| relative_residual("rank", json!({"rank": rank}), &boundary));
     assert!(ranks.is_sorted_by(|a, b| a > b) && ranks[2] > ghosted, "{ranks:?} {ghosted}");
     assert_close("the whole rank", ranks[3], ghosted, 1e-4);
+}
+
+fn relative_residual(name: &str, options: Value, boundary: &Boundary<'_>) -> f64 {
+    let solution = recovery(name, options).solve(boundary).unwrap();
+    RepairMetrics::of(boundary, &solution.repair).unwrap().relative_residual
 }
 
 #[test]
@@ -439,9 +446,6 @@ fn sequential_repair_lowers_the_error_of_its_last_boundary() {
 
 #[test]
 fn maps_agree_on_engines_and_weights_absorb_no_bias() {
-    let noise = |count: usize, seed: usize| -> Vec<f32> {
-        (0..count).map(|at| 0.1 * ((at * 7919 + seed * 104_729) as f32 * 0.37).sin()).collect()
-    };
     let folder = fixture("arch/llama-gqa");
     let engines = common::engines(&folder);
     let channels = engines[0].config().hidden;
@@ -453,16 +457,19 @@ fn maps_agree_on_engines_and_weights_absorb_no_bias() {
         let branches = [((1, Sublayer::Mlp), operator.clone())].into();
         let on_branch = Program::repaired(4, &[2], &Repairs { branches, ..Repairs::default() });
         let trie = Trie::new(&[on_stream, on_branch, Program::pruned(4, &[2], |_| None)]);
-        let of = |engine: &dyn Engine| -> Vec<Vec<f64>> {
+        let values_of = |engine: &dyn Engine| -> Vec<Vec<f64>> {
             let outputs = engine.run(&trie, &batch, &mut ()).unwrap();
             let values = outputs.into_iter().flatten();
-            values.map(|of| of.iter().map(|p| f64::from(p.log_probability)).collect()).collect()
+            values.map(|predictions| predictions.iter().map(|p| f64::from(p.log_probability)).collect()).collect()
         };
-        let [own, candle] = [of(&*engines[0]), of(&*engines[1])];
-        for (own, candle) in own.iter().zip(&candle) {
-            assert!(relative_error(own, candle) <= 1e-5);
+        let [own_values, candle] = [values_of(&*engines[0]), values_of(&*engines[1])];
+        for (own_values, candle) in own_values.iter().zip(&candle) {
+            assert!(relative_error(own_values, candle) <= 1e-5);
         }
-        assert!(relative_error(&own[0], &own[2]) > 1e-3 && relative_error(&own[1], &own[2]) > 1e-3);
+        assert!(
+            relative_error(&own_values[0], &own_values[2]) > 1e-3
+                && relative_error(&own_values[1], &own_values[2]) > 1e-3
+        );
     }
     let decoder = Decoder::load(&folder).unwrap();
     let refused = decoder.folded(Sublayer::Mlp, 1, &affine).err().unwrap();
@@ -470,16 +477,20 @@ fn maps_agree_on_engines_and_weights_absorb_no_bias() {
     assert!(decoder.folded(Sublayer::Mlp, 1, &thin).is_ok());
 }
 
+fn noise(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|index| 0.1 * ((index * 7919 + seed * 104_729) as f32 * 0.37).sin()).collect()
+}
+
 #[test]
 fn a_shuffled_replaceme_depends_on_its_seed_alone() {
     let world = world("llama-gqa", 4, 32);
     let boundary = world.calibration.boundary(&world.decoder, 2, 3);
-    let of = |options: Value| {
+    let map_of = |options: Value| {
         matrix(recovery("replaceme-cos", options).solve(&boundary).unwrap().repair.operator().unwrap())
     };
-    let first = of(json!({"batch": 50}));
-    assert_eq!(first, of(json!({"batch": 50})));
-    assert_ne!(first, of(json!({"batch": 50, "seed": 1})));
+    let first = map_of(json!({"batch": 50}));
+    assert_eq!(first, map_of(json!({"batch": 50})));
+    assert_ne!(first, map_of(json!({"batch": 50, "seed": 1})));
 }
 
 #[test]

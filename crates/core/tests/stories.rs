@@ -23,18 +23,21 @@ fn the_forward_pass_equals_the_reference() {
     let rows: Vec<Vec<u32>> = rows.into_iter().map(|row| row.into_iter().map(|id| id as u32).collect()).collect();
     let batch = Batch::windows(rows.iter().map(Vec::as_slice));
     for engine in oracle.engines() {
-        let wide = |rows: &HostRows| rows.values().unwrap().iter().map(|&v| v.into()).collect::<Vec<f64>>();
         let mut streams = Inputs::default();
         engine.run(&Trie::new(&[Program::trunk(LAYERS)]), &batch, &mut streams).unwrap();
         for (layer, input) in streams.0.iter().take(LAYERS).enumerate() {
-            let error = relative_error(&wide(input), &flat(&expected[&format!("layer_input.{layer}")]));
+            let error = relative_error(&to_f64(input), &flat(&expected[&format!("layer_input.{layer}")]));
             assert!(error <= 1e-4, "{}: input of layer {layer}: {error:e}", engine.id().name);
         }
         let last = streams.0[LAYERS].values().unwrap().to_vec();
         let logits = engine.logits(&last, &(0..256).collect::<Vec<_>>()).unwrap();
-        let error = relative_error(&wide(&logits), &flat(&expected["logits"]));
+        let error = relative_error(&to_f64(&logits), &flat(&expected["logits"]));
         assert!(error <= 1e-4, "{}: logits: {error:e}", engine.id().name);
     }
+}
+
+fn to_f64(rows: &HostRows) -> Vec<f64> {
+    rows.values().unwrap().iter().map(|&v| v.into()).collect::<Vec<f64>>()
 }
 
 /// Keeps what enters each layer and the head.

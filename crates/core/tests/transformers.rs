@@ -48,8 +48,11 @@ fn greedy_tokens_are_those_of_transformers_at_every_batch() {
     for (index, folder) in folders.iter().enumerate() {
         let text = std::fs::read(out.path().join(format!("{index}.json"))).unwrap();
         let golden: Vec<Golden> = serde_json::from_slice(&text).unwrap();
-        let prompt = |(at, of): (usize, &Golden)| Prompt { identity: at.to_string(), ids: of.prompt.clone() };
-        let prompts: Vec<Prompt> = golden.iter().enumerate().map(prompt).collect();
+        let prompts: Vec<Prompt> = golden
+            .iter()
+            .enumerate()
+            .map(|(index, golden_case)| Prompt { identity: index.to_string(), ids: golden_case.prompt.clone() })
+            .collect();
         let engine = Decoder::load(folder).unwrap();
         let program = [Program::dense(engine.config().layers)];
         let mut tokens = 0;
@@ -57,13 +60,18 @@ fn greedy_tokens_are_those_of_transformers_at_every_batch() {
         for batch in [1, 7, 64] {
             let settings = Settings { batch, ..Settings::greedy(NEW, 200) };
             let ours = generate(&engine, &Trie::new(&program), &prompts, &settings, &Ids, &mut ()).unwrap();
-            for (at, (ours, golden)) in ours.iter().zip(&golden).enumerate() {
+            for (index, (ours, golden)) in ours.iter().zip(&golden).enumerate() {
                 // Behind a tie the texts are two.
                 let tie = golden.margins.iter().position(|margin| *margin < TIE);
                 let sure = tie.unwrap_or(NEW);
                 ties += usize::from(tie.is_some());
                 tokens += sure;
-                assert_eq!(ours[0].ids[..sure], golden.new[..sure], "{}, prompt {at}, batch {batch}", folder.display());
+                assert_eq!(
+                    ours[0].ids[..sure],
+                    golden.new[..sure],
+                    "{}, prompt {index}, batch {batch}",
+                    folder.display()
+                );
             }
         }
         println!("{}: {tokens} tokens compared, {ties} prompts up to a tie", folder.display());

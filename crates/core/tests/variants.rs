@@ -6,11 +6,16 @@ use ghostlab_core::model::{Batch, CPU, Operator, Program, ScoredRow, Step, Subla
 
 /// Returns an operator that is neither the identity nor symmetric.
 fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
-    let element = |i: usize| {
-        let noise = ((i * 7919 + seed * 104_729) % 1000) as f32 / 1000.0 - 0.5;
-        noise * 0.05 + f32::from(u8::from(i.is_multiple_of(channels + 1)))
-    };
-    Operator::dense(channels, (0..channels * channels).map(element).collect()).unwrap()
+    Operator::dense(
+        channels,
+        (0..channels * channels)
+            .map(|i| {
+                let noise = ((i * 7919 + seed * 104_729) % 1000) as f32 / 1000.0 - 0.5;
+                noise * 0.05 + f32::from(u8::from(i.is_multiple_of(channels + 1)))
+            })
+            .collect(),
+    )
+    .unwrap()
 }
 
 /// Returns programs: dense, and cuts in the middle, at the start, at the end and in two places, with and without an

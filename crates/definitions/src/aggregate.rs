@@ -115,7 +115,9 @@ impl Aggregation {
         }
         let numbers = || items.iter().filter_map(|item| item.number());
         let pairs = || {
-            items.iter().filter_map(|item| if let Item::Texts(of, text) = item { Some((&**of, &**text)) } else { None })
+            items
+                .iter()
+                .filter_map(|item| if let Item::Texts(texts, text) = item { Some((&**texts, &**text)) } else { None })
         };
         let count = items.len() as f64;
         Ok(match self {
@@ -145,12 +147,16 @@ impl Aggregation {
     /// Returns the losses of a perplexity in nats per document, and the divisor of their sum: documents, words or bytes.
     /// `None` for other aggregations.
     pub fn losses(self, items: &[Item]) -> Option<(Vec<f64>, f64)> {
-        let part = |item: &Item| match (self, item) {
-            (Self::Perplexity, Item::Number(number)) => Some((-number, 1.0)),
-            (Self::WeightedPerplexity | Self::BitsPerByte, Item::Weighted(number, weight)) => Some((-number, *weight)),
-            _ => None,
-        };
-        let parts: Vec<(f64, f64)> = items.iter().map(part).collect::<Option<_>>()?;
+        let parts: Vec<(f64, f64)> = items
+            .iter()
+            .map(|item| match (self, item) {
+                (Self::Perplexity, Item::Number(number)) => Some((-number, 1.0)),
+                (Self::WeightedPerplexity | Self::BitsPerByte, Item::Weighted(number, weight)) => {
+                    Some((-number, *weight))
+                }
+                _ => None,
+            })
+            .collect::<Option<_>>()?;
         let (losses, weights): (Vec<f64>, Vec<f64>) = parts.into_iter().unzip();
         Some((losses, weights.iter().sum()))
     }
@@ -223,21 +229,30 @@ fn weighted(items: &[&Item]) -> f64 {
 
 /// Returns gold and predicted labels as numbers; -100 stands for a gold label that is not a choice.
 fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
-    let label = |item: &&Item| match item {
-        Item::Labels(right, predicted) => Some((right.as_int().unwrap_or(-100), *predicted)),
-        _ => None,
-    };
-    items.iter().filter_map(label).collect()
+    items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Labels(right, predicted) => Some((right.as_int().unwrap_or(-100), *predicted)),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Counts how often a label is both, gold, and predicted.
-fn counts(labels: &[(i64, i64)], of: i64) -> (f64, f64, f64) {
-    let count = |test: &dyn Fn(&(i64, i64)) -> bool| labels.iter().filter(|pair| test(pair)).count() as f64;
-    (count(&|(r, p)| *r == of && *p == of), count(&|(r, _)| *r == of), count(&|(_, p)| *p == of))
+fn counts(labels: &[(i64, i64)], label: i64) -> (f64, f64, f64) {
+    (
+        count_labels(&|(r, p)| *r == label && *p == label, labels),
+        count_labels(&|(r, _)| *r == label, labels),
+        count_labels(&|(_, p)| *p == label, labels),
+    )
 }
 
-fn f1(labels: &[(i64, i64)], of: i64) -> f64 {
-    let (both, right, predicted) = counts(labels, of);
+fn count_labels(test: &dyn Fn(&(i64, i64)) -> bool, labels: &[(i64, i64)]) -> f64 {
+    labels.iter().filter(|pair| test(pair)).count() as f64
+}
+
+fn f1(labels: &[(i64, i64)], label: i64) -> f64 {
+    let (both, right, predicted) = counts(labels, label);
     if right + predicted == 0.0 { 0.0 } else { 2.0 * both / (right + predicted) }
 }
 
@@ -295,7 +310,7 @@ fn brier(items: &[&Item]) -> Result<f64> {
             return Err(Error::bad_input("`brier_score` needs as many choices for each document, and a right one"));
         }
         classes = Some(all.len());
-        sum += all.iter().enumerate().map(|(at, p)| (p - f64::from(u8::from(at == *gold))).powi(2)).sum::<f64>();
+        sum += all.iter().enumerate().map(|(index, p)| (p - f64::from(u8::from(index == *gold))).powi(2)).sum::<f64>();
     }
     Ok(sum / items.len() as f64)
 }
@@ -325,15 +340,25 @@ pub struct TaskScore {
 /// Aggregates a group's score from its tasks, with a standard error if all have one. The error is pooled by sizes even if
 /// the score is not, as in the harness.
 pub fn grouped(parts: &[TaskScore], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
-    let size = |part: &TaskScore| part.documents as f64;
-    let weight = |part: &TaskScore| if metric.by_size { size(part) } else { 1.0 };
-    let total: f64 = parts.iter().map(size).sum();
-    let score = parts.iter().map(|part| part.score * weight(part)).sum::<f64>() / parts.iter().map(weight).sum::<f64>();
+    let total: f64 = parts.iter().map(document_count).sum();
+    let score = parts.iter().map(|part| part.score * task_weight(part, metric)).sum::<f64>()
+        / parts.iter().map(|part| task_weight(part, metric)).sum::<f64>();
     let errors: Option<Vec<f64>> = parts.iter().map(|part| part.error).collect();
     let pooled = errors.map(|errors| {
-        let sum: f64 =
-            parts.iter().zip(errors).map(|(part, error)| (size(part) - 1.0) * error.powi(2) * size(part)).sum();
+        let sum: f64 = parts
+            .iter()
+            .zip(errors)
+            .map(|(part, error)| (document_count(part) - 1.0) * error.powi(2) * document_count(part))
+            .sum();
         (sum / (total - parts.len() as f64) / total).sqrt()
     });
     (!parts.is_empty()).then_some((score, pooled))
+}
+
+fn task_weight(part: &TaskScore, metric: &GroupMetric) -> f64 {
+    if metric.by_size { document_count(part) } else { 1.0 }
+}
+
+fn document_count(part: &TaskScore) -> f64 {
+    part.documents as f64
 }

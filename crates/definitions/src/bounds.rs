@@ -56,7 +56,7 @@ pub(crate) fn check_operators(source: &str) -> Result<()> {
 
 /// Returns where the next expression or statement of a template begins.
 pub(crate) fn next_tag(text: &str) -> Option<usize> {
-    text.match_indices('{').map(|(at, _)| at).find(|at| text[at + 1..].starts_with(['{', '%']))
+    text.match_indices('{').map(|(position, _)| position).find(|position| text[position + 1..].starts_with(['{', '%']))
 }
 
 /// Counts the operators up to the end of a tag, and returns that end.
@@ -67,17 +67,17 @@ fn operators(code: &str) -> (usize, usize) {
     let mut last = ' ';
     // Where the current word begins, if there is one.
     let mut word = 0;
-    for (at, c) in code.char_indices() {
+    for (position, c) in code.char_indices() {
         if quote.is_none() && (c.is_alphanumeric() || c == '_') {
             last = c;
             continue;
         }
-        count += usize::from(WORDS.contains(&&code[word..at]));
-        word = at + c.len_utf8();
+        count += usize::from(WORDS.contains(&&code[word..position]));
+        word = position + c.len_utf8();
         match quote {
             Some(mark) if c == mark && last != '\\' => quote = None,
             Some(_) => {}
-            None if c == '}' && (last == '}' || last == '%') => return (count, at + 1),
+            None if c == '}' && (last == '}' || last == '%') => return (count, position + 1),
             None if c == '\'' || c == '"' => quote = Some(c),
             None => count += usize::from("+-*/~|.[(<>=!".contains(c)),
         }
@@ -104,9 +104,10 @@ pub(crate) fn check_pattern(source: &str) -> Result<()> {
 /// # Errors
 /// More than [`MAX_ROW_VALUES`] values, or too many bytes.
 pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
-    let structural = |byte: &&u8| matches!(byte, b',' | b':' | b'[' | b'{');
     // A text may hold commas and brackets, so only a row this long can have too many values.
-    if row.len() > MAX_ROW_VALUES && row.iter().filter(structural).count() > MAX_ROW_VALUES {
+    if row.len() > MAX_ROW_VALUES
+        && row.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() > MAX_ROW_VALUES
+    {
         return Err(Error::bad_input("a row has too many values").expected(format!("at most {MAX_ROW_VALUES} values")));
     }
     let most = MAX_ROW_TEXTS * max_text_bytes();
@@ -122,16 +123,16 @@ pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// More than [`MAX_COLUMNS`] columns, or too long a text.
-pub(crate) fn check_row(value: &Value, place: &str) -> Result<()> {
+pub(crate) fn check_row(value: &Value, location: &str) -> Result<()> {
     if let Value::Map(pairs) = value
         && pairs.len() > MAX_COLUMNS
     {
         return Err(Error::bad_input("a row has too many columns")
-            .at(place)
+            .at(location)
             .expected(format!("at most {MAX_COLUMNS}"))
             .found(pairs.len()));
     }
-    check_text(longest_text(value)).map_err(|error| error.at(place))
+    check_text(longest_text(value)).map_err(|error| error.at(location))
 }
 
 /// Checks the length of a text that is to be tokenized.
@@ -192,7 +193,7 @@ mod tests {
         assert!(check_row_bytes(prose.as_bytes()).is_ok(), "commas in a text are no values");
         let long = Value::List(vec![Value::Text("a".repeat(2_000_001))]);
         assert!(check_row(&long, "x.jsonl:3").unwrap_err().to_string().contains("at most 2.0 MB"));
-        let wide = Value::Map((0..=MAX_COLUMNS as i64).map(|at| (Value::Int(at), Value::None)).collect());
+        let wide = Value::Map((0..=MAX_COLUMNS as i64).map(|index| (Value::Int(index), Value::None)).collect());
         assert!(check_row(&wide, "x.jsonl:3").unwrap_err().to_string().contains("10001"));
     }
 }

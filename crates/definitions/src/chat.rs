@@ -49,14 +49,14 @@ impl ChatTemplate {
     /// When the folder has none, or it is none.
     pub fn of_folder(folder: &Path) -> Result<Self> {
         let path = folder.join("tokenizer_config.json");
-        let bad = |what: &str| Error::bad_input(what).at(path.display());
         let config = if path.exists() { regular::read(&path)? } else { b"{}".to_vec() };
-        let config: Value = serde_json::from_slice(&config).map_err(|error| bad("this is no JSON").found(error))?;
-        let own = folder.join("chat_template.jinja");
-        let (source, place) = if own.exists() {
-            let text = String::from_utf8(regular::read(&own)?)
-                .map_err(|_| Error::bad_input("a chat template is no UTF-8").at(own.display()))?;
-            (text, own.display().to_string())
+        let config: Value =
+            serde_json::from_slice(&config).map_err(|error| bad_file("this is no JSON", path).found(error))?;
+        let template_file = folder.join("chat_template.jinja");
+        let (source, location) = if template_file.exists() {
+            let text = String::from_utf8(regular::read(&template_file)?)
+                .map_err(|_| Error::bad_input("a chat template is no UTF-8").at(template_file.display()))?;
+            (text, template_file.display().to_string())
         } else {
             let text = match config.get("chat_template") {
                 Some(Value::Text(text)) => Some(text.clone()),
@@ -67,26 +67,35 @@ impl ChatTemplate {
                     .and_then(|one| one.get("template")?.as_text().map(str::to_owned)),
                 _ => None,
             };
-            let none = || {
-                bad("the model has no chat template").expected("`chat_template` here, or a file chat_template.jinja")
-            };
-            (text.ok_or_else(none)?, path.display().to_string())
+            (
+                text.ok_or_else(|| {
+                    bad_file("the model has no chat template", path)
+                        .expected("`chat_template` here, or a file chat_template.jinja")
+                })?,
+                path.display().to_string(),
+            )
         };
-        let token = |name: &str| {
-            let token = config.get(name)?;
-            token
-                .as_text()
-                .or_else(|| token.get("content")?.as_text())
-                .map(|text| (Value::from(name), Value::from(text)))
-        };
-        Self::new(&source, TOKENS.into_iter().filter_map(token).collect(), &place)
+        Self::new(
+            &source,
+            TOKENS
+                .into_iter()
+                .filter_map(|name| {
+                    let token = config.get(name)?;
+                    token
+                        .as_text()
+                        .or_else(|| token.get("content")?.as_text())
+                        .map(|text| (Value::from(name), Value::from(text)))
+                })
+                .collect(),
+            &location,
+        )
     }
 
-    /// Compiles a template; `tokens` are names and texts of special tokens, `place` is its name in messages.
+    /// Compiles a template; `tokens` are names and texts of special tokens, `location` is its name in messages.
     ///
     /// # Errors
     /// When it is no template.
-    pub fn new(source: &str, tokens: Vec<(Value, Value)>, place: &str) -> Result<Self> {
+    pub fn new(source: &str, tokens: Vec<(Value, Value)>, location: &str) -> Result<Self> {
         static LENIENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
             let mut environment = environment();
             if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
@@ -99,10 +108,11 @@ impl ChatTemplate {
             environment.add_function("strftime_now", |format: String| strftime(&format, now()));
             environment
         });
-        activity::started(format_args!("{place}, chat template"));
-        check_operators(source).map_err(|error| error.at(place))?;
-        let environment = compiled(&LENIENT, &plain_generation(source)).map_err(|error| explained(&error).at(place))?;
-        Ok(Self { environment, source: source.to_owned(), tokens, place: place.to_owned() })
+        activity::started(format_args!("{location}, chat template"));
+        check_operators(source).map_err(|error| error.at(location))?;
+        let environment =
+            compiled(&LENIENT, &plain_generation(source)).map_err(|error| explained(&error).at(location))?;
+        Ok(Self { environment, source: source.to_owned(), tokens, place: location.to_owned() })
     }
 
     /// Returns where the template stands, as messages name it.
@@ -131,8 +141,8 @@ impl ChatTemplate {
         activity::started(format_args!("{}, chat template", self.place));
         begin();
         let last = messages.len().saturating_sub(1);
-        let shown = messages.iter().enumerate().map(|(at, one)| {
-            let mark = if continued && at == last { MARK } else { "" };
+        let shown = messages.iter().enumerate().map(|(index, one)| {
+            let mark = if continued && index == last { MARK } else { "" };
             Value::Map(vec![
                 (Value::from("role"), Value::from(one.role.name())),
                 (Value::from("content"), Value::Text(format!("{}{mark}", one.content))),
@@ -153,17 +163,21 @@ impl ChatTemplate {
             return Ok(text);
         }
         let content = messages.last().map_or("", |last| last.content.trim_matches(is_space));
-        let at = text.rfind(MARK.trim_end()).filter(|_| self.source.contains("content") && text.contains(content));
-        let at = at.ok_or_else(|| {
+        let start = text.rfind(MARK.trim_end()).filter(|_| self.source.contains("content") && text.contains(content));
+        let start = start.ok_or_else(|| {
             Error::bad_input("a chat template does not show the message that is to be continued")
                 .at(&self.place)
                 .expected(format!("{content:?} as it stands"))
                 .hint("leave out `gen_prefix`, or the chat template")
         })?;
         // Where the template cuts blanks, those before the mark go too.
-        let whole = text[at..].starts_with(MARK);
-        Ok(if whole { text[..at].to_owned() } else { text[..at].trim_end_matches(is_space).to_owned() })
+        let is_whole_mark = text[start..].starts_with(MARK);
+        Ok(if is_whole_mark { text[..start].to_owned() } else { text[..start].trim_end_matches(is_space).to_owned() })
     }
+}
+
+fn bad_file(what: &str, path: &Path) -> Error {
+    Error::bad_input(what).at(path.display())
 }
 
 /// Applies the `tojson` of transformers, which keeps letters and the order of keys.
@@ -216,20 +230,22 @@ fn now() -> i64 {
 /// Implements C's `strftime` in UTC by chrono, for the formats on which both agree.
 fn strftime(format: &str, seconds: i64) -> std::result::Result<String, JinjaError> {
     const SAME: &str = "dmyHIMSYBbAapFT%";
-    let unknown =
-        |of: &str| JinjaError::new(ErrorKind::InvalidOperation, format!("`strftime_now` does not know %{of}"));
     let mut rest = format;
     while let Some((_, after)) = rest.split_once('%') {
         let bare = after.strip_prefix('-').unwrap_or(after);
-        let letter = bare.chars().next().ok_or_else(|| unknown(""))?;
+        let letter = bare.chars().next().ok_or_else(|| unknown_directive(""))?;
         if !SAME.contains(letter) {
-            return Err(unknown(letter.encode_utf8(&mut [0; 4])));
+            return Err(unknown_directive(letter.encode_utf8(&mut [0; 4])));
         }
         rest = &bare[letter.len_utf8()..];
     }
-    let items = StrftimeItems::new(format).parse().map_err(|_| unknown(format.trim_start_matches('%')))?;
-    let time = DateTime::from_timestamp(seconds, 0).ok_or_else(|| unknown(format.trim_start_matches('%')))?;
+    let items = StrftimeItems::new(format).parse().map_err(|_| unknown_directive(format.trim_start_matches('%')))?;
+    let time = DateTime::from_timestamp(seconds, 0).ok_or_else(|| unknown_directive(format.trim_start_matches('%')))?;
     Ok(time.format_with_items(items.iter()).to_string())
+}
+
+fn unknown_directive(unknown: &str) -> JinjaError {
+    JinjaError::new(ErrorKind::InvalidOperation, format!("`strftime_now` does not know %{unknown}"))
 }
 
 #[cfg(test)]

@@ -93,20 +93,20 @@ impl Serialize for Definition {
 impl<'de> Deserialize<'de> for Definition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let WrittenDefinition { file, line, says } = WrittenDefinition::deserialize(deserializer)?;
-        let place = Place { file: file.as_str().into(), line };
-        let value = literal(&says).ok_or_else(|| Error::bad_input("this is no definition").at(&place));
-        let read = value.and_then(|value| Self::read(&node(value, &place)));
+        let location = Place { file: file.as_str().into(), line };
+        let value = literal(&says).ok_or_else(|| Error::bad_input("this is no definition").at(&location));
+        let read = value.and_then(|value| Self::read(&node(value, &location)));
         read.map_err(|error| de::Error::custom(error.one_line()))
     }
 }
 
-fn node(value: Value, place: &Place) -> Node {
+fn node(value: Value, location: &Place) -> Node {
     let tree = match value {
-        Value::List(items) => Tree::List(items.into_iter().map(|item| node(item, place)).collect()),
-        Value::Map(pairs) => Tree::Map(pairs.into_iter().map(|(key, value)| (key, node(value, place))).collect()),
+        Value::List(items) => Tree::List(items.into_iter().map(|item| node(item, location)).collect()),
+        Value::Map(pairs) => Tree::Map(pairs.into_iter().map(|(key, value)| (key, node(value, location))).collect()),
         other => Tree::Scalar(other),
     };
-    Node { tree, place: place.clone() }
+    Node { tree, place: location.clone() }
 }
 
 #[cfg(test)]

@@ -163,7 +163,7 @@ impl Definition {
     pub fn shots(&self, asked: Option<usize>) -> usize {
         match self.shots {
             Some(0) => 0,
-            own => asked.or(own).unwrap_or(0),
+            defined => asked.or(defined).unwrap_or(0),
         }
     }
 
@@ -202,7 +202,7 @@ impl KeyReader<'_> {
     /// Returns the value of a key, or `None` for `null`. Refuses hooks.
     fn get(&self, key: &str) -> Result<Option<&Node>> {
         match self.node.get(key) {
-            Some(Node { tree: Tree::Hook(function), place }) => Err(hooked(key, function, place)),
+            Some(Node { tree: Tree::Hook(function), place: location }) => Err(hooked(key, function, location)),
             Some(node) if node.is_null() => Ok(None),
             other => Ok(other),
         }
@@ -388,14 +388,14 @@ impl KeyReader<'_> {
 
     fn prepare(&self) -> Result<Option<Prepare>> {
         let Some(node) = self.get("prepare")? else { return Ok(None) };
-        let found = prepared::ALL.into_iter().find(|of| node.text() == Some(of.name));
-        found.map(Some).ok_or_else(|| wrong("prepare", &prepared::ALL.map(|of| of.name).join(", "), node))
+        let found = prepared::ALL.into_iter().find(|prepare| node.text() == Some(prepare.name));
+        found.map(Some).ok_or_else(|| wrong("prepare", &prepared::ALL.map(|prepare| prepare.name).join(", "), node))
     }
 
     fn keep_rows(&self) -> Result<Vec<(String, Vec<Value>)>> {
         let mut found = Vec::new();
-        if let Some(Node { tree: Tree::Hook(hook), place }) = self.node.get("process_docs") {
-            found.extend(equivalent::kept_rows(hook, place));
+        if let Some(Node { tree: Tree::Hook(hook), place: location }) = self.node.get("process_docs") {
+            found.extend(equivalent::kept_rows(hook, location));
         }
         if let Some(node) = self.get("keep_rows")? {
             if !matches!(node.tree, Tree::Map(_)) {
@@ -428,16 +428,16 @@ impl KeyReader<'_> {
         let mut settings = node.plain()?;
         if let Some(temperature) = settings.get("temperature") {
             let number = temperature.as_text().map_or(temperature.as_number(), |text| text.parse().ok());
-            let place = node.get("temperature").unwrap_or(node);
-            let number = number.ok_or_else(|| wrong("temperature", "a number", place))?;
+            let culprit = node.get("temperature").unwrap_or(node);
+            let number = number.ok_or_else(|| wrong("temperature", "a number", culprit))?;
             settings.set("temperature", Value::Float(number));
         }
         match settings.get("until").cloned() {
             None => settings.set("until", stops),
             Some(Value::List(items)) if items.iter().all(|item| item.as_text().is_some()) => {
                 if !items.is_empty() && items.iter().all(|item| item.as_text() == Some("")) {
-                    let place = node.get("until").unwrap_or(node);
-                    return Err(wrong("until", "texts at which a generation stops", place)
+                    let culprit = node.get("until").unwrap_or(node);
+                    return Err(wrong("until", "texts at which a generation stops", culprit)
                         .hint("an empty text stops nothing: `until: []` says that nothing does"));
                 }
             }
@@ -476,9 +476,9 @@ impl KeyReader<'_> {
             let weighted = matches!(item.get("aggregation"), Some(Node { tree: Tree::Hook(_), .. }));
             let mut item = item.clone();
             if weighted {
-                let place = item.place.clone();
+                let location = item.place.clone();
                 let name = Tree::Scalar(Value::from(Aggregation::WeightedF1.name()));
-                item.set(&Value::from("aggregation"), Node { tree: name, place });
+                item.set(&Value::from("aggregation"), Node { tree: name, place: location });
             }
             let metric = Metric::read(&item, output)?;
             // The last entry of a metric wins, as with keys of a map.

@@ -30,8 +30,10 @@ impl Columns {
             Field::Text(template, name) => (template, name),
         };
         if self.names.contains(name) {
-            let lacking = || Error::bad_input(format!("a document has no column `{name}`")).found(document.repr());
-            return document.get(name).cloned().ok_or_else(lacking);
+            return document
+                .get(name)
+                .cloned()
+                .ok_or_else(|| Error::bad_input(format!("a document has no column `{name}`")).found(document.repr()));
         }
         activity::started(format_args!("`{key}`, {}", template.place()));
         read(template.render(document)?)

@@ -72,7 +72,6 @@ fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Optio
     // Gain, length, minus the places: the highest is the best.
     type Ranked = ((i64, usize, i64, i64), Vec<usize>);
     let mut best: Option<Ranked> = None;
-    let signed = |at: usize| i64::try_from(at).unwrap_or(i64::MAX);
     for from in 0..text.len() {
         for to in 0..reference.len() {
             if from.abs_diff(to) > MAX_DISTANCE {
@@ -84,7 +83,7 @@ fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Optio
                 candidates(&aligned, from, to, length, &mut |target| {
                     let shifted = shifted(text, from, length, target);
                     *checked += 1;
-                    let key = (before - distance(&shifted, reference).0, length, -signed(from), -signed(target));
+                    let key = (before - distance(&shifted, reference).0, length, -to_signed(from), -to_signed(target));
                     if best.as_ref().is_none_or(|(old, _)| key > *old) {
                         best = Some((key, shifted));
                     }
@@ -101,6 +100,10 @@ fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Optio
     best.map(|(key, shifted)| (key.0, shifted))
 }
 
+fn to_signed(index: usize) -> i64 {
+    i64::try_from(index).unwrap_or(i64::MAX)
+}
+
 /// Finds the positions to which a piece of the text may be shifted.
 fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: &mut dyn FnMut(usize)) {
     if aligned.text_wrong[from..from + length].iter().all(|wrong| !wrong)
@@ -108,8 +111,11 @@ fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: 
     {
         return;
     }
-    let inside = |at: i64| usize::try_from(at).is_ok_and(|at| (from..from + length).contains(&at));
-    if aligned.place.get(to).is_none_or(|at| inside(*at)) {
+    if aligned
+        .place
+        .get(to)
+        .is_none_or(|index| usize::try_from(*index).is_ok_and(|index| (from..from + length).contains(&index)))
+    {
         return;
     }
     let mut last = None;
@@ -117,7 +123,7 @@ fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: 
         // Before the first word, or behind the word that stands before.
         let target = match (to + offset).checked_sub(1) {
             None => Some(0),
-            Some(at) => aligned.place.get(at).and_then(|at| usize::try_from(at + 1).ok()),
+            Some(index) => aligned.place.get(index).and_then(|index| usize::try_from(index + 1).ok()),
         };
         let Some(target) = target else { break };
         if last != Some(target) {
@@ -151,15 +157,15 @@ impl Alignment {
     /// Builds the alignment from the edits that turn the text into the reference, read in reverse.
     fn of(trace: &[Edit]) -> Self {
         let mut aligned = Self { place: Vec::new(), text_wrong: Vec::new(), reference_wrong: Vec::new() };
-        let mut at = -1;
+        let mut position = -1;
         for edit in trace {
             let wrong = *edit != Edit::Keep;
             if *edit != Edit::Insert {
-                at += 1;
+                position += 1;
                 aligned.text_wrong.push(wrong);
             }
             if *edit != Edit::Delete {
-                aligned.place.push(at);
+                aligned.place.push(position);
                 aligned.reference_wrong.push(wrong);
             }
         }
@@ -172,8 +178,8 @@ fn distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
     let rows = text.len() + 1;
     let columns = reference.len() + 1;
     let mut table = vec![vec![(INFINITE, Edit::Unknown); columns]; rows];
-    for (at, cell) in (0..).zip(&mut table[0]) {
-        *cell = (at, Edit::Insert);
+    for (cost, cell) in (0..).zip(&mut table[0]) {
+        *cell = (cost, Edit::Insert);
     }
     let ratio = if text.is_empty() { 1.0 } else { reference.len() as f64 / text.len() as f64 };
     let beam = if (BEAM as f64) < ratio / 2.0 { (ratio / 2.0 + BEAM as f64).ceil() as usize } else { BEAM };

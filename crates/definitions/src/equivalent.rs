@@ -19,12 +19,12 @@ use crate::value::Value;
 use crate::yaml::{Node, Place, Tree};
 
 /// Returns the Python file and function name of a hook.
-fn source(hook: &str, place: &Place) -> Option<(String, String)> {
+fn source(hook: &str, location: &Place) -> Option<(String, String)> {
     let (module, function) = hook.trim().rsplit_once('.')?;
     if !module.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         return None;
     }
-    let file = Path::new(&*place.file).parent()?.join(format!("{module}.py"));
+    let file = Path::new(&*location.file).parent()?.join(format!("{module}.py"));
     Some((String::from_utf8(regular::read(&file).ok()?).ok()?, function.to_owned()))
 }
 
@@ -38,11 +38,11 @@ fn body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
 }
 
 /// Returns whether an aggregation is the F1 score weighted by label frequency.
-pub fn is_weighted_f1(hook: &str, place: &Place) -> bool {
+pub fn is_weighted_f1(hook: &str, location: &Place) -> bool {
     if hook.trim() == "lm_eval.utils.weighted_f1_score" {
         return true;
     }
-    let Some((text, function)) = source(hook, place) else { return false };
+    let Some((text, function)) = source(hook, location) else { return false };
     if function == "weighted_f1_score"
         && text.lines().any(|line| line.trim_end() == "from lm_eval.utils import weighted_f1_score")
     {
@@ -76,12 +76,13 @@ struct Kept {
 impl Kept {
     fn read(lines: &[&str]) -> Option<Self> {
         let (head, inside) = lines.split_first()?;
-        let whole = format!(
+        let expected_body = format!(
             r#"^return ([A-Za-z0-9_]+)\.filter\( ?lambda ([A-Za-z0-9_]+): ([A-Za-z0-9_]+)\[({TEXT})\] == (f?"[^"\\]*"|f?'[^'\\]*'|[A-Za-z0-9_]+) ?\)$"#
         );
-        let [rows, given, read, column, value] = only(&whole, &inside.join(" "))?.try_into().ok()?;
+        let [rows, given, read, column, value] = only(&expected_body, &inside.join(" "))?.try_into().ok()?;
         let parameters = head.split_once('(')?.1.rsplit_once(')')?.0.split(',');
-        let mut names = parameters.map(|of| of.split([':', '=']).next().unwrap_or(of).trim().to_owned());
+        let mut names =
+            parameters.map(|parameter| parameter.split([':', '=']).next().unwrap_or(parameter).trim().to_owned());
         let first = names.next()?;
         let parameter = names.next();
         let is_one = first == rows && given == read && names.next().is_none();
@@ -114,8 +115,8 @@ fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
 }
 
 /// Returns column and value of a hook that only filters rows by one value.
-pub fn kept_rows(hook: &str, place: &Place) -> Option<Value> {
-    let (text, function) = source(hook, place)?;
+pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
+    let (text, function) = source(hook, location)?;
     if let Some(lines) = body(&text, &function) {
         return Kept::read(&lines)?.with(None);
     }
@@ -137,10 +138,13 @@ pub fn kept_rows(hook: &str, place: &Place) -> Option<Value> {
     }
     let written = only(&format!(r"(?:^|\n){list} = (\[[^\]]*\])"), &text)?;
     let values = literal(&written[0])?;
-    let is_it =
-        |value: &&str| renamed(value, &methods).is_some_and(|made| format!("{before}{made}{after}") == function);
     // The last of two values with one name wins, as in Python.
-    let value = values.as_list()?.iter().rev().filter_map(Value::as_text).find(is_it)?;
+    let value = values
+        .as_list()?
+        .iter()
+        .rev()
+        .filter_map(Value::as_text)
+        .find(|value| renamed(value, &methods).is_some_and(|made| format!("{before}{made}{after}") == function))?;
     kept.with(Some(value))
 }
 
@@ -177,14 +181,18 @@ pub(crate) fn said(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> 
 
 fn metrics(node: &Node) -> Result<Value> {
     let Tree::List(items) = &node.tree else { return node.plain() };
-    let item = |item: &Node| {
-        let pairs = item.pairs().iter().map(|(key, value)| {
-            let same = matches!(&value.tree, Tree::Hook(hook) if is_weighted_f1(hook, &value.place));
-            Ok((key.clone(), if same { Value::from("weighted_f1") } else { value.plain()? }))
-        });
-        Ok(Value::Map(pairs.collect::<Result<_>>()?))
-    };
-    Ok(Value::List(items.iter().map(item).collect::<Result<_>>()?))
+    Ok(Value::List(
+        items
+            .iter()
+            .map(|item| {
+                let pairs = item.pairs().iter().map(|(key, value)| {
+                    let same = matches!(&value.tree, Tree::Hook(hook) if is_weighted_f1(hook, &value.place));
+                    Ok((key.clone(), if same { Value::from("weighted_f1") } else { value.plain()? }))
+                });
+                Ok(Value::Map(pairs.collect::<Result<_>>()?))
+            })
+            .collect::<Result<_>>()?,
+    ))
 }
 
 #[cfg(test)]
@@ -202,37 +210,38 @@ mod tests {
     fn only_hooks_that_say_no_more_are_taken() {
         let filter = "def law(dataset):\n    return dataset.filter(lambda x: x[\"subject\"] == \"law\")\n\n\ndef other(d):\n    print(1)\n    \
             return d.filter(lambda x: x['a'] == 'b')\n";
-        let (_folder, at) = place(filter);
-        assert_eq!(kept_rows("utils.law", &at).unwrap().repr(), "{'subject': 'law'}");
-        assert!(kept_rows("utils.other", &at).is_none());
-        assert!(kept_rows("utils.absent", &at).is_none());
-        assert!(kept_rows("../utils.law", &at).is_none());
+        let (_folder, location) = place(filter);
+        assert_eq!(kept_rows("utils.law", &location).unwrap().repr(), "{'subject': 'law'}");
+        assert!(kept_rows("utils.other", &location).is_none());
+        assert!(kept_rows("utils.absent", &location).is_none());
+        assert!(kept_rows("../utils.law", &location).is_none());
         let each = "SUBJECTS = [\n    \"Law & Order\",\n    \"Marine\",\n]\n\n\ndef process_docs(dataset, subject):\n    \
             return dataset.filter(lambda x: x[\"area\"] == subject)\n\n\nprocess_functions = {\n    \
             f\"process_{one.lower().replace(' & ', '_')}\": partial(\n        process_docs, subject=one\n    )\n    \
             for one in SUBJECTS\n}\n\nglobals().update(process_functions)\n";
-        let (_folder, at) = place(each);
-        assert_eq!(kept_rows("utils.process_law_order", &at).unwrap().repr(), "{'area': 'Law & Order'}");
-        assert!(kept_rows("utils.process_sea", &at).is_none());
-        let (_folder, at) = place(&each.replace("\"Marine\"", "\"Marine  Law\"").replace("' & ', '_'", "' ', ''"));
-        assert_eq!(kept_rows("utils.process_marinelaw", &at).unwrap().repr(), "{'area': 'Marine  Law'}");
-        let (_folder, at) = place(&each.replace(".lower()", ".title()"));
-        assert!(kept_rows("utils.process_law_order", &at).is_none());
+        let (_folder, location) = place(each);
+        assert_eq!(kept_rows("utils.process_law_order", &location).unwrap().repr(), "{'area': 'Law & Order'}");
+        assert!(kept_rows("utils.process_sea", &location).is_none());
+        let (_folder, location) =
+            place(&each.replace("\"Marine\"", "\"Marine  Law\"").replace("' & ', '_'", "' ', ''"));
+        assert_eq!(kept_rows("utils.process_marinelaw", &location).unwrap().repr(), "{'area': 'Marine  Law'}");
+        let (_folder, location) = place(&each.replace(".lower()", ".title()"));
+        assert!(kept_rows("utils.process_law_order", &location).is_none());
         let named = "def process_docs(dataset: datasets.Dataset, of) -> datasets.Dataset:\n    return dataset.filter(\n        \
             lambda row: row['name'] == f\"all.{of}\"\n    )\n\n\nlaw = partial(process_docs, of=\"law\")\n\
             art = partial(\n    process_docs, of=\"art\"\n)\n";
-        let (_folder, at) = place(named);
-        assert_eq!(kept_rows("utils.art", &at).unwrap().repr(), "{'name': 'all.art'}");
-        assert!(kept_rows("utils.sea", &at).is_none());
+        let (_folder, location) = place(named);
+        assert_eq!(kept_rows("utils.art", &location).unwrap().repr(), "{'name': 'all.art'}");
+        assert!(kept_rows("utils.sea", &location).is_none());
         // Called by itself it would want its parameter, or has one of its own.
-        assert!(kept_rows("utils.process_docs", &at).is_none());
-        let (_folder, at) = place(&named.replace("all.{of}", "{other}.{of}"));
-        assert!(kept_rows("utils.art", &at).is_none());
+        assert!(kept_rows("utils.process_docs", &location).is_none());
+        let (_folder, location) = place(&named.replace("all.{of}", "{other}.{of}"));
+        assert!(kept_rows("utils.art", &location).is_none());
         let weighted = "def weighted_f1_score(items):\n    unzipped_list = list(zip(*items))\n    golds = unzipped_list[0]\n    \
             preds = unzipped_list[1]\n    fscore = f1_score(golds, preds, average=\"weighted\")\n    return fscore\n";
-        let (_folder, at) = place(weighted);
-        assert!(is_weighted_f1("utils.weighted_f1_score", &at));
-        let (_folder, at) = place(&weighted.replace("weighted\"", "macro\""));
-        assert!(!is_weighted_f1("utils.weighted_f1_score", &at));
+        let (_folder, location) = place(weighted);
+        assert!(is_weighted_f1("utils.weighted_f1_score", &location));
+        let (_folder, location) = place(&weighted.replace("weighted\"", "macro\""));
+        assert!(!is_weighted_f1("utils.weighted_f1_score", &location));
     }
 }

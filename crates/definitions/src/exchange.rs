@@ -20,11 +20,12 @@ struct Ordered(Vec<(Value, Jinja)>);
 impl Object for Ordered {
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
         let key = python(key).ok()?;
-        self.0.iter().find(|(own, _)| *own == key).map(|(_, value)| value.clone())
+        self.0.iter().find(|(stored_key, _)| *stored_key == key).map(|(_, value)| value.clone())
     }
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
-        let value = self.0.iter().find(|(own, _)| own.as_text() == Some(key)).map(|(_, value)| value.clone());
+        let value =
+            self.0.iter().find(|(stored_key, _)| stored_key.as_text() == Some(key)).map(|(_, value)| value.clone());
         if value.is_some() && DICT_METHODS.contains(&key) {
             return Some(refused(format!("`.{key}` is a method of a dict in Jinja: write `['{key}']`")).into());
         }
@@ -64,7 +65,7 @@ struct Variables(Vec<(Value, Jinja)>);
 
 impl Object for Variables {
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Jinja> {
-        self.0.iter().find(|(own, _)| own.as_text() == Some(key)).map(|(_, value)| value.clone())
+        self.0.iter().find(|(stored_key, _)| stored_key.as_text() == Some(key)).map(|(_, value)| value.clone())
     }
 
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
@@ -75,17 +76,18 @@ impl Object for Variables {
 /// Converts a document into the variables of a rendering.
 pub(crate) fn variables(document: &Value) -> Jinja {
     let Value::Map(pairs) = document else { return jinja(document) };
-    let variable = |(key, value): &(Value, Value)| {
-        let converted = match value {
-            Value::Object(object) if object.text().is_none() => {
-                let class = object.class();
-                refused(format!("the column `{}` has the type {class}, which no template prints", key.text())).into()
-            }
-            value => jinja(value),
-        };
-        (key.clone(), converted)
+    Jinja::from_object(Variables(pairs.iter().map(jinja_variable).collect()))
+}
+
+fn jinja_variable((key, value): &(Value, Value)) -> Result<(String, Jinja)> {
+    let converted = match value {
+        Value::Object(object) if object.text().is_none() => {
+            let class = object.class();
+            refused(format!("the column `{}` has the type {class}, which no template prints", key.text())).into()
+        }
+        value => jinja(value),
     };
-    Jinja::from_object(Variables(pairs.iter().map(variable).collect()))
+    (key.clone(), converted)
 }
 
 /// Converts a value for templates.
@@ -165,8 +167,10 @@ pub(crate) fn repr(value: &Jinja) -> Result<String, Error> {
         return Ok(range.repr());
     }
     if let Some(Printed(object)) = value.downcast_object_ref() {
-        let unknown = || refused(format!("a {} in a list or dict is not offered", object.class()));
-        return object.repr().map(str::to_owned).ok_or_else(unknown);
+        return object
+            .repr()
+            .map(str::to_owned)
+            .ok_or_else(|| refused(format!("a {} in a list or dict is not offered", object.class())));
     }
     if let Some(tuple) = value.downcast_object_ref::<Tuple>() {
         let comma = if tuple.len() == 1 { "," } else { "" };

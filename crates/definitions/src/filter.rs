@@ -82,8 +82,10 @@ impl Pipeline {
     /// # Errors
     /// When a filter cannot be applied to what it gets, as in the harness.
     pub fn apply(&self, answers: Value, document: &Value) -> Result<Value> {
-        let place = |error: Error| error.at(format!("filter `{}`", self.name));
-        self.steps.iter().try_fold(answers, |answers, step| step.apply(&answers, document)).map_err(place)
+        self.steps
+            .iter()
+            .try_fold(answers, |answers, step| step.apply(&answers, document))
+            .map_err(|error: Error| error.at(format!("filter `{}`", self.name)))
     }
 }
 
@@ -91,7 +93,9 @@ impl FilterStep {
     fn read(node: &Node) -> Result<Self> {
         let mut options = FilterOptions { node, used: vec!["function"] };
         let name = match node.get("function") {
-            Some(Node { tree: Tree::Hook(hook), place }) => return Err(hooked("filter_list.function", hook, place)),
+            Some(Node { tree: Tree::Hook(hook), place: location }) => {
+                return Err(hooked("filter_list.function", hook, location));
+            }
             function => {
                 function.and_then(Node::text).ok_or_else(|| wrong("filter", "entries with `function`", node))?
             }
@@ -146,7 +150,9 @@ impl FilterStep {
                 let found = found.filter(|(part, tuple)| !(*tuple && part.is_empty()));
                 Ok(Value::Text(found.map_or_else(|| extraction.fallback.clone(), |(part, _)| part)))
             }),
-            Self::Choice { own, lower, bare, ignored } => choice(own, *lower, *bare, ignored, answers, document),
+            Self::Choice { own: extraction, lower, bare, ignored } => {
+                choice(extraction, *lower, *bare, ignored, answers, document)
+            }
             Self::TakeFirst => {
                 let first = items(answers)?.into_iter().next();
                 first.ok_or_else(|| Error::job("there is no first answer to take").found(answers.repr()))
@@ -165,9 +171,8 @@ impl FilterStep {
             }
             Self::Majority => {
                 let all = items(answers)?;
-                let count = |item: &Value| all.iter().filter(|other| *other == item).count();
-                let most = all.iter().map(count).max();
-                let winner = all.iter().find(|item| Some(count(item)) == most).cloned();
+                let most = all.iter().map(|item| count_equal(item, all)).max();
+                let winner = all.iter().find(|item| Some(count_equal(item, all)) == most).cloned();
                 winner
                     .map(|winner| Value::List(vec![winner]))
                     .ok_or_else(|| Error::job("there is no answer to vote for"))
@@ -181,6 +186,10 @@ impl FilterStep {
             }),
         }
     }
+}
+
+fn count_equal(item: &Value, all: &[Value]) -> usize {
+    all.iter().filter(|other| *other == item).count()
 }
 
 /// Applies `change` to each answer.
@@ -210,8 +219,8 @@ fn chosen(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
         return Ok(None);
     }
     let length = i64::try_from(all.len()).unwrap_or(i64::MAX);
-    let at = if select < 0 { select + length } else { select };
-    let groups = usize::try_from(at).ok().and_then(|at| all.get(at)).ok_or_else(|| {
+    let index = if select < 0 { select + length } else { select };
+    let groups = usize::try_from(index).ok().and_then(|index| all.get(index)).ok_or_else(|| {
         Error::job("`group_select` is beyond the matches")
             .expected(format!("at most {} matches are needed", all.len()))
             .found(select)
@@ -221,7 +230,7 @@ fn chosen(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
 }
 
 fn choice(
-    own: &Extraction,
+    extraction: &Extraction,
     lower: bool,
     bare: bool,
     ignored: &[Pattern],
@@ -249,29 +258,33 @@ fn choice(
         let text = choice.as_text().ok_or_else(|| Error::bad_input("a choice is no text").found(choice.repr()))?;
         texts.push(cleaned(strip(text))?);
     }
-    let letter = |at: usize| char::from_u32('A' as u32 + u32::try_from(at).unwrap_or(0)).unwrap_or('?').to_string();
     let by_text = Pattern::new(&texts.iter().map(|text| escaped(text)).collect::<Vec<_>>().join("|"))?;
-    let letters = (0..texts.len()).map(|at| escaped(&letter(at))).collect::<Vec<_>>().join("|");
+    let letters = (0..texts.len()).map(|index| escaped(&choice_letter(index))).collect::<Vec<_>>().join("|");
     let by_letter = Pattern::new(&format!(r":[\s]*({letters})"))?;
     each(answers, |answer| {
         let answer = answer.as_text().unwrap_or("");
         let named = |part: String, places: &dyn Fn(&str) -> Option<usize>| match places(&part) {
-            Some(at) if !part.is_empty() => format!("({})", letter(at)),
+            Some(index) if !part.is_empty() => format!("({})", choice_letter(index)),
             _ => part,
         };
-        let mut part = own.find(answer)?.map_or(String::new(), |(part, _)| part);
+        let mut part = extraction.find(answer)?.map_or(String::new(), |(part, _)| part);
         if part.is_empty() {
-            let found =
-                chosen(&by_text.find_all(&cleaned(answer)?)?, own.select)?.map_or(String::new(), |(part, _)| part);
+            let found = chosen(&by_text.find_all(&cleaned(answer)?)?, extraction.select)?
+                .map_or(String::new(), |(part, _)| part);
             // The last of equal choices one is returned.
             part = named(found, &|part| texts.iter().rposition(|text| text == part));
         }
         if part.is_empty() {
-            let found = chosen(&by_letter.find_all(answer)?, own.select)?.map_or(String::new(), |(part, _)| part);
-            part = named(found, &|part| (0..texts.len()).find(|at| letter(*at) == part));
+            let found =
+                chosen(&by_letter.find_all(answer)?, extraction.select)?.map_or(String::new(), |(part, _)| part);
+            part = named(found, &|part| (0..texts.len()).find(|index| choice_letter(*index) == part));
         }
-        Ok(Value::Text(if part.is_empty() { own.fallback.clone() } else { part }))
+        Ok(Value::Text(if part.is_empty() { extraction.fallback.clone() } else { part }))
     })
+}
+
+fn choice_letter(index: usize) -> String {
+    char::from_u32('A' as u32 + u32::try_from(index).unwrap_or(0)).unwrap_or('?').to_string()
 }
 
 /// Options of a filter; unknown options are refused.
@@ -316,15 +329,15 @@ impl FilterOptions<'_> {
             None => 0,
             Some(value) => value.as_int().ok_or_else(|| wrong("group_select", "a whole number", self.node))?,
         };
-        let place = self.node.get("regex_pattern").unwrap_or(self.node).place.to_string();
-        Ok(Extraction { pattern: Pattern::new(&source).map_err(|error| error.at(place))?, select, fallback })
+        let location = self.node.get("regex_pattern").unwrap_or(self.node).place.to_string();
+        Ok(Extraction { pattern: Pattern::new(&source).map_err(|error| error.at(location))?, select, fallback })
     }
 
     fn all_used(&self) -> Result<()> {
         let odd = self.node.pairs().iter().find(|(key, _)| !self.used.contains(&key.as_text().unwrap_or("")));
         match odd {
-            Some((key, Node { tree: Tree::Hook(hook), place })) => {
-                Err(hooked(&format!("filter_list.{}", key.text()), hook, place))
+            Some((key, Node { tree: Tree::Hook(hook), place: location })) => {
+                Err(hooked(&format!("filter_list.{}", key.text()), hook, location))
             }
             Some((key, node)) => Err(wrong(&key.text(), &format!("one of {}", self.used.join(", ")), node)),
             None => Ok(()),
@@ -388,16 +401,19 @@ mod tests {
 
     #[test]
     fn what_the_harness_cannot_do_is_an_error() {
-        let error = |steps: &str| filtered(steps, &["1"], "{}").unwrap_err().to_string();
         assert!(
-            error(r"[{function: regex, regex_pattern: '(\d)', group_select: 5}, {function: take_first}]")
+            filter_error(r"[{function: regex, regex_pattern: '(\d)', group_select: 5}, {function: take_first}]")
                 .contains("group_select")
         );
-        assert!(error("[{function: take_first_k, k: 2}, {function: take_first}]").contains("repeats"));
-        assert!(error("[{function: format_span}, {function: take_first}]").contains("f:2"));
-        assert!(error("[{function: custom, filter_fn: !function a.b}, {function: take_first}]").contains("f:2"));
-        assert!(error("[{function: take_first, k: 1}]").contains("`k`"));
-        assert!(error("[{function: regex, regex_pattern: '('}, {function: take_first}]").contains("f:2"));
-        assert!(error("[{function: remove_whitespace}]").contains("take_first"));
+        assert!(filter_error("[{function: take_first_k, k: 2}, {function: take_first}]").contains("repeats"));
+        assert!(filter_error("[{function: format_span}, {function: take_first}]").contains("f:2"));
+        assert!(filter_error("[{function: custom, filter_fn: !function a.b}, {function: take_first}]").contains("f:2"));
+        assert!(filter_error("[{function: take_first, k: 1}]").contains("`k`"));
+        assert!(filter_error("[{function: regex, regex_pattern: '('}, {function: take_first}]").contains("f:2"));
+        assert!(filter_error("[{function: remove_whitespace}]").contains("take_first"));
+    }
+
+    fn filter_error(steps: &str) -> String {
+        filtered(steps, &["1"], "{}").unwrap_err().to_string()
     }
 }

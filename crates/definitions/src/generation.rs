@@ -43,9 +43,9 @@ impl Generating {
     /// An option that is not run, or a value that is none.
     pub fn read(settings: &Value) -> Result<Self> {
         let Value::Map(pairs) = settings else { return Err(wrong("generation_kwargs", "a mapping", settings)) };
-        let known = |key: &str| LIMITS.contains(&key) || OTHERS.contains(&key);
-        if let Some((key, value)) =
-            pairs.iter().find(|(key, value)| !known(key.as_text().unwrap_or_default()) && !matches!(value, Value::None))
+        if let Some((key, value)) = pairs
+            .iter()
+            .find(|(key, value)| !is_known(key.as_text().unwrap_or_default()) && !matches!(value, Value::None))
         {
             let expected = "until, max_gen_toks, do_sample, temperature, top_p, top_k";
             let error = wrong(&key.text(), expected, value);
@@ -55,21 +55,21 @@ impl Generating {
                 None => error,
             });
         }
-        let get = |key: &str| settings.get(key).filter(|value| !matches!(value, Value::None));
-        if let Some(beams) = get("num_beams").filter(|beams| beams.as_int() != Some(1)) {
+        if let Some(beams) = read_setting("num_beams", settings).filter(|beams| beams.as_int() != Some(1)) {
             return Err(wrong("num_beams", "1: answers are generated token by token", beams));
         }
-        let until = match get("until") {
+        let until = match read_setting("until", settings) {
             None => Vec::new(),
             Some(Value::List(items)) => items.iter().map(Value::text).collect(),
             Some(one) => vec![one.text()],
         };
-        let max_tokens = match LIMITS.iter().find_map(|key| Some((*key, get(key)?))) {
+        let max_tokens = match LIMITS.iter().find_map(|key| Some((*key, read_setting(key, settings)?))) {
             None => DEFAULT_MAX_TOKENS,
             Some((key, value)) => whole(key, value)?,
         };
-        let temperature = get("temperature").map(|value| number("temperature", value)).transpose()?;
-        let draws = match get("do_sample") {
+        let temperature =
+            read_setting("temperature", settings).map(|value| number("temperature", value)).transpose()?;
+        let draws = match read_setting("do_sample", settings) {
             Some(Value::Bool(draws)) => *draws,
             Some(odd) => return Err(wrong("do_sample", "true or false", odd)),
             None => temperature.is_some_and(|temperature| temperature > 0.0),
@@ -80,14 +80,22 @@ impl Generating {
                 let found = Value::Float(temperature);
                 return Err(wrong("temperature", "more than 0, as `do_sample` is true", &found));
             }
-            let top_p = get("top_p").map_or(Ok(1.0), |value| number("top_p", value))?;
-            let top_k = get("top_k").map_or(Ok(TOP_K as f64), |value| number("top_k", value))?;
+            let top_p = read_setting("top_p", settings).map_or(Ok(1.0), |value| number("top_p", value))?;
+            let top_k = read_setting("top_k", settings).map_or(Ok(TOP_K as f64), |value| number("top_k", value))?;
             // 0 and -1 leave none out.
             Ok(Sampling { temperature, top_p, top_k: (top_k >= 1.0).then_some(top_k as usize) })
         });
         let sampling = sampling.transpose()?;
         Ok(Self { until: until.into_iter().filter(|stop| !stop.is_empty()).collect(), max_tokens, sampling })
     }
+}
+
+fn is_known(key: &str) -> bool {
+    LIMITS.contains(&key) || OTHERS.contains(&key)
+}
+
+fn read_setting<'a>(key: &str, settings: &'a Settings) -> Option<&'a Value> {
+    settings.get(key).filter(|value| !matches!(value, Value::None))
 }
 
 fn whole(key: &str, value: &Value) -> Result<usize> {
@@ -114,9 +122,11 @@ mod tests {
     #[test]
     fn lengths_stops_and_sampling_are_as_the_harness_reads_them() {
         // Rules 39 and 40 of lm-evaluation-harness (`models/utils.py`).
-        let list = |of: &[&str]| Value::List(of.iter().map(|text| Value::from(*text)).collect());
         let plain = Generating { until: vec!["a".into()], max_tokens: DEFAULT_MAX_TOKENS, sampling: None };
-        assert_eq!(read(&[("until", list(&["a", ""]))]).unwrap(), plain);
+        assert_eq!(
+            read(&[("until", Value::List((&["a", ""]).iter().map(|text| Value::from(*text)).collect()))]).unwrap(),
+            plain
+        );
         assert_eq!(read(&[("until", Value::from("a"))]).unwrap(), plain);
         let greedy = [("temperature", Value::Float(0.7)), ("do_sample", Value::Bool(false))];
         assert_eq!(read(&greedy).unwrap().sampling, None);

@@ -34,7 +34,7 @@ impl KeyIndex {
 
     /// Returns the position of a key.
     pub(crate) fn position<K: Key, T>(&self, pairs: &[(K, T)], key: &K) -> Option<usize> {
-        let Some(hashes) = &self.hashes else { return pairs.iter().position(|(own, _)| own == key) };
+        let Some(hashes) = &self.hashes else { return pairs.iter().position(|(stored_key, _)| stored_key == key) };
         let candidates = hashes.positions.get(&key.hash(&hashes.state))?;
         candidates.iter().copied().find(|position| pairs[*position].0 == *key)
     }

@@ -68,14 +68,14 @@ impl Library {
     pub fn of_folders(folders: &[&Path]) -> Result<Self> {
         let mut all = Self::default();
         for folder in folders {
-            let mut own = Self::default();
+            let mut selected = Self::default();
             for path in yaml_files(folder)? {
                 match resolved(&path) {
-                    Ok(node) => own.register(node),
+                    Ok(node) => selected.register(node),
                     Err(error) => all.unread.push(error.one_line()),
                 }
             }
-            all.entries.extend(own.entries);
+            all.entries.extend(selected.entries);
         }
         Ok(all)
     }
@@ -96,11 +96,11 @@ impl Library {
     }
 
     fn of_file(path: &Path, folder: Option<&Path>) -> Result<Selection> {
-        let own = path.display().to_string();
+        let file_name = path.display().to_string();
         let is_group = resolved(path)?.get("group").is_some();
         // The members of a group are searched next to its file.
-        let beside = folder.or_else(|| path.parent().filter(|_| is_group));
-        Self::of_folders(&beside.into_iter().collect::<Vec<_>>())?.select(&[&own])
+        let folder_of_group = folder.or_else(|| path.parent().filter(|_| is_group));
+        Self::of_folders(&folder_of_group.into_iter().collect::<Vec<_>>())?.select(&[&file_name])
     }
 
     fn register(&mut self, node: Node) {
@@ -190,12 +190,11 @@ fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        let failed = |error: std::io::Error| Error::io("read", &folder, &error);
-        for entry in fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
+        for entry in fs::read_dir(&folder).map_err(|error| read_error(&error, &folder))? {
+            let entry = entry.map_err(|error| read_error(&error, &folder))?;
             let path = entry.path();
             let name = entry.file_name();
-            let kind = entry.file_type().map_err(failed)?;
+            let kind = entry.file_type().map_err(|error| read_error(&error, &folder))?;
             if kind.is_dir() && name != "__pycache__" && name != ".ipynb_checkpoints" {
                 folders.push(path);
             } else if path.extension().is_some_and(|end| end == "yaml") && path.is_file() {
@@ -207,6 +206,10 @@ fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+fn read_error(error: &std::io::Error, folder: &Path) -> Error {
+    Error::io("read", folder, error)
+}
+
 /// Reads a file with its includes: later ones override earlier ones, the file overrides all, key by key.
 ///
 /// # Errors
@@ -216,15 +219,15 @@ pub fn resolved(path: &Path) -> Result<Node> {
 }
 
 fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
-    let whole = path.canonicalize().map_err(|error| Error::io("open", path, &error))?;
-    if !seen.insert(whole) {
+    let canonical = path.canonicalize().map_err(|error| Error::io("open", path, &error))?;
+    if !seen.insert(canonical) {
         return Err(Error::bad_input("a definition includes a file that it has included already")
             .at(path.display())
             .hint("include each file once"));
     }
-    let mut own = read_file(path)?;
-    let Some(include) = own.take("include") else { return Ok(own) };
-    let mut merged = Node::empty(own.place.clone());
+    let mut node = read_file(path)?;
+    let Some(include) = node.take("include") else { return Ok(node) };
+    let mut merged = Node::empty(node.place.clone());
     let names: Vec<&Node> = if let Tree::List(items) = &include.tree { items.iter().collect() } else { vec![&include] };
     for name in names {
         let Some(text) = name.text() else {
@@ -235,7 +238,7 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
         other.take("task_list");
         merged.set_all(&other);
     }
-    merged.set_all(&own);
+    merged.set_all(&node);
     Ok(merged)
 }
 
@@ -264,11 +267,11 @@ impl<'a> Nodes<'a> {
             None if Path::new(name).is_file() => {
                 let node = resolved(Path::new(name))?;
                 if node.get("group").is_some() {
-                    let own = node.get("group").and_then(Node::text).unwrap_or(name).to_owned();
-                    self.group(&own, &node, &empty, 0)?;
+                    let entry_name = node.get("group").and_then(Node::text).unwrap_or(name).to_owned();
+                    self.group(&entry_name, &node, &empty, 0)?;
                 } else {
-                    let own = node.get("task").and_then(Node::text).unwrap_or(name).to_owned();
-                    self.task(own, &node, &empty);
+                    let entry_name = node.get("task").and_then(Node::text).unwrap_or(name).to_owned();
+                    self.task(entry_name, &node, &empty);
                 }
             }
             None => return Err(self.unknown(name)),
@@ -314,13 +317,13 @@ impl<'a> Nodes<'a> {
         if depth > MAX_DEPTH {
             return Err(Error::bad_input(format!("the group `{name}` contains itself")).at(&node.place));
         }
-        let place = self.groups.len();
+        let index = self.groups.len();
         let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
         self.groups.push(Group { name: name.to_owned(), alias, tasks: Vec::new(), metrics: group_metrics(node)? });
         // Keys that are not keys of a group are settings of its tasks. A definition that names the group may override them.
         let mut below = Node::empty(node.place.clone());
         for (key, value) in node.pairs() {
-            if !GROUP_KEYS.iter().any(|own| key.as_text() == Some(own)) {
+            if !GROUP_KEYS.iter().any(|known_key| key.as_text() == Some(known_key)) {
                 below.set(key, value.clone());
             }
         }
@@ -341,7 +344,7 @@ impl<'a> Nodes<'a> {
             let tasks = self.member(name, member, &below, depth)?;
             names.extend(tasks.into_iter().filter(|task| known.insert(task.clone())));
         }
-        self.groups[place].tasks.clone_from(&names);
+        self.groups[index].tasks.clone_from(&names);
         Ok(names)
     }
 
@@ -351,22 +354,26 @@ impl<'a> Nodes<'a> {
             let entry = library.entries.get(name).ok_or_else(|| self.unknown(name).at(&member.place))?;
             return self.entry(name, entry, overrides, depth + 1);
         }
-        let mut own = overrides.clone();
+        let mut member_overrides = overrides.clone();
         if let Some(name) = member.get("group").and_then(Node::text) {
             let Some(entry) = library.entries.get(name) else {
                 return self.group(&format!("{group}::{name}"), member, overrides, depth + 1);
             };
             for (key, value) in member.pairs().iter().filter(|(key, _)| key.as_text() != Some("group")) {
-                own.set(key, value.clone());
+                member_overrides.set(key, value.clone());
             }
-            return self.entry(name, entry, &own, depth + 1);
+            return self.entry(name, entry, &member_overrides, depth + 1);
         }
         let Some(name) = member.get("task").and_then(Node::text) else {
             return Err(wrong("task", "names, or mappings with `task` or `group`", member));
         };
-        own.set_all(member);
+        member_overrides.set_all(member);
         match library.entries.get(name) {
-            None => Ok(vec![self.task(format!("{group}::{name}"), &own, &Node::empty(own.place.clone()))]),
+            None => Ok(vec![self.task(
+                format!("{group}::{name}"),
+                &member_overrides,
+                &Node::empty(member_overrides.place.clone()),
+            )]),
             Some(Entry::Tag(tasks)) if tasks.len() > 1 => {
                 // The harness would give all of them the tag's name.
                 Err(Error::bad_input(format!("overrides for the tag `{name}` cannot be given in a group"))
@@ -374,8 +381,8 @@ impl<'a> Nodes<'a> {
                     .hint("name the tasks one by one, or set the overrides for the whole group"))
             }
             Some(entry) => {
-                own.take("task");
-                self.entry(name, entry, &own, depth + 1)
+                member_overrides.take("task");
+                self.entry(name, entry, &member_overrides, depth + 1)
             }
         }
     }
@@ -384,32 +391,33 @@ impl<'a> Nodes<'a> {
 fn group_metrics(node: &Node) -> Result<Vec<GroupMetric>> {
     let Some(list) = node.get("aggregate_metric_list").filter(|node| !node.is_null()) else { return Ok(Vec::new()) };
     let items: Vec<&Node> = if let Tree::List(items) = &list.tree { items.iter().collect() } else { vec![list] };
-    let read = |item: &Node| {
-        let mut metric = GroupMetric { metric: String::new(), filters: None, by_size: true };
-        for (key, value) in item.pairs() {
-            match (key.as_text(), &value.tree) {
-                (Some("metric"), _) if value.text().is_some() => {
-                    value.text().unwrap_or_default().clone_into(&mut metric.metric);
-                }
-                (Some("filter_list"), Tree::Scalar(Value::None)) => {}
-                (Some("filter_list"), Tree::List(_) | Tree::Scalar(Value::Text(_))) => {
-                    metric.filters = Some(texts(value));
-                }
-                (Some("weight_by_size"), Tree::Scalar(Value::Bool(by_size))) => metric.by_size = *by_size,
-                (Some("aggregation"), Tree::Scalar(Value::Text(name))) if name == "mean" => {}
-                (Some("aggregation"), _) => {
-                    return Err(wrong("aggregation", "`mean`, which is all that groups have", value));
-                }
-                _ => return Err(wrong(&key.text(), "metric, filter_list, weight_by_size or aggregation", value)),
+    items.into_iter().map(read_group_metric).collect()
+}
+
+fn read_group_metric(item: &Node) -> Result<GroupMetric> {
+    let mut metric = GroupMetric { metric: String::new(), filters: None, by_size: true };
+    for (key, value) in item.pairs() {
+        match (key.as_text(), &value.tree) {
+            (Some("metric"), _) if value.text().is_some() => {
+                value.text().unwrap_or_default().clone_into(&mut metric.metric);
             }
+            (Some("filter_list"), Tree::Scalar(Value::None)) => {}
+            (Some("filter_list"), Tree::List(_) | Tree::Scalar(Value::Text(_))) => {
+                metric.filters = Some(texts(value));
+            }
+            (Some("weight_by_size"), Tree::Scalar(Value::Bool(by_size))) => metric.by_size = *by_size,
+            (Some("aggregation"), Tree::Scalar(Value::Text(name))) if name == "mean" => {}
+            (Some("aggregation"), _) => {
+                return Err(wrong("aggregation", "`mean`, which is all that groups have", value));
+            }
+            _ => return Err(wrong(&key.text(), "metric, filter_list, weight_by_size or aggregation", value)),
         }
-        if metric.metric.is_empty() {
-            Err(wrong("aggregate_metric_list", "entries with `metric`", item))
-        } else {
-            Ok(metric)
-        }
-    };
-    items.into_iter().map(read).collect()
+    }
+    if metric.metric.is_empty() {
+        Err(wrong("aggregate_metric_list", "entries with `metric`", item))
+    } else {
+        Ok(metric)
+    }
 }
 
 #[cfg(test)]
@@ -483,8 +491,9 @@ mod tests {
 
     #[test]
     fn groups_that_double_at_every_level_are_an_error() {
-        let mut files: Vec<(String, String)> =
-            (0..28).map(|at| (format!("g{at}.yaml"), format!("group: g{at}\ntask: [g{0}, g{0}]\n", at + 1))).collect();
+        let mut files: Vec<(String, String)> = (0..28)
+            .map(|index| (format!("g{index}.yaml"), format!("group: g{index}\ntask: [g{0}, g{0}]\n", index + 1)))
+            .collect();
         files.push(("g28.yaml".to_owned(), "group: g28\ntask: [t]\n".to_owned()));
         files.push(("t.yaml".to_owned(), format!("task: t\n{BASE}")));
         let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();

@@ -185,13 +185,14 @@ impl LiteralReader<'_> {
         }
         self.skip_space();
         let rest = self.rest();
-        let signed = |at: usize| at > 0 && rest[..at].ends_with(['e', 'E']);
         let length = rest
             .char_indices()
-            .find(|(at, c)| {
-                !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_') || matches!(c, '+' | '-') && signed(*at))
+            .find(|(position, c)| {
+                !(c.is_ascii_alphanumeric()
+                    || matches!(c, '.' | '_')
+                    || matches!(c, '+' | '-') && ((*position) > 0 && rest[..(*position)].ends_with(['e', 'E'])))
             })
-            .map_or(rest.len(), |(at, _)| at);
+            .map_or(rest.len(), |(position, _)| position);
         match unsigned(&rest[..length]) {
             Some(number) => {
                 self.at += length;
@@ -206,8 +207,7 @@ impl LiteralReader<'_> {
 
     /// Returns whether a string comes next, with an optional prefix letter.
     fn begins_text(&self) -> bool {
-        let quoted = |text: &str| text.starts_with(['\'', '"']);
-        quoted(self.rest()) || self.rest().strip_prefix(['u', 'U', 'r', 'R']).is_some_and(quoted)
+        is_quoted(self.rest()) || self.rest().strip_prefix(['u', 'U', 'r', 'R']).is_some_and(is_quoted)
     }
 
     /// Parses one string, or several adjacent ones, which are concatenated.
@@ -324,6 +324,10 @@ impl LiteralReader<'_> {
         self.at = start;
         Err(self.refuse(&format!("{length} digits that name a character")))
     }
+}
+
+fn is_quoted(text: &str) -> bool {
+    text.starts_with(['\'', '"'])
 }
 
 /// Parses an unsigned number.

@@ -10,10 +10,9 @@ fn json_of(text: &str) -> serde_json::Value {
 /// Expected values: `ast.literal_eval(…)`, Python 3.11.
 #[test]
 fn literals_are_read_as_python_reads_them() {
-    let shown = |text: &str| literal(text).map(|value| value.repr());
-    assert_eq!(shown(r#" ["a", 'b' "c", 1, -2.5, None]"#).as_deref(), Some("['a', 'bc', 1, -2.5, None]"));
-    assert_eq!(shown(r"{'a': [1, 2], 'b': ()}").as_deref(), Some("{'a': [1, 2], 'b': []}"));
-    assert_eq!(shown(r"['\x41\u00e9\n\q', r'\n']").as_deref(), Some(r"['Aé\n\\q', '\\n']"));
+    assert_eq!(literal_repr(r#" ["a", 'b' "c", 1, -2.5, None]"#).as_deref(), Some("['a', 'bc', 1, -2.5, None]"));
+    assert_eq!(literal_repr(r"{'a': [1, 2], 'b': ()}").as_deref(), Some("{'a': [1, 2], 'b': []}"));
+    assert_eq!(literal_repr(r"['\x41\u00e9\n\q', r'\n']").as_deref(), Some(r"['Aé\n\\q', '\\n']"));
     for (text, wanted) in [
         ("(1)", "1"),
         ("1, 2", "[1, 2]"),
@@ -24,11 +23,15 @@ fn literals_are_read_as_python_reads_them() {
         ("[-0, 1e3, .5, 5.]", "[0, 1000.0, 0.5, 5.0]"),
         (r"r'a\'b'", r#""a\\'b""#),
     ] {
-        assert_eq!(shown(text).as_deref(), Some(wanted), "{text}");
+        assert_eq!(literal_repr(text).as_deref(), Some(wanted), "{text}");
     }
     for bad in ["[a]", "['a' 1]", "007", "['a'", "[1] 2", "x", "", "['a\nb']", "[,]", "{1, 'a': 2}", "{'a': 2, 1}"] {
         assert_eq!(literal(bad), None, "{bad}");
     }
+}
+
+fn literal_repr(text: &str) -> Option<String> {
+    literal(text).map(|value| value.repr())
 }
 
 #[test]
@@ -111,20 +114,6 @@ fn what_is_no_literal_is_refused_with_its_place() {
 
 /// Generates a value of at most `depth` levels, and a `repr` that Python might print.
 fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Value, String) {
-    let text = |random: &mut dyn FnMut(usize) -> usize| {
-        let letters = ["a", "'", "\"", "\\", "\n", "é", "\u{1f600}", " ", "]", "\0"];
-        let text: String = (0..random(6)).map(|_| letters[random(letters.len())]).collect();
-        let quote = ["'", "\"", "'''", "\"\"\""][random(4)];
-        let escaped = |c: char| match c {
-            '\'' | '"' | '\\' => format!("\\{c}"),
-            '\n' => "\\n".to_owned(),
-            '\0' => "\\x00".to_owned(),
-            'é' if quote == "'" => "\\u00e9".to_owned(),
-            c => c.to_string(),
-        };
-        let written: String = text.chars().map(escaped).collect();
-        (text, format!("{quote}{written}{quote}"))
-    };
     let parts = if depth == 0 { 0 } else { random(4) };
     match random(if depth == 0 { 3 } else { 5 }) {
         0 => {
@@ -136,8 +125,8 @@ fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Va
             (value.clone(), (*written).to_owned())
         }
         2 => {
-            let (text, written) = text(random);
-            (json!(text), written)
+            let (random_literal, written) = random_literal(random);
+            (json!(random_literal), written)
         }
         3 => {
             let items: Vec<(serde_json::Value, String)> = (0..parts).map(|_| any(random, depth - 1)).collect();
@@ -150,13 +139,30 @@ fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Va
             let mut map = serde_json::Map::new();
             let mut written = Vec::new();
             for _ in 0..parts {
-                let ((key, key_written), (value, value_written)) = (text(random), any(random, depth - 1));
+                let ((key, key_written), (value, value_written)) = (random_literal(random), any(random, depth - 1));
                 map.insert(key, value);
                 written.push(format!("{key_written}: {value_written}"));
             }
             (serde_json::Value::Object(map), format!("{{{}}}", written.join(",\n ")))
         }
     }
+}
+
+fn random_literal(random: &mut dyn FnMut(usize) -> usize) -> String {
+    let letters = ["a", "'", "\"", "\\", "\n", "é", "\u{1f600}", " ", "]", "\0"];
+    let text: String = (0..random(6)).map(|_| letters[random(letters.len())]).collect();
+    let quote = ["'", "\"", "'''", "\"\"\""][random(4)];
+    let written: String = text
+        .chars()
+        .map(|c| match c {
+            '\'' | '"' | '\\' => format!("\\{c}"),
+            '\n' => "\\n".to_owned(),
+            '\0' => "\\x00".to_owned(),
+            'é' if quote == "'" => "\\u00e9".to_owned(),
+            c => c.to_string(),
+        })
+        .collect();
+    (text, format!("{quote}{written}{quote}"))
 }
 
 #[test]

@@ -69,11 +69,11 @@ pub(crate) const METHODS: [&str; 48] = [
 ];
 
 /// Calls a method that the template engine does not know.
-pub(crate) fn call(_: &mut State<'_, '_>, on: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
-    match on.kind() {
-        ValueKind::String => of_text(on.as_str().unwrap_or_default(), method, args),
-        ValueKind::Seq | ValueKind::Iterable => of_list(on, method, args),
-        ValueKind::Map => of_map(on, method, args),
+pub(crate) fn call(_: &mut State<'_, '_>, object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
+    match object.kind() {
+        ValueKind::String => of_text(object.as_str().unwrap_or_default(), method, args),
+        ValueKind::Seq | ValueKind::Iterable => of_list(object, method, args),
+        ValueKind::Map => of_map(object, method, args),
         kind => Err(refused(format!("a value of type {kind} has no method `{method}`"))),
     }
 }
@@ -82,12 +82,12 @@ fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     Ok(match method {
         "strip" | "lstrip" | "rstrip" => Jinja::from(stripped(text, method, args)?),
         "split" | "rsplit" => {
-            let (by, most, kwargs): (Option<String>, Option<i64>, Kwargs) = from_args(args)?;
-            let by = by.or(kwargs.get("sep")?);
+            let (separator, most, kwargs): (Option<String>, Option<i64>, Kwargs) = from_args(args)?;
+            let separator = separator.or(kwargs.get("sep")?);
             let most = most.or(kwargs.get("maxsplit")?);
             kwargs.assert_all_used()?;
             let most = most.filter(|most| *most >= 0).and_then(|most| usize::try_from(most).ok());
-            Jinja::from(split(text, by.as_deref(), most, method == "rsplit")?)
+            Jinja::from(split(text, separator.as_deref(), most, method == "rsplit")?)
         }
         "splitlines" => {
             let (keep_ends,): (Option<bool>,) = from_args(args)?;
@@ -105,11 +105,16 @@ fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
         }
         "join" => {
             let (items,): (Jinja,) = from_args(args)?;
-            let item = |item: Jinja| {
-                let one = item.as_str().ok_or_else(|| refused("`join` takes texts only"))?;
-                printed(one.len() + text.len()).map(|()| one.to_owned())
-            };
-            Jinja::from(items.try_iter()?.map(item).collect::<Result<Vec<_>, _>>()?.join(text))
+            Jinja::from(
+                items
+                    .try_iter()?
+                    .map(|item| {
+                        let one = item.as_str().ok_or_else(|| refused("`join` takes texts only"))?;
+                        printed(one.len() + text.len()).map(|()| one.to_owned())
+                    })
+                    .collect::<Result<Vec<_>, _>>()?
+                    .join(text),
+            )
         }
         "find" | "index" | "rfind" | "rindex" => Jinja::from(position(text, method, args)?),
         "count" => {
@@ -176,26 +181,33 @@ pub(crate) fn replaced(text: &str, old: &str, new: &str, count: Option<i64>) -> 
 /// Python's `str.startswith` and `str.endswith`, of a text or a tuple of texts.
 fn has_end(text: &str, start: bool, args: &[Jinja]) -> Result<bool, Error> {
     let (part, from): (Jinja, Option<usize>) = from_args(args)?;
-    let Some(text) =
-        text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(from.unwrap_or(0)).map(|at| &text[at..])
+    let Some(text) = text
+        .char_indices()
+        .map(|(position, _)| position)
+        .chain([text.len()])
+        .nth(from.unwrap_or(0))
+        .map(|position| &text[position..])
     else {
         return Ok(false);
     };
-    let is_at_end = |part: &str| if start { text.starts_with(part) } else { text.ends_with(part) };
     match part.as_str() {
-        Some(part) => Ok(is_at_end(part)),
-        None => Ok(part.try_iter()?.any(|part| part.as_str().is_some_and(is_at_end))),
+        Some(part) => Ok(has_edge(part, start, text)),
+        None => Ok(part.try_iter()?.any(|part| part.as_str().is_some_and(|part| has_edge(part, start, text)))),
     }
+}
+
+fn has_edge(part: &str, start: bool, text: &str) -> bool {
+    if start { text.starts_with(part) } else { text.ends_with(part) }
 }
 
 /// Python's `str.find`, `str.index`, `str.rfind` and `str.rindex`: a position in characters.
 fn position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
     let (part, from): (String, Option<usize>) = from_args(args)?;
-    let skipped = text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(from.unwrap_or(0));
+    let skipped = text.char_indices().map(|(position, _)| position).chain([text.len()]).nth(from.unwrap_or(0));
     let found = skipped.and_then(|skipped| {
         let rest = &text[skipped..];
-        let at = if method.starts_with('r') { rest.rfind(&part) } else { rest.find(&part) };
-        at.map(|at| text[..skipped + at].chars().count())
+        let position = if method.starts_with('r') { rest.rfind(&part) } else { rest.find(&part) };
+        position.map(|position| text[..skipped + position].chars().count())
     });
     match found.map(i64::try_from) {
         Some(Ok(position)) => Ok(position),
@@ -205,13 +217,13 @@ fn position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
 }
 
 fn partition(text: &str, last: bool, args: &[Jinja]) -> Result<[Jinja; 3], Error> {
-    let (by,): (String,) = from_args(args)?;
-    if by.is_empty() {
+    let (separator,): (String,) = from_args(args)?;
+    if separator.is_empty() {
         return Err(refused("`partition` by an empty text"));
     }
-    let parts = if last { text.rsplit_once(&by) } else { text.split_once(&by) };
+    let parts = if last { text.rsplit_once(&separator) } else { text.split_once(&separator) };
     let parts = match parts {
-        Some((before, after)) => [before, &by, after],
+        Some((before, after)) => [before, &separator, after],
         None if last => ["", "", text],
         None => [text, "", ""],
     };
@@ -226,13 +238,18 @@ fn padded(text: &str, method: &str, args: &[Jinja]) -> Result<String, Error> {
     };
     let missing = width.saturating_sub(text.chars().count());
     printed(missing.saturating_mul(fill.len_utf8()))?;
-    let filling = || fill.to_string().repeat(missing);
     Ok(match method {
         "center" => centered(text, width, fill)?,
-        "ljust" => format!("{text}{}", filling()),
-        "zfill" if text.starts_with(['-', '+']) => format!("{}{}{}", &text[..1], filling(), &text[1..]),
-        _ => format!("{}{text}", filling()),
+        "ljust" => format!("{text}{}", fill_missing(fill, missing)),
+        "zfill" if text.starts_with(['-', '+']) => {
+            format!("{}{}{}", &text[..1], fill_missing(fill, missing), &text[1..])
+        }
+        _ => format!("{}{text}", fill_missing(fill, missing)),
     })
+}
+
+fn fill_missing(fill: char, missing: usize) -> String {
+    fill.to_string().repeat(missing)
 }
 
 /// Python's `str.center`: an odd blank goes to the left where the width is odd.
@@ -240,8 +257,11 @@ pub(crate) fn centered(text: &str, width: usize, fill: char) -> Result<String, E
     let missing = width.saturating_sub(text.chars().count());
     printed(missing.saturating_mul(fill.len_utf8()))?;
     let left = missing / 2 + (missing & width & 1);
-    let filling = |count: usize| fill.to_string().repeat(count);
-    Ok(format!("{}{text}{}", filling(left), filling(missing - left)))
+    Ok(format!("{}{text}{}", repeat_fill(left, fill), repeat_fill(missing - left, fill)))
+}
+
+fn repeat_fill(count: usize, fill: char) -> String {
+    fill.to_string().repeat(count)
 }
 
 fn expand_tabs(text: &str, size: usize) -> Result<String, Error> {
@@ -271,13 +291,14 @@ fn expand_tabs(text: &str, size: usize) -> Result<String, Error> {
 
 /// Python's `str.splitlines`, which knows more ends of lines than a newline.
 fn split_lines(text: &str, keep_ends: bool) -> Vec<String> {
-    let is_end = |c: char| {
-        matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
-    };
     let mut lines = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let end = rest.find(is_end).unwrap_or(rest.len());
+        let end = rest
+            .find(|c| {
+                matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+            })
+            .unwrap_or(rest.len());
         let after = &rest[end..];
         let length = if after.starts_with("\r\n") { 2 } else { after.chars().next().map_or(0, char::len_utf8) };
         lines.push(rest[..if keep_ends { end + length } else { end }].to_owned());
@@ -286,16 +307,15 @@ fn split_lines(text: &str, keep_ends: bool) -> Vec<String> {
     lines
 }
 
-fn split(text: &str, by: Option<&str>, most: Option<usize>, right: bool) -> Result<Vec<String>, Error> {
-    let owned = |parts: Vec<&str>| parts.into_iter().map(str::to_owned).collect::<Vec<_>>();
-    Ok(match (by, most) {
+fn split(text: &str, separator: Option<&str>, most: Option<usize>, right: bool) -> Result<Vec<String>, Error> {
+    Ok(match (separator, most) {
         (Some(""), _) => return Err(refused("`split` by an empty text")),
-        (Some(by), None) => owned(text.split(by).collect()),
-        (Some(by), Some(most)) if right => {
-            owned(text.rsplitn(most + 1, by).collect::<Vec<_>>().into_iter().rev().collect())
+        (Some(separator), None) => owned_parts(text.split(separator).collect()),
+        (Some(separator), Some(most)) if right => {
+            owned_parts(text.rsplitn(most + 1, separator).collect::<Vec<_>>().into_iter().rev().collect())
         }
-        (Some(by), Some(most)) => owned(text.splitn(most + 1, by).collect()),
-        (None, None) => owned(words(text).collect()),
+        (Some(separator), Some(most)) => owned_parts(text.splitn(most + 1, separator).collect()),
+        (None, None) => owned_parts(words(text).collect()),
         (None, Some(most)) if right => {
             let mut parts = Vec::new();
             let mut rest = text.trim_end_matches(is_space);
@@ -310,7 +330,7 @@ fn split(text: &str, by: Option<&str>, most: Option<usize>, right: bool) -> Resu
                 rest = rest[..start].trim_end_matches(is_space);
             }
             parts.reverse();
-            owned(parts)
+            owned_parts(parts)
         }
         (None, Some(most)) => {
             let mut parts = Vec::new();
@@ -324,18 +344,22 @@ fn split(text: &str, by: Option<&str>, most: Option<usize>, right: bool) -> Resu
                 parts.push(&rest[..end]);
                 rest = rest[end..].trim_start_matches(is_space);
             }
-            owned(parts)
+            owned_parts(parts)
         }
     })
 }
 
-fn of_list(on: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
+fn owned_parts(parts: Vec<&str>) -> Vec<String> {
+    parts.into_iter().map(str::to_owned).collect::<Vec<_>>()
+}
+
+fn of_list(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     let (item,): (Jinja,) = from_args(args)?;
     let item = python(&item)?;
-    let items = on.try_iter()?.map(|other| python(&other)).collect::<Result<Vec<_>, _>>()?;
+    let items = object.try_iter()?.map(|other| python(&other)).collect::<Result<Vec<_>, _>>()?;
     match method {
         "index" => match items.iter().position(|other| *other == item) {
-            Some(at) => Ok(Jinja::from(at)),
+            Some(position) => Ok(Jinja::from(position)),
             None => Err(refused(format!("{} is not in the list {}", item.repr(), Value::List(items).repr()))),
         },
         "count" => Ok(Jinja::from(items.iter().filter(|other| **other == item).count())),
@@ -343,29 +367,31 @@ fn of_list(on: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     }
 }
 
-fn of_map(on: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
+fn of_map(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
     match method {
         "items" | "keys" | "values" => {
             let () = from_args(args)?;
-            let item = |key: Jinja| {
-                let value = on.get_item(&key)?;
-                Ok(match method {
-                    "items" => Jinja::from(Tuple::from([key, value])),
-                    "keys" => key,
-                    _ => value,
-                })
-            };
             let name = match method {
                 "items" => "dict_items",
                 "keys" => "dict_keys",
                 _ => "dict_values",
             };
-            let items = on.try_iter()?.map(item).collect::<Result<_, Error>>()?;
+            let items = object
+                .try_iter()?
+                .map(|key| {
+                    let value = object.get_item(&key)?;
+                    Ok(match method {
+                        "items" => Jinja::from(Tuple::from([key, value])),
+                        "keys" => key,
+                        _ => value,
+                    })
+                })
+                .collect::<Result<_, Error>>()?;
             Ok(Jinja::from_object(DictView { name, items }))
         }
         "get" => {
             let (key, default): (Jinja, Option<Jinja>) = from_args(args)?;
-            let found = on.get_item(&key).ok().filter(|value| !value.is_undefined());
+            let found = object.get_item(&key).ok().filter(|value| !value.is_undefined());
             Ok(found.or(default).unwrap_or_else(|| Jinja::from(())))
         }
         _ => Err(refused(format!("a map has no method `{method}` here"))),

@@ -124,7 +124,9 @@ impl Metric {
     /// When the metric is not one of the output's, or has options that would not do anything.
     pub fn read(node: &Node, output: Output) -> Result<Self> {
         let named = match node.get("metric") {
-            Some(Node { tree: Tree::Hook(hook), place }) => return Err(hooked("metric_list.metric", hook, place)),
+            Some(Node { tree: Tree::Hook(hook), place: location }) => {
+                return Err(hooked("metric_list.metric", hook, location));
+            }
             named => named.ok_or_else(|| wrong("metric_list", "entries with `metric`", node))?,
         };
         let of_output = || ALL.iter().filter(|entry| entry.4.contains(&output));

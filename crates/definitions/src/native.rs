@@ -42,7 +42,7 @@ pub fn definition(task: &Known) -> Result<&'static Definition> {
         FILES.iter().map(|(name, text)| Definition::read(&parse(text, &format!("{name}.yaml"))?)).collect()
     });
     let found = FILES.iter().position(|(name, _)| *name == task.name);
-    match found.and_then(|at| ALL.get(at)) {
+    match found.and_then(|index| ALL.get(index)) {
         Some(Ok(definition)) => Ok(definition),
         Some(Err(error)) => Err(Error::job(error.one_line())),
         None => Err(Error::job("a task has no definition").at(task.name)),
@@ -76,27 +76,45 @@ pub fn rows(known: &Known, files: &[PathBuf]) -> Result<Vec<Row>> {
 /// # Errors
 /// When the ids are not those of these documents, or one's right answer is no number.
 pub fn solutions(known: &Known, task: &Task, tokens: &[Vec<Tokenised>]) -> Result<Solutions> {
-    let unlike = || Error::job("the requests are not those of the documents").at(format!("task {}", known.name));
     if tokens.len() != task.documents.len() {
-        return Err(unlike().found(format!("{} of {} documents", tokens.len(), task.documents.len())));
+        return Err(mismatched_requests(known).found(format!(
+            "{} of {} documents",
+            tokens.len(),
+            task.documents.len()
+        )));
     }
-    let question = |(id, own): (usize, &Vec<Tokenised>)| {
+    let question = |(id, lengths_of_choices): (usize, &Vec<Tokenised>)| {
         let (choices, gold) = task.solution(id)?;
-        if own.len() != choices.len() {
-            return Err(unlike().found(format!("{} requests for {} choices", own.len(), choices.len())));
+        if lengths_of_choices.len() != choices.len() {
+            return Err(mismatched_requests(known).found(format!(
+                "{} requests for {} choices",
+                lengths_of_choices.len(),
+                choices.len()
+            )));
         }
-        let lengths = |(choice, tokens): (&Value, &Tokenised)| {
-            let text = choice.text();
-            [text.chars().count(), text.len(), tokens.continuation_ids.len(), tokens.cut_ids.len()]
-        };
         let gold = gold.as_int().ok_or_else(|| {
             Error::bad_input("the right answer is no number of a choice").at(task.place(id)).found(gold.repr())
         })?;
-        Ok(Questions { id, gold, choices: choices.iter().zip(own).map(lengths).collect() })
+        Ok(Questions {
+            id,
+            gold,
+            choices: choices
+                .iter()
+                .zip(lengths_of_choices)
+                .map(|(choice, tokens)| {
+                    let text = choice.text();
+                    [text.chars().count(), text.len(), tokens.continuation_ids.len(), tokens.cut_ids.len()]
+                })
+                .collect(),
+        })
     };
     let documents: Vec<Result<Questions>> = tokens.par_iter().enumerate().map(question).collect();
     let documents = documents.into_iter().collect::<Result<_>>()?;
     Ok(Solutions::new(known, task.original, documents))
+}
+
+fn mismatched_requests(known: &Known) -> Error {
+    Error::job("the requests are not those of the documents").at(format!("task {}", known.name))
 }
 
 #[cfg(test)]

@@ -22,19 +22,27 @@ struct Choice {
 
 /// Renders the last of some rows.
 fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
-    let row = |fields: Value| Row { place: "x.jsonl:3".to_owned(), value: serde_json::from_value(fields).unwrap() };
     let last = rows.len() - 1;
     let known = Known::find(name).unwrap();
-    let task = Task::of_rows(definition(known)?.clone(), rows.into_iter().map(row).collect(), None)?;
+    let task = Task::of_rows(
+        definition(known)?.clone(),
+        rows.into_iter()
+            .map(|fields| Row { place: "x.jsonl:3".to_owned(), value: serde_json::from_value(fields).unwrap() })
+            .collect(),
+        None,
+    )?;
     let mut requests = task.requests(&FileRows::default(), &Setting::default())?;
     requests.retain(|request| request.document == last);
     let (texts, gold) = task.solution(last)?;
     assert_eq!(requests.len(), texts.len());
-    let choice = |(text, request): (&Python, crate::Request)| {
-        let Ask::LogLikelihood { context, continuation } = request.ask else { panic!("a likelihood") };
-        Choice { text: text.text(), context, continuation }
-    };
-    let choices = texts.iter().zip(requests).map(choice).collect();
+    let choices = texts
+        .iter()
+        .zip(requests)
+        .map(|(text, request)| {
+            let Ask::LogLikelihood { context, continuation } = request.ask else { panic!("a likelihood") };
+            Choice { text: text.text(), context, continuation }
+        })
+        .collect();
     Ok(Prompt { choices, gold: gold.as_int().unwrap() })
 }
 
@@ -57,19 +65,19 @@ fn continuations(prompt: &Prompt) -> Vec<&str> {
 #[test]
 fn each_known_task_has_a_definition_that_says_the_same() {
     for known in TASKS {
-        let of = definition(known).unwrap();
-        let metrics: Vec<&str> = of.metrics.iter().map(|metric| metric.kind.name()).collect();
+        let defined = definition(known).unwrap();
+        let metrics: Vec<&str> = defined.metrics.iter().map(|metric| metric.kind.name()).collect();
         assert_eq!(metrics, known.metrics.iter().map(|metric| metric.name()).collect::<Vec<_>>(), "{}", known.name);
-        assert_eq!((of.name.as_str(), of.version.as_str()), (known.name, &*format!("{}.0", known.version)));
-        let test = of.test.as_deref();
-        let validation = of.validation.as_deref();
+        assert_eq!((defined.name.as_str(), defined.version.as_str()), (known.name, &*format!("{}.0", known.version)));
+        let test = defined.test.as_deref();
+        let validation = defined.validation.as_deref();
         let wanted = match known.split {
             Split::Test => (Some("test"), None),
             Split::Validation => (None, Some("validation")),
         };
         assert_eq!((test, validation), wanted, "{}", known.name);
-        assert!(known.source.ends_with(&of.data.path), "{}", known.name);
-        assert_eq!(of.shots(Some(5)), 5);
+        assert!(known.source.ends_with(&defined.data.path), "{}", known.name);
+        assert_eq!(defined.shots(Some(5)), 5);
     }
     assert_eq!(FILES.len(), TASKS.len());
 }
@@ -89,10 +97,13 @@ fn arc_looks_its_key_up_among_the_labels() {
 
 #[test]
 fn openbookqa_strips_its_key_in_front_only() {
-    let fields = |key: &str| json!({"question_stem": "S ", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": key});
-    assert_eq!(ask("openbookqa", fields("\u{1f} B")).gold, 1);
-    assert_eq!(ask("openbookqa", fields("A")).choices[0].context, "S ");
-    refused("openbookqa", fields("B "));
+    assert_eq!(ask("openbookqa", openbook_row("\u{1f} B")).gold, 1);
+    assert_eq!(ask("openbookqa", openbook_row("A")).choices[0].context, "S ");
+    refused("openbookqa", openbook_row("B "));
+}
+
+fn openbook_row(key: &str) -> Value {
+    json!({"question_stem": "S ", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": key})
 }
 
 #[test]
@@ -116,19 +127,22 @@ fn hellaswag_capitalises_second_half_and_parses_labels() {
 
 #[test]
 fn winogrande_splits_at_the_first_blank_only() {
-    let fields = |sentence: &str| json!({"sentence": sentence, "option1": "rug ", "option2": "b", "answer": "2"});
-    let prompt = ask("winogrande", fields("Gave the _ to him, and the _ fell. "));
+    let prompt = ask("winogrande", winogrande_row("Gave the _ to him, and the _ fell. "));
     assert_eq!(prompt.choices[0].context, "Gave the rug ");
     assert_eq!(prompt.choices[0].text, "Gave the rug ");
     assert_eq!(continuations(&prompt), [" to him, and the _ fell."; 2]);
     assert_eq!(prompt.gold, 1);
     for (sentence, wanted) in [("a _.", " ."), ("a _'s b", " 's b"), ("a _", " "), ("a __ b", " _ b")] {
-        assert_eq!(continuations(&ask("winogrande", fields(sentence)))[0], wanted);
+        assert_eq!(continuations(&ask("winogrande", winogrande_row(sentence)))[0], wanted);
     }
-    assert!(refused("winogrande", fields("no blank")).contains("a blank `_`"));
-    let mut hidden = fields("a _");
+    assert!(refused("winogrande", winogrande_row("no blank")).contains("a blank `_`"));
+    let mut hidden = winogrande_row("a _");
     hidden["answer"] = json!("");
     assert!(refused("winogrande", hidden).contains("take validation"));
+}
+
+fn winogrande_row(sentence: &str) -> Value {
+    json!({"sentence": sentence, "option1": "rug ", "option2": "b", "answer": "2"})
 }
 
 #[test]
@@ -150,23 +164,26 @@ fn rte_asks_for_true_or_false() {
 
 #[test]
 fn copa_drops_last_character_and_indents_its_choices() {
-    let fields = |premise: &str, question: &str, label: i64| json!({"premise": premise, "choice1": "I opened.", "choice2": "THE bus.", "question": question, "label": label});
-    let prompt = ask("copa", fields("  The dog ran. ", "cause", 0));
+    let prompt = ask("copa", copa_row("  The dog ran. ", "cause", 0));
     assert_eq!(prompt.choices[0].context, "The dog ran because");
     assert_eq!(continuations(&prompt), ["  i opened.", "  tHE bus."]);
     assert_eq!(prompt.choices[0].text, " i opened.");
-    assert_eq!(ask("copa", fields("It stopped", "effect", 0)).choices[0].context, "It stoppe therefore");
-    assert_eq!(ask("copa", fields("é", "effect", 0)).choices[0].context, " therefore");
-    assert_eq!([0, 1].map(|label| ask("copa", fields("A.", "cause", label)).gold), [0, 1]);
+    assert_eq!(ask("copa", copa_row("It stopped", "effect", 0)).choices[0].context, "It stoppe therefore");
+    assert_eq!(ask("copa", copa_row("é", "effect", 0)).choices[0].context, " therefore");
+    assert_eq!([0, 1].map(|label| ask("copa", copa_row("A.", "cause", label)).gold), [0, 1]);
     for label in [-1, 2, 99] {
-        assert!(refused("copa", fields("A.", "cause", label)).contains("expected: 0 or 1"));
+        assert!(refused("copa", copa_row("A.", "cause", label)).contains("expected: 0 or 1"));
     }
-    let mut same = fields("A.", "cause", 1);
+    let mut same = copa_row("A.", "cause", 1);
     same["choice2"] = json!("i opened.");
     assert_eq!(ask("copa", same.clone()).gold, 0, "the right text is found at the first place that has it");
     same["choice1"] = json!("");
     refused("copa", same);
-    refused("copa", fields("A.", "why", 0));
+    refused("copa", copa_row("A.", "why", 0));
+}
+
+fn copa_row(premise: &str, question: &str, label: i64) -> Value {
+    json!({"premise": premise, "choice1": "I opened.", "choice2": "THE bus.", "question": question, "label": label})
 }
 
 fn race_row(problems: &str) -> Value {

@@ -58,7 +58,6 @@ fn is_printed(dtype: &ArrowDataType) -> bool {
 }
 
 fn of_frame(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> Result<Vec<Row>> {
-    let place = |row: usize| format!("{}, row {}", path.display(), row + 1);
     let mut rows: Vec<Vec<(Value, Value)>> = vec![Vec::with_capacity(schema.len()); frame.height()];
     for field in schema.iter_values() {
         let column = frame.columns().iter().find(|column| column.name() == &field.name);
@@ -68,21 +67,29 @@ fn of_frame(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> 
             }
             continue;
         };
-        for (at, row) in rows.iter_mut().enumerate() {
-            let value = match cell(column_value(column, at, path)?, &field.dtype) {
+        for (index, row) in rows.iter_mut().enumerate() {
+            let value = match cell(column_value(column, index, path)?, &field.dtype) {
                 Some(value) => value,
                 // Perhaps no template uses it.
                 None if all => unread(field),
                 None => {
                     return Err(Error::bad_input("the value is none that Python has")
-                        .at(format!("{}, field `{}`", place(at), field.name))
+                        .at(format!("{}, field `{}`", row_name(index, path), field.name))
                         .expected(format!("a value of the type {}", class_of(&field.dtype))));
                 }
             };
             row.push((Value::Text(name(field)), value));
         }
     }
-    Ok(rows.into_iter().enumerate().map(|(at, row)| Row { place: place(at), value: Value::Map(row) }).collect())
+    Ok(rows
+        .into_iter()
+        .enumerate()
+        .map(|(index, row)| Row { place: row_name(index, path), value: Value::Map(row) })
+        .collect())
+}
+
+fn row_name(row: usize, path: &Path) -> String {
+    format!("{}, row {}", path.display(), row + 1)
 }
 
 /// Stand-in for a value that no template can print.
@@ -90,8 +97,8 @@ fn unread(field: &ArrowField) -> Value {
     Value::Object(PythonObject::unread(&class_of(&field.dtype)).into())
 }
 
-fn column_value<'a>(column: &'a Column, at: usize, path: &Path) -> Result<AnyValue<'a>> {
-    column.get(at).map_err(|error| broken(path, &error))
+fn column_value<'a>(column: &'a Column, index: usize, path: &Path) -> Result<AnyValue<'a>> {
+    column.get(index).map_err(|error| broken(path, &error))
 }
 
 /// Converts a stored value into its logical value.
@@ -119,10 +126,10 @@ fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
         AnyValue::StructOwned(parts) => {
             let ArrowDataType::Struct(types) = dtype else { return None };
             let pairs = types.iter().zip(parts.0);
-            let pair = |(field, stored): (&ArrowField, AnyValue<'_>)| {
-                Some((Value::Text(name(field)), cell(stored, &field.dtype)?))
-            };
-            pairs.map(pair).collect::<Option<_>>().map(Value::Map)
+            pairs
+                .map(|(field, stored)| Some((Value::Text(name(field)), cell(stored, &field.dtype)?)))
+                .collect::<Option<_>>()
+                .map(Value::Map)
         }
         _ => None,
     }
@@ -131,7 +138,7 @@ fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
 fn list(items: &Series, dtype: &ArrowDataType) -> Option<Value> {
     use ArrowDataType as Type;
     let (Type::List(field) | Type::LargeList(field) | Type::FixedSizeList(field, _)) = dtype else { return None };
-    (0..items.len()).map(|at| cell(items.get(at).ok()?, &field.dtype)).collect::<Option<_>>().map(Value::List)
+    (0..items.len()).map(|index| cell(items.get(index).ok()?, &field.dtype)).collect::<Option<_>>().map(Value::List)
 }
 
 #[cfg(test)]
@@ -150,11 +157,8 @@ mod tests {
     }
 
     fn nested() -> Vec<u8> {
-        let list = |name: &str, rows: [&[&str]; 2]| {
-            Series::new(name.into(), rows.map(|row| Series::new("item".into(), row)).as_slice())
-        };
-        let text = list("text", [&["a", "é\n"], &[]]);
-        let label = list("label", [&["A", "B"], &["1"]]);
+        let text = text_lists("text", [&["a", "é\n"], &[]]);
+        let label = text_lists("label", [&["A", "B"], &["1"]]);
         let choices = StructChunked::from_series("choices".into(), 2, [text, label].iter()).unwrap().into_series();
         bytes(vec![
             Column::new("question".into(), ["one", " two"]),
@@ -163,6 +167,10 @@ mod tests {
             Column::new("share".into(), [1.5, f64::NAN]),
             Column::new("picture".into(), [b"\x89PNG".as_slice(), b""]),
         ])
+    }
+
+    fn text_lists(name: &str, rows: [&[&str]; 2]) -> Series {
+        Series::new(name.into(), rows.map(|row| Series::new("item".into(), row)).as_slice())
     }
 
     fn read(bytes: &[u8], columns: &[&str]) -> Result<Vec<Row>> {
@@ -196,17 +204,17 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_an_error_and_not_a_panic() {
-        let whole = nested();
-        for size in [1, 7, whole.len() / 2, whole.len() - 1] {
-            assert_eq!(read(&whole[..size], &["question"]).unwrap_err().exit_code(), 2);
+        let intact = nested();
+        for size in [1, 7, intact.len() / 2, intact.len() - 1] {
+            assert_eq!(read(&intact[..size], &["question"]).unwrap_err().exit_code(), 2);
         }
         assert_eq!(read(b"not parquet at all", &["question"]).unwrap_err().exit_code(), 2);
         // The footer, whose length stands before the closing magic word. (An altered page header can make the reader ask
         // for more memory than there is, which ends the process: that cannot be caught.)
-        let tail = whole.len() - 8;
-        let footer = u32::from_le_bytes(whole[tail..tail + 4].try_into().unwrap()) as usize;
-        for position in tail - footer..whole.len() {
-            let mut altered = whole.clone();
+        let tail = intact.len() - 8;
+        let footer = u32::from_le_bytes(intact[tail..tail + 4].try_into().unwrap()) as usize;
+        for position in tail - footer..intact.len() {
+            let mut altered = intact.clone();
             altered[position] ^= 1 << (position % 8);
             if let Err(error) = read(&altered, &["question", "choices", "label"]) {
                 assert_eq!(error.exit_code(), 2, "{error}");

@@ -38,8 +38,11 @@ impl Pattern {
         let mut found = Vec::new();
         self.each(text, |captures| {
             let groups = captures.len();
-            let part = |at: usize| captures.get(at).map_or(String::new(), |part| part.as_str().to_owned());
-            found.push(if groups == 1 { vec![part(0)] } else { (1..groups).map(part).collect() });
+            found.push(if groups == 1 {
+                vec![group_text(0, captures)]
+            } else {
+                (1..groups).map(|index| group_text(index, captures)).collect()
+            });
         })?;
         Ok(found)
     }
@@ -100,19 +103,26 @@ impl Pattern {
     }
 
     fn each<'t>(&self, text: &'t str, mut take: impl FnMut(&fancy_regex::Captures<'t, str>)) -> Result<()> {
-        let mut at = 0;
-        while at <= text.len() {
-            let found = self.regex.captures_from_pos(text, at).map_err(|error| {
+        let mut start_of_search = 0;
+        while start_of_search <= text.len() {
+            let found = self.regex.captures_from_pos(text, start_of_search).map_err(|error| {
                 Error::job("a regular expression did not come to an end").found(&self.source).hint(error)
             })?;
             let Some(captures) = found else { break };
-            let Some((start, end)) = captures.get(0).map(|whole| (whole.start(), whole.end())) else { break };
+            let Some((start, end)) = captures.get(0).map(|found_match| (found_match.start(), found_match.end())) else {
+                break;
+            };
             take(&captures);
             // An empty match may stand right after another, but not twice at one place.
-            at = if start == end { end + text[end..].chars().next().map_or(1, char::len_utf8) } else { end };
+            start_of_search =
+                if start == end { end + text[end..].chars().next().map_or(1, char::len_utf8) } else { end };
         }
         Ok(())
     }
+}
+
+fn group_text(index: usize, captures: &fancy_regex::Captures<'_, str>) -> String {
+    captures.get(index).map_or(String::new(), |part| part.as_str().to_owned())
 }
 
 /// Part of a replacement of Python's `re.sub`.
@@ -123,28 +133,28 @@ enum Part {
 }
 
 fn replacement_parts(replacement: &str) -> Result<Vec<Part>> {
-    let bad = || {
-        Error::bad_input("the replacement has an escape that Python refuses or that is not offered").found(replacement)
-    };
     let mut parts = Vec::new();
     let mut rest = replacement;
-    while let Some(at) = rest.find('\\') {
-        parts.push(Part::Text(rest[..at].to_owned()));
-        let after = &rest[at + 1..];
-        let c = after.chars().next().ok_or_else(bad)?;
+    while let Some(position) = rest.find('\\') {
+        parts.push(Part::Text(rest[..position].to_owned()));
+        let after = &rest[position + 1..];
+        let c = after.chars().next().ok_or_else(|| bad_escape(replacement))?;
         let mut length = c.len_utf8();
         parts.push(match c {
             'g' => {
-                let (name, _) = after.strip_prefix("g<").and_then(|name| name.split_once('>')).ok_or_else(bad)?;
+                let (name, _) = after
+                    .strip_prefix("g<")
+                    .and_then(|name| name.split_once('>'))
+                    .ok_or_else(|| bad_escape(replacement))?;
                 length = name.len() + 3;
                 name.parse().map_or_else(|_| Part::Named(name.to_owned()), Part::Group)
             }
             '1'..='9' => {
                 length = 1 + usize::from(after[1..].starts_with(|c: char| c.is_ascii_digit()));
                 if after[length..].starts_with(|c: char| c.is_ascii_digit()) {
-                    return Err(bad());
+                    return Err(bad_escape(replacement));
                 }
-                Part::Group(after[..length].parse().map_err(|_| bad())?)
+                Part::Group(after[..length].parse().map_err(|_| bad_escape(replacement))?)
             }
             'n' => Part::Text("\n".to_owned()),
             't' => Part::Text("\t".to_owned()),
@@ -154,13 +164,17 @@ fn replacement_parts(replacement: &str) -> Result<Vec<Part>> {
             'a' => Part::Text("\u{7}".to_owned()),
             'b' => Part::Text("\u{8}".to_owned()),
             '\\' => Part::Text("\\".to_owned()),
-            c if c.is_ascii_alphanumeric() => return Err(bad()),
+            c if c.is_ascii_alphanumeric() => return Err(bad_escape(replacement)),
             c => Part::Text(format!("\\{c}")),
         });
         rest = &after[length..];
     }
     parts.push(Part::Text(rest.to_owned()));
     Ok(parts)
+}
+
+fn bad_escape(replacement: &str) -> Error {
+    Error::bad_input("the replacement has an escape that Python refuses or that is not offered").found(replacement)
 }
 
 /// Implements Python's `re.escape` for this engine.
@@ -181,20 +195,20 @@ const WORD: &str = r"\p{L}\p{N}_";
 fn rewritten(source: &str) -> String {
     let chars: Vec<char> = source.chars().collect();
     let mut out = String::new();
-    let mut at = 0;
-    while at < chars.len() {
-        let c = chars[at];
+    let mut index = 0;
+    while index < chars.len() {
+        let c = chars[index];
         match c {
-            '\\' => at = escape(&chars, at, &mut out, false),
-            '[' => at = class(&chars, at, &mut out),
+            '\\' => index = escape(&chars, index, &mut out, false),
+            '[' => index = class(&chars, index, &mut out),
             // Before the newline that ends the text, too.
             '$' => out.push_str(r"(?=\n?\z)"),
-            '{' if !is_count(&chars[at..]) => out.push_str(r"\{"),
-            '{' if chars.get(at + 1) == Some(&',') => out.push_str("{0"),
-            '}' if !out_has_count(&chars[..at]) => out.push_str(r"\}"),
+            '{' if !is_count(&chars[index..]) => out.push_str(r"\{"),
+            '{' if chars.get(index + 1) == Some(&',') => out.push_str("{0"),
+            '}' if !out_has_count(&chars[..index]) => out.push_str(r"\}"),
             _ => out.push(c),
         }
-        at += 1;
+        index += 1;
     }
     // With `(?m)` a dollar is the end of a line.
     if source.starts_with("(?") && source[..source.find(')').unwrap_or(0)].contains('m') {
@@ -228,11 +242,11 @@ fn out_has_count(before: &[char]) -> bool {
     !escaped && is_counted(&before[open + 1..])
 }
 
-/// Rewrites the escape at `at`; gives the place of its last character.
-fn escape(chars: &[char], at: usize, out: &mut String, in_class: bool) -> usize {
-    let Some(next) = chars.get(at + 1) else {
+/// Rewrites the escape at `index` and returns the index of its last character.
+fn escape(chars: &[char], index: usize, out: &mut String, in_class: bool) -> usize {
+    let Some(next) = chars.get(index + 1) else {
         out.push('\\');
-        return at;
+        return index;
     };
     match next {
         'w' if in_class => out.push_str(WORD),
@@ -250,30 +264,30 @@ fn escape(chars: &[char], at: usize, out: &mut String, in_class: bool) -> usize 
         c if !c.is_ascii() => out.push(*c),
         c => out.extend(['\\', *c]),
     }
-    at + 1
+    index + 1
 }
 
 /// Rewrites a class of characters: in Rust's engine `[`, `&&`, `--` and `~~` mean more inside of one.
 fn class(chars: &[char], open: usize, out: &mut String) -> usize {
     out.push('[');
-    let mut at = open + 1;
-    if chars.get(at) == Some(&'^') {
+    let mut index = open + 1;
+    if chars.get(index) == Some(&'^') {
         out.push('^');
-        at += 1;
+        index += 1;
     }
-    let first = at;
-    while let Some(c) = chars.get(at) {
+    let first = index;
+    while let Some(c) = chars.get(index) {
         match c {
-            ']' if at > first => {
+            ']' if index > first => {
                 out.push(']');
-                return at;
+                return index;
             }
-            '\\' => at = escape(chars, at, out, true),
+            '\\' => index = escape(chars, index, out, true),
             '[' | ']' | '&' | '~' | '^' | '#' | ' ' => out.extend(['\\', *c]),
-            '-' if at == first || chars.get(at + 1) == Some(&']') => out.push_str(r"\-"),
+            '-' if index == first || chars.get(index + 1) == Some(&']') => out.push_str(r"\-"),
             _ => out.push(*c),
         }
-        at += 1;
+        index += 1;
     }
     chars.len()
 }
@@ -285,25 +299,26 @@ mod tests {
     /// Expected lists: `re.findall`, Python 3.11.
     #[test]
     fn patterns_find_what_python_finds() {
-        let found = |pattern: &str, text: &str| {
-            let all = Pattern::new(pattern).unwrap().find_all(text).unwrap();
-            all.iter().map(|groups| groups.join("|")).collect::<Vec<_>>().join(";")
-        };
-        assert_eq!(found(r"#### (\-?[0-9\.\,]+)", "#### 1,5. x #### -2"), "1,5.;-2");
-        assert_eq!(found(r"a*", "aab"), "aa;;");
-        assert_eq!(found(r"end$", "end\n"), "end");
-        assert_eq!(found(r"(?<=answer is )(.*)(?=.)", "the answer is B. yes."), "B. yes");
-        assert_eq!(found(r"(a)|(b)", "ab"), "a|;|b");
-        assert_eq!(found(r"\boxed{(.*)}", "x"), "");
-        assert_eq!(found(r"\\boxed{(\d{1,2})}", r"\boxed{12}"), "12");
-        assert_eq!(found(r"[[\]&&a-]", "[]&a-b"), "[;];&;a;-");
-        assert_eq!(found(r"\w+", "कि a_1"), "क;a_1");
-        assert_eq!(found(r"\s", "\u{1c}x"), "\u{1c}");
-        assert_eq!(found(r"\<b\>", "<b>"), "<b>");
-        assert_eq!(found(r"x{,2}y", "xxxy"), "xxy");
+        assert_eq!(joined_groups(r"#### (\-?[0-9\.\,]+)", "#### 1,5. x #### -2"), "1,5.;-2");
+        assert_eq!(joined_groups(r"a*", "aab"), "aa;;");
+        assert_eq!(joined_groups(r"end$", "end\n"), "end");
+        assert_eq!(joined_groups(r"(?<=answer is )(.*)(?=.)", "the answer is B. yes."), "B. yes");
+        assert_eq!(joined_groups(r"(a)|(b)", "ab"), "a|;|b");
+        assert_eq!(joined_groups(r"\boxed{(.*)}", "x"), "");
+        assert_eq!(joined_groups(r"\\boxed{(\d{1,2})}", r"\boxed{12}"), "12");
+        assert_eq!(joined_groups(r"[[\]&&a-]", "[]&a-b"), "[;];&;a;-");
+        assert_eq!(joined_groups(r"\w+", "कि a_1"), "क;a_1");
+        assert_eq!(joined_groups(r"\s", "\u{1c}x"), "\u{1c}");
+        assert_eq!(joined_groups(r"\<b\>", "<b>"), "<b>");
+        assert_eq!(joined_groups(r"x{,2}y", "xxxy"), "xxy");
         assert_eq!(Pattern::new(r"(?s).*#### ").unwrap().removed("a\nb #### 5").unwrap(), "5");
         assert_eq!(Pattern::new("b*").unwrap().removed("abbc").unwrap(), "ac");
         assert!(Pattern::new("(").is_err());
+    }
+
+    fn joined_groups(pattern: &str, text: &str) -> String {
+        let all = Pattern::new(pattern).unwrap().find_all(text).unwrap();
+        all.iter().map(|groups| groups.join("|")).collect::<Vec<_>>().join(";")
     }
 
     #[test]

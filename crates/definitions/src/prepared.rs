@@ -102,9 +102,12 @@ fn winogrande(row: &Row) -> Result<Added> {
         "2" => 1,
         other => return Err(row.wrong("answer", "\"1\" or \"2\"", &other.into())),
     };
-    let context = |option: &str| -> Result<String> { Ok(format!("{before}{}", row.text(option)?)) };
-    let contexts = vec![context("option1")?, context("option2")?];
+    let contexts = vec![with_option("option1", &before, row)?, with_option("option2", &before, row)?];
     Ok(vec![("contexts", texts(contexts)), ("ending", strip(after).into()), ("gold", Value::Int(gold))])
+}
+
+fn with_option(option: &str, before: &str, row: &Row) -> Result<String> {
+    Ok(format!("{before}{}", row.text(option)?))
 }
 
 /// Adds `query`, `choices` and `gold`.
@@ -118,13 +121,7 @@ fn copa(row: &Row) -> Result<Added> {
     let mut premise = strip(row.text("premise")?).chars();
     premise.next_back();
     let query = format!("{} {connector}", premise.as_str());
-    let choice = |field: &str| -> Result<String> {
-        let text = row.text(field)?;
-        // The space here and the delimiter make two.
-        let lowered = lower_first(text).ok_or_else(|| row.wrong(field, "some text", &text.into()))?;
-        Ok(format!(" {lowered}"))
-    };
-    let choices: Vec<String> = vec![choice("choice1")?, choice("choice2")?];
+    let choices: Vec<String> = vec![read_choice("choice1", row)?, read_choice("choice2", row)?];
     // The harness takes any label but 0 for the second choice, hidden answers (-1) too: a guess dressed as an answer.
     let label = row.integer("label")?;
     let right = usize::try_from(label).ok().filter(|right| *right < choices.len());
@@ -132,6 +129,13 @@ fn copa(row: &Row) -> Result<Added> {
     // The right choice is looked up by its text.
     let gold = choices.iter().position(|text| *text == choices[right]).unwrap_or(right);
     Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", number(gold))])
+}
+
+fn read_choice(field: &str, row: &Row) -> Result<String> {
+    let text = row.text(field)?;
+    // The space here and the delimiter make two.
+    let lowered = lower_first(text).ok_or_else(|| row.wrong(field, "some text", &text.into()))?;
+    Ok(format!(" {lowered}"))
 }
 
 /// Prepares RACE 3.0: an earlier question that ends in a blank keeps its text and loses the blank.
@@ -177,11 +181,14 @@ fn problems(row: &Row) -> Result<Vec<Row>> {
     let text = row.text("problems")?;
     let value = literal::read(text).map_err(|error| error.at("field `problems`").at(&row.place))?;
     let Value::List(problems) = value else { return Err(row.wrong("problems", "a list of dicts", &value)) };
-    let problem = |(value, number): (Value, usize)| match value {
-        Value::Map(_) => Ok(Row { place: format!("{}, problem {number}", row.place), value }),
-        other => Err(row.wrong("problems", "a list of dicts", &other)),
-    };
-    problems.into_iter().zip(1..).map(problem).collect()
+    problems
+        .into_iter()
+        .zip(1..)
+        .map(|(value, number)| match value {
+            Value::Map(_) => Ok(Row { place: format!("{}, problem {number}", row.place), value }),
+            other => Err(row.wrong("problems", "a list of dicts", &other)),
+        })
+        .collect()
 }
 
 /// Returns the four options of a problem and the index of the correct one.

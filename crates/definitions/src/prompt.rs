@@ -69,7 +69,6 @@ impl Turn<'_> {
     /// # Errors
     /// When the question is no text, or the answer is none or the number of no choice.
     pub fn messages(&self) -> Result<Vec<Message>> {
-        let no_text = |what: &str, found: &Value| Error::bad_input(format!("{what} is no text")).found(found.repr());
         let text = self
             .text
             .as_text()
@@ -102,6 +101,10 @@ impl Turn<'_> {
         }
         Ok(messages)
     }
+}
+
+fn no_text(what: &str, found: &Value) -> Error {
+    Error::bad_input(format!("{what} is no text")).found(found.repr())
 }
 
 /// Returns a choice by its number; negative ones count from the end, as in Python.
@@ -176,7 +179,7 @@ impl Pool {
             let more = usize::from(without.is_some());
             let places =
                 self.random.sample(self.documents.len(), count + more).map_err(|_| self.too_few(count + more))?;
-            places.iter().map(|at| &self.documents[*at]).filter(other).take(count).cloned().collect()
+            places.iter().map(|index| &self.documents[*index]).filter(other).take(count).cloned().collect()
         };
         if drawn.len() < count { Err(self.too_few(count)) } else { Ok(drawn) }
     }

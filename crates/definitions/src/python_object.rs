@@ -198,8 +198,8 @@ fn decimal(unscaled: i128, scale: usize) -> PythonObject {
         digits
     } else if exponent >= -6 {
         let digits = format!("{digits:0>width$}", width = scale + 1);
-        let (whole, fraction) = digits.split_at(digits.len() - scale);
-        format!("{whole}.{fraction}")
+        let (integer, fraction) = digits.split_at(digits.len() - scale);
+        format!("{integer}.{fraction}")
     } else {
         let (first, rest) = digits.split_at(1);
         let point = if rest.is_empty() { "" } else { "." };

@@ -57,13 +57,18 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
             .found(answers.len()));
     }
     let mut rest = answers;
-    let of_document = |requests: &[Request]| {
-        let (own, later) = rest.split_at(requests.len());
-        rest = later;
-        own.to_vec()
-    };
-    let documents: Vec<Vec<Answer>> = requests.chunk_by(|a, b| a.document == b.document).map(of_document).collect();
-    Ok(judged(task, &documents, &|of, items| of.error(items, draws))?.into_iter().map(|of| of.score).collect())
+    let documents: Vec<Vec<Answer>> = requests
+        .chunk_by(|a, b| a.document == b.document)
+        .map(|requests| {
+            let (document_answers, later) = rest.split_at(requests.len());
+            rest = later;
+            document_answers.to_vec()
+        })
+        .collect();
+    Ok(judged(task, &documents, &|metric, items| metric.error(items, draws))?
+        .into_iter()
+        .map(|metric| metric.score)
+        .collect())
 }
 
 /// Makes a standard error of a metric's items.
@@ -75,14 +80,14 @@ pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>
 /// # Errors
 /// As of [`scores`].
 pub fn judged(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>) -> Result<Vec<Judged>> {
-    let score = |of: Noted<'_>| {
-        let Noted { metric, filter, items } = of;
-        let place = |error: Error| error.at(format!("task {}, metric {}", task.definition.name, metric.kind.name()));
+    let score = |noted: Noted<'_>| {
+        let Noted { metric, filter, items } = noted;
+        let located = |error: Error| error.at(format!("task {}, metric {}", task.definition.name, metric.kind.name()));
         let score = Score {
             metric: metric.kind.name().to_owned(),
             filter: filter.to_owned(),
-            score: metric.aggregation.score(&items).map_err(place)?,
-            error: error(metric.aggregation, &items).map_err(place)?,
+            score: metric.aggregation.score(&items).map_err(located)?,
+            error: error(metric.aggregation, &items).map_err(located)?,
             documents: items.len(),
         };
         Ok(Judged { score, items })
@@ -110,35 +115,37 @@ pub fn noted<'a, 'b>(
     task: &'a Task,
     documents: &(impl Iterator<Item = (usize, &'b [Answer])> + Clone),
 ) -> Result<Vec<Noted<'a>>> {
-    let of = &task.definition;
+    let definition = &task.definition;
     let mut all = Vec::new();
-    for pipeline in &of.filters {
-        let mut items: Vec<Vec<Item>> = vec![Vec::new(); of.metrics.len()];
-        for (at, own) in documents.clone() {
-            let place = |error: Error| error.at(task.place(at));
-            let document = task.documents.get(at).ok_or_else(|| Error::bad_input("an answer is of no document"))?;
-            let noted = match of.output {
+    for pipeline in &definition.filters {
+        let mut items: Vec<Vec<Item>> = vec![Vec::new(); definition.metrics.len()];
+        for (index, document_answers) in documents.clone() {
+            let located = |error: Error| error.at(task.place(index));
+            let document = task.documents.get(index).ok_or_else(|| Error::bad_input("an answer is of no document"))?;
+            let noted = match definition.output {
                 Output::Generate => {
-                    let [Answer::Texts(texts)] = own else { return Err(place(unlike(own))) };
+                    let [Answer::Texts(texts)] = document_answers else {
+                        return Err(located(unlike(document_answers)));
+                    };
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
-                    let result = pipeline.apply(texts, document).map_err(place)?;
-                    generated(task, document, &result).map_err(place)?
+                    let result = pipeline.apply(texts, document).map_err(located)?;
+                    generated(task, document, &result).map_err(located)?
                 }
-                _ => likelihoods(task, document, own).map_err(place)?,
+                _ => likelihoods(task, document, document_answers).map_err(located)?,
             };
             for (all, one) in items.iter_mut().zip(noted) {
                 all.push(one);
             }
         }
         let filter = pipeline.name.as_str();
-        all.extend(of.metrics.iter().zip(items).map(|(metric, items)| Noted { metric, filter, items }));
+        all.extend(definition.metrics.iter().zip(items).map(|(metric, items)| Noted { metric, filter, items }));
     }
     Ok(all)
 }
 
 /// Computes a group's scores from its tasks' scores by name; tasks without a metric are skipped.
-pub fn group_scores(group: &Group, of: &dyn Fn(&str) -> Vec<Score>) -> Vec<Score> {
-    let tasks: Vec<Vec<Score>> = group.tasks.iter().map(|task| of(task)).collect();
+pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Vec<Score> {
+    let tasks: Vec<Vec<Score>> = group.tasks.iter().map(|task| scores_of(task)).collect();
     let mut scores = Vec::new();
     for metric in &group.metrics {
         let mut filters: Vec<String> = metric.filters.clone().unwrap_or_else(|| {
@@ -150,13 +157,15 @@ pub fn group_scores(group: &Group, of: &dyn Fn(&str) -> Vec<Score>) -> Vec<Score
             filters.dedup();
         }
         for filter in filters {
-            let of_task = |scores: &Vec<Score>| {
-                let found = scores.iter().find(|score| score.metric == metric.metric && score.filter == filter)?;
-                // The harness takes the number of documents of a task's last metric.
-                let documents = scores.last().map_or(0, |last| last.documents);
-                Some(TaskScore { score: found.score, error: found.error, documents })
-            };
-            let parts: Vec<TaskScore> = tasks.iter().filter_map(of_task).collect();
+            let parts: Vec<TaskScore> = tasks
+                .iter()
+                .filter_map(|scores| {
+                    let found = scores.iter().find(|score| score.metric == metric.metric && score.filter == filter)?;
+                    // The harness takes the number of documents of a task's last metric.
+                    let documents = scores.last().map_or(0, |last| last.documents);
+                    Some(TaskScore { score: found.score, error: found.error, documents })
+                })
+                .collect();
             if let Some((score, error)) = grouped(&parts, metric) {
                 let documents = parts.iter().map(|part| part.documents).sum();
                 scores.push(Score { metric: metric.metric.clone(), filter, score, error, documents });
@@ -173,29 +182,30 @@ fn unlike(answers: &[Answer]) -> Error {
 /// Returns the index of the largest number: the first of equal ones, and NaN before all.
 fn largest(numbers: &[f64]) -> usize {
     let mut best = 0;
-    for (at, number) in numbers.iter().enumerate() {
+    for (index, number) in numbers.iter().enumerate() {
         if numbers[best].is_nan() {
             break;
         }
         if number.is_nan() || *number > numbers[best] {
-            best = at;
+            best = index;
         }
     }
     best
 }
 
 fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item>> {
-    let of = &task.definition;
-    match (of.output, answers) {
-        (Output::LogLikelihood, [Answer::LogLikelihood(likelihood, greedy)]) => {
-            let item = |metric: &Metric| match metric.kind {
+    let definition = &task.definition;
+    match (definition.output, answers) {
+        (Output::LogLikelihood, [Answer::LogLikelihood(likelihood, greedy)]) => Ok(definition
+            .metrics
+            .iter()
+            .map(|metric| match metric.kind {
                 Kind::Perplexity => Item::Number(*likelihood),
                 _ => Item::hit(*greedy),
-            };
-            Ok(of.metrics.iter().map(item).collect())
-        }
+            })
+            .collect()),
         (Output::Rolling, [Answer::Rolling(likelihood)]) => {
-            let text = task.columns.target(&of.target, document)?.text();
+            let text = task.columns.target(&definition.target, document)?.text();
             // `re.split(r"\s+")`: blanks at an end make an empty word there.
             let mut words = 1;
             let mut blank = false;
@@ -203,8 +213,16 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
                 words += usize::from(is_space(c) && !blank);
                 blank = is_space(c);
             }
-            let weight = |kind| if kind == Kind::WordPerplexity { words } else { text.len() };
-            Ok(of.metrics.iter().map(|metric| Item::Weighted(*likelihood, weight(metric.kind) as f64)).collect())
+            Ok(definition
+                .metrics
+                .iter()
+                .map(|metric| {
+                    Item::Weighted(
+                        *likelihood,
+                        (if metric.kind == Kind::WordPerplexity { words } else { text.len() }) as f64,
+                    )
+                })
+                .collect())
         }
         (Output::MultipleChoice, _) => choices(task, document, answers),
         _ => Err(unlike(answers)),
@@ -212,8 +230,8 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
 }
 
 fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item>> {
-    let of = &task.definition;
-    let Some(field) = &of.choices else { return Err(unlike(answers)) };
+    let definition = &task.definition;
+    let Some(field) = &definition.choices else { return Err(unlike(answers)) };
     let texts = task.columns.choices(field, document)?;
     let texts: Vec<&str> = texts
         .iter()
@@ -225,16 +243,18 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
     let pairs =
         pairs.filter(|pairs| pairs.len() == count || pairs.len() == 2 * count).ok_or_else(|| unlike(answers))?;
     let all: Vec<f64> = pairs[..count].iter().map(|pair| pair.0).collect();
-    let by = |lengths: &dyn Fn(&str) -> usize| {
+    let shortest_by = |lengths: &dyn Fn(&str) -> usize| {
         largest(&all.iter().zip(&texts).map(|(number, text)| number / lengths(text) as f64).collect::<Vec<_>>())
     };
     let gold = task.gold(document)?;
     // The number of a choice; -100 where there is none, which is scored as wrong.
     let numbered = |gold: &Value| match (gold.as_int(), gold.as_text()) {
         (Some(number), _) => Ok(if number < i64::try_from(count).unwrap_or(i64::MAX) { number } else { -100 }),
-        (_, Some(text)) if !task.several_targets => {
-            Ok(texts.iter().position(|own| *own == text).and_then(|at| i64::try_from(at).ok()).unwrap_or(-100))
-        }
+        (_, Some(text)) if !task.several_targets => Ok(texts
+            .iter()
+            .position(|choice| *choice == text)
+            .and_then(|index| i64::try_from(index).ok())
+            .unwrap_or(-100)),
         _ => {
             Err(Error::bad_input("the right answer is neither the number nor the text of a choice").found(gold.repr()))
         }
@@ -248,7 +268,6 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
         }
         (gold, false) => vec![numbered(gold)?],
     };
-    let right = |at: usize| Item::hit(golds.iter().any(|gold| usize::try_from(*gold) == Ok(at)));
     let greedy: Vec<Value> = pairs.iter().map(|pair| Value::Bool(pair.1)).collect();
     let one = || match golds[..] {
         [gold] if !task.several_targets => Ok(gold),
@@ -256,11 +275,11 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
     };
     let item = |metric: &Metric| {
         Ok(match metric.kind {
-            Kind::AccNorm => right(by(&|text| text.chars().count())),
-            Kind::AccBytes => right(by(&str::len)),
+            Kind::AccNorm => hit_of(shortest_by(&|text| text.chars().count()), &golds),
+            Kind::AccBytes => hit_of(shortest_by(&str::len), &golds),
             Kind::AccMutualInfo => {
                 let bare = pairs.get(count..2 * count).ok_or_else(|| unlike(answers))?;
-                right(largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>()))
+                hit_of(largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>()), &golds)
             }
             Kind::ExactMatch => {
                 let hit = golds.iter().any(|gold| *gold != -100 && choice(&greedy, *gold) == Some(&Value::Bool(true)));
@@ -274,16 +293,20 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
                 let gold = usize::try_from(one()?).unwrap_or(usize::MAX);
                 Item::Probabilities(gold, powers.iter().map(|power| power / sum).collect())
             }
-            _ => right(largest(&all)),
+            _ => hit_of(largest(&all), &golds),
         })
     };
-    of.metrics.iter().map(item).collect()
+    definition.metrics.iter().map(item).collect()
+}
+
+fn hit_of(index: usize, golds: &[i64]) -> Item {
+    Item::hit(golds.iter().any(|gold| usize::try_from(*gold) == Ok(index)))
 }
 
 fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>> {
-    let of = &task.definition;
-    let target = task.columns.target(&of.target, document)?;
-    let gold = if let Some(field) = &of.choices {
+    let definition = &task.definition;
+    let target = task.columns.target(&definition.target, document)?;
+    let gold = if let Some(field) = &definition.choices {
         let choices = task.columns.choices(field, document)?;
         let found = target.as_int().and_then(|number| choice(&choices, number)).cloned();
         found.ok_or_else(|| Error::bad_input("the answer is the number of no choice").found(target.repr()))?
@@ -309,24 +332,31 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
             _ => target,
         }
     };
-    let same = |metric: &Metric, gold: &Value| match (gold.as_text(), result.as_text()) {
-        (Some(gold), Some(result)) => metric.matching.same(gold, result),
-        _ => Ok(gold.as_text().is_none() && result.as_text().is_none() && gold == result),
-    };
     let item = |metric: &Metric| match (metric.kind, &gold) {
         (Kind::ExactMatch, Value::List(several)) if task.several_targets => {
             // One text among them makes an array of texts of all.
             let texts = several.iter().any(|one| one.as_text().is_some());
             let mut hit = false;
             for one in several {
-                hit |= if texts { same(metric, &Value::Text(one.text()))? } else { same(metric, one)? };
+                hit |= if texts {
+                    same_text(metric, &Value::Text(one.text()), result)?
+                } else {
+                    same_text(metric, one, result)?
+                };
             }
             Ok(Item::hit(hit))
         }
-        (Kind::ExactMatch, gold) => Ok(Item::hit(same(metric, gold)?)),
+        (Kind::ExactMatch, gold) => Ok(Item::hit(same_text(metric, gold, result)?)),
         (_, Value::Text(gold)) if result.as_text().is_some() => Ok(Item::Texts(gold.clone(), result.text())),
         (kind, gold) => Err(Error::bad_input(format!("`{}` compares a text with one reference", kind.name()))
             .found(format!("{} and {}", gold.repr(), result.repr()))),
     };
-    of.metrics.iter().map(item).collect()
+    definition.metrics.iter().map(item).collect()
+}
+
+fn same_text(metric: &Metric, gold: &Value, result: &Value) -> Result<bool> {
+    match (gold.as_text(), result.as_text()) {
+        (Some(gold), Some(result)) => metric.matching.same(gold, result),
+        _ => Ok(gold.as_text().is_none() && result.as_text().is_none() && gold == result),
+    }
 }

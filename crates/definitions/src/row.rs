@@ -48,8 +48,10 @@ impl Row {
         let value = self.get(path)?;
         let expected = "a list of strings";
         let items = value.as_list().ok_or_else(|| self.wrong(path, expected, value))?;
-        let text = |item: &Value| item.as_text().map(str::to_owned).ok_or_else(|| self.wrong(path, expected, item));
-        items.iter().map(text).collect()
+        items
+            .iter()
+            .map(|item| item.as_text().map(str::to_owned).ok_or_else(|| self.wrong(path, expected, item)))
+            .collect()
     }
 
     /// # Errors
@@ -139,18 +141,19 @@ pub(crate) fn columns(node: &Node) -> Result<Vec<Column>> {
     if node.pairs().is_empty() {
         return Err(wrong("columns", EXPECTED, node));
     }
-    let column = |(name, node): &(Value, Node)| {
-        let holds = match node.text() {
-            Some("any") => Holds::Any,
-            Some("text") => Holds::Text,
-            Some("texts") => Holds::Texts,
-            Some("integer") => Holds::Integer,
-            Some(other) if other.starts_with("texts as ") => Holds::TextsAs(other["texts as ".len()..].to_owned()),
-            _ => return Err(wrong("columns", EXPECTED, node)),
-        };
-        Ok(Column { path: name.text(), holds })
+    node.pairs().iter().map(read_column).collect()
+}
+
+fn read_column((name, node): &(Value, Node)) -> Result<Column> {
+    let holds = match node.text() {
+        Some("any") => Holds::Any,
+        Some("text") => Holds::Text,
+        Some("texts") => Holds::Texts,
+        Some("integer") => Holds::Integer,
+        Some(other) if other.starts_with("texts as ") => Holds::TextsAs(other["texts as ".len()..].to_owned()),
+        _ => return Err(wrong("columns", EXPECTED, node)),
     };
-    node.pairs().iter().map(column).collect()
+    Ok(Column { path: name.text(), holds })
 }
 
 /// Returns the columns to read; nested ones are read completely.
@@ -158,7 +161,7 @@ pub(crate) fn names(columns: &[Column]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for column in columns {
         let name = column.path.split('.').next().unwrap_or_default();
-        if !names.iter().any(|own| own == name) {
+        if !names.iter().any(|known| known == name) {
             names.push(name.to_owned());
         }
     }
@@ -176,15 +179,15 @@ impl Column {
             Holds::Integer => row.integer(path).map(drop),
             Holds::Texts => row.texts(path).map(drop),
             Holds::TextsAs(other) => {
-                let own = row.texts(path)?.len();
+                let expected_length = row.texts(path)?.len();
                 let others = row.texts(other)?.len();
-                if own == others {
+                if expected_length == others {
                     return Ok(());
                 }
                 Err(Error::bad_input(format!("the field `{path}` is not as expected"))
                     .at(&row.place)
                     .expected(format!("as many texts as `{other}` has"))
-                    .found(format!("{own} and {others}")))
+                    .found(format!("{expected_length} and {others}")))
             }
         }
     }

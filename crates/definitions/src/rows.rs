@@ -59,22 +59,18 @@ impl FileRows {
 /// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files of a folder `SPLIT`, in the configuration's folder, in
 /// `data` or directly below `root`.
 fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
-    let inner = |base: &Path, part: &str| {
-        let inner = base.join(part);
-        (!part.is_empty() && !part.contains("..") && inner.is_dir()).then_some(inner)
-    };
-    let set = inner(root, &data.path);
+    let set = inner_folder(root, &data.path);
     let base = set.as_deref().unwrap_or(root);
     let name = data.name.as_deref().unwrap_or("default");
-    let named = [inner(base, name), inner(&base.join("data"), name)];
+    let named = [inner_folder(base, name), inner_folder(&base.join("data"), name)];
     // One configuration of a data set never replaces another.
-    let others = [Some(base.to_owned()), inner(base, "data")];
+    let others = [Some(base.to_owned()), inner_folder(base, "data")];
     let places: Vec<PathBuf> = named.into_iter().chain(others).flatten().collect();
-    for place in &places {
-        if let Some(files) = split_files(place, split)? {
+    for folder_of_split in &places {
+        if let Some(files) = split_files(folder_of_split, split)? {
             return Ok(files);
         }
-        let folder = place.join(split);
+        let folder = folder_of_split.join(split);
         if folder.is_dir() {
             let entries = fs::read_dir(&folder).map_err(|error| Error::io("read", &folder, &error))?;
             let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -85,11 +81,16 @@ fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
             }
         }
     }
-    let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+    let looked: Vec<String> = places.iter().map(|folder_of_split| folder_of_split.display().to_string()).collect();
     Err(Error::missing(format!("the data set has no split `{split}` here"))
         .at(looked.join(", "))
         .expected(format!("{split}.jsonl, {split}.parquet, or {split}-00000-of-00001.parquet"))
         .hint("`data: {SPLIT: FILE}` names the files of splits one by one"))
+}
+
+fn inner_folder(base: &Path, part: &str) -> Option<PathBuf> {
+    let inner = base.join(part);
+    (!part.is_empty() && !part.contains("..") && inner.is_dir()).then_some(inner)
 }
 
 impl Rows for FileRows {
@@ -163,14 +164,14 @@ pub fn format(path: &Path) -> Result<&'static str> {
     })
 }
 
-fn row(value: Value, place: String) -> Result<Row> {
+fn row(value: Value, location: String) -> Result<Row> {
     match value {
         Value::Map(_) => {
-            check_row(&value, &place)?;
-            Ok(Row { place, value })
+            check_row(&value, &location)?;
+            Ok(Row { place: location, value })
         }
         other => Err(Error::bad_input("this is not a row")
-            .at(place)
+            .at(location)
             .expected("a JSON object")
             .found(describe(&json!(other)))),
     }
@@ -199,9 +200,9 @@ fn fill(rows: &mut [Row]) {
     let mut columns: Vec<Value> = Vec::new();
     for row in &*rows {
         let Value::Map(pairs) = &row.value else { continue };
-        for (at, (name, _)) in pairs.iter().enumerate() {
+        for (index, (name, _)) in pairs.iter().enumerate() {
             // Nearly always all rows have the same, in one order.
-            if columns.get(at) != Some(name) && !columns.contains(name) {
+            if columns.get(index) != Some(name) && !columns.contains(name) {
                 columns.push(name.clone());
             }
         }
@@ -212,7 +213,7 @@ fn fill(rows: &mut [Row]) {
             continue;
         }
         let cells = columns.iter().map(|name| {
-            let cell = pairs.iter().find(|(own, _)| own == name).map_or(Value::None, |(_, cell)| cell.clone());
+            let cell = pairs.iter().find(|(key, _)| key == name).map_or(Value::None, |(_, cell)| cell.clone());
             (name.clone(), cell)
         });
         *pairs = cells.collect();
@@ -228,14 +229,22 @@ mod tests;
 /// # Errors
 /// A row that has not what is to be in its columns.
 pub(crate) fn prepared(definition: &Definition, mut rows: Vec<Row>) -> Result<Vec<Row>> {
-    let place = |error: Error| error.at(format!("task {}", definition.name));
     for row in &mut rows {
-        definition.data.fields.iter().try_for_each(|column| column.check(row)).map_err(place)?;
+        definition
+            .data
+            .fields
+            .iter()
+            .try_for_each(|column| column.check(row))
+            .map_err(|error| name_task(error, definition))?;
         if let Some(prepare) = definition.prepare {
-            prepare.apply(row).map_err(place)?;
+            prepare.apply(row).map_err(|error| name_task(error, definition))?;
         }
     }
     Ok(rows)
+}
+
+fn name_task(error: Error, definition: &Definition) -> Error {
+    error.at(format!("task {}", definition.name))
 }
 
 /// Reads the rows of a split that the definition keeps.
@@ -243,12 +252,11 @@ pub(crate) fn prepared(definition: &Definition, mut rows: Vec<Row>) -> Result<Ve
 /// # Errors
 /// Fails when the rows cannot be read, or when a column of the filter is missing.
 pub(crate) fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Row>> {
-    let place = |error: Error| error.at(format!("task {}", definition.name));
-    let mut documents = rows.rows(&definition.data, split).map_err(place)?;
+    let mut documents = rows.rows(&definition.data, split).map_err(|error| name_task(error, definition))?;
     for (column, wanted) in &definition.keep_rows {
         if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
             let bad = Error::bad_input(format!("`keep_rows` names the column `{column}`, which a row does not have"));
-            return Err(place(bad.at(&odd.place).found(odd.value.repr())));
+            return Err(name_task(bad.at(&odd.place).found(odd.value.repr()), definition));
         }
         documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));
     }

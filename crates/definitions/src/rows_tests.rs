@@ -78,9 +78,9 @@ fn empty_damaged_and_unknown_files_are_refused() {
     ] {
         assert!(refused(name, bytes).contains("empty"), "{name}");
     }
-    let whole = zip(LINES);
-    for size in [3, 12, whole.len() - 1] {
-        refused("x.jsonl.gz", &whole[..size]);
+    let intact = zip(LINES);
+    for size in [3, 12, intact.len() - 1] {
+        refused("x.jsonl.gz", &intact[..size]);
     }
     assert!(refused("x.jsonl.gz", "no gzip, but long enough").contains("damaged"));
     assert!(refused("x.tsv", "a\n1\n").contains(".parquet"));
@@ -94,20 +94,17 @@ fn missing_column_is_none_unless_columns_are_declared() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.jsonl");
     std::fs::write(&path, "{\"a\": 1, \"b\": 2}\n{\"b\": 3, \"c\": 4}\n").unwrap();
-    let repr = |columns| table(&path, columns).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>();
-    assert_eq!(repr(None), ["{'a': 1, 'b': 2, 'c': None}", "{'a': None, 'b': 3, 'c': 4}"]);
-    assert_eq!(repr(Some(vec!["a".to_owned()])), ["{'a': 1, 'b': 2}", "{'b': 3, 'c': 4}"]);
+    assert_eq!(table_reprs(None, &path), ["{'a': 1, 'b': 2, 'c': None}", "{'a': None, 'b': 3, 'c': 4}"]);
+    assert_eq!(table_reprs(Some(vec!["a".to_owned()]), &path), ["{'a': 1, 'b': 2}", "{'b': 3, 'c': 4}"]);
+}
+
+fn table_reprs(columns: Option<&[&str]>, path: &Path) -> Vec<String> {
+    table(path, columns).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>()
 }
 
 /// Expected texts: `datasets` 5.2 reads these files so.
 #[test]
 fn a_column_of_numbers_has_one_type() {
-    let shown = |name: &str, text: &str| {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        table(&path, None).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>()
-    };
     for (name, text, expected) in [
         ("a.jsonl", "{\"n\": 18}\n{\"n\": 2.5}\n", ["{'n': 18.0}", "{'n': 2.5}"]),
         ("a.jsonl", "{\"n\": [1, 2.5]}\n{\"n\": [3]}\n", ["{'n': [1.0, 2.5]}", "{'n': [3.0]}"]),
@@ -122,6 +119,15 @@ fn a_column_of_numbers_has_one_type() {
         ("a.csv", "\u{feff}a,b\r\n,01\r\n3,-7\r\n", ["{'a': None, 'b': 1}", "{'a': 3.0, 'b': -7}"]),
         ("a.txt", "one\r\n\n", ["{'text': 'one'}", "{'text': ''}"]),
     ] {
-        assert_eq!(shown(name, text), expected, "{text}");
+        assert_eq!(
+            {
+                let folder = tempfile::tempdir().unwrap();
+                let path = folder.path().join(name);
+                std::fs::write(&path, text).unwrap();
+                table(&path, None).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>()
+            },
+            expected,
+            "{text}"
+        );
     }
 }

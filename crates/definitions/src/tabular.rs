@@ -36,8 +36,8 @@ impl Numbers {
                 items.iter().for_each(|item| numbers.add(item));
             }
             Value::Map(pairs) => {
-                for (at, (name, value)) in pairs.iter().enumerate() {
-                    self.field(at, name).add(value);
+                for (index, (name, value)) in pairs.iter().enumerate() {
+                    self.field(index, name).add(value);
                 }
             }
             _ => {}
@@ -45,10 +45,13 @@ impl Numbers {
     }
 
     /// The numbers under a name. Nearly always all rows have the same names in one order.
-    fn field(&mut self, at: usize, name: &Value) -> &mut Self {
+    fn field(&mut self, index: usize, name: &Value) -> &mut Self {
         let is_name = |(known, _): &(Value, Self)| known == name;
-        let found =
-            if self.fields.get(at).is_some_and(is_name) { Some(at) } else { self.fields.iter().position(is_name) };
+        let found = if self.fields.get(index).is_some_and(is_name) {
+            Some(index)
+        } else {
+            self.fields.iter().position(is_name)
+        };
         let found = found.unwrap_or_else(|| {
             self.fields.push((name.clone(), Self::default()));
             self.fields.len() - 1
@@ -71,8 +74,8 @@ impl Numbers {
                 }
             }
             Value::Map(pairs) => {
-                for (at, (name, value)) in pairs.iter_mut().enumerate() {
-                    self.field(at, name).apply(value);
+                for (index, (name, value)) in pairs.iter_mut().enumerate() {
+                    self.field(index, name).apply(value);
                 }
             }
             _ => {}
@@ -95,14 +98,13 @@ pub(crate) fn unify_numbers(rows: &mut [Row]) {
 /// Bytes that are not UTF-8, a row with another number of values, too many rows.
 pub(crate) fn csv_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
     let text = read_text(&mut file, path)?;
-    let broken =
-        |error: csv::Error| Error::bad_input("the file is not a table of values").at(path.display()).found(error);
     let mut reader = csv::Reader::from_reader(text.as_bytes());
-    let names: Vec<Value> = reader.headers().map_err(broken)?.iter().map(Value::from).collect();
+    let names: Vec<Value> =
+        reader.headers().map_err(|error| broken_table(error, path))?.iter().map(Value::from).collect();
     let mut columns: Vec<Vec<String>> = vec![Vec::new(); names.len()];
     let mut places = Vec::new();
     for record in reader.records() {
-        let record = record.map_err(broken)?;
+        let record = record.map_err(|error| broken_table(error, path))?;
         let line = record.position().map_or(0, csv::Position::line);
         check_count(places.len(), path)?;
         places.push(format!("{}:{line}", path.display()));
@@ -114,7 +116,11 @@ pub(crate) fn csv_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
         rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push((name.clone(), cell)));
     }
     let rows = rows.into_iter().zip(places);
-    Ok(rows.map(|(pairs, place)| Row { place, value: Value::Map(pairs) }).collect())
+    Ok(rows.map(|(pairs, location)| Row { place: location, value: Value::Map(pairs) }).collect())
+}
+
+fn broken_table(error: csv::Error, path: &Path) -> Error {
+    Error::bad_input("the file is not a table of values").at(path.display()).found(error)
 }
 
 /// Gives a column the narrowest type that holds all its values, as pandas does. Whole numbers with a gap are broken numbers.
@@ -122,7 +128,7 @@ fn typed(column: &[String]) -> Vec<Value> {
     let present: Vec<&str> = column.iter().map(String::as_str).filter(|text| !is_absent(text)).collect();
     let has_gaps = present.len() < column.len();
     let kinds: &[fn(&str) -> Option<Value>] =
-        if has_gaps { &[truth, broken_number] } else { &[truth, whole, broken_number] };
+        if has_gaps { &[truth, broken_number] } else { &[truth, whole_number, broken_number] };
     let kind = kinds.iter().find(|kind| present.iter().all(|text| kind(text).is_some()));
     column
         .iter()

@@ -34,17 +34,16 @@ fn bounded(source: &str) -> Result<()> {
         let end = rest.find("%}").unwrap_or(rest.len());
         let tag = &rest[..end];
         let word = tag.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("");
-        let joined = |text: &str, marks: &[char]| 1.0 + text.matches(marks).count() as f64;
         match word {
             "include" | "import" | "from" | "extends" | "block" => {
                 return Err(Error::bad_input(format!("a template has `{word}`, which is not offered"))
                     .expected("if, for, set, with, macro, call and filter")
                     .found(tag.trim().to_owned()));
             }
-            "set" | "with" if tag.contains('=') => growth *= joined(tag, &['~', '+']),
+            "set" | "with" if tag.contains('=') => growth *= count_marks(tag, &['~', '+']),
             "set" | "filter" => {
                 let block = rest.find("endset").or_else(|| rest.find("endfilter")).unwrap_or(rest.len());
-                growth *= joined(&rest[..block], &['{', '~', '+']);
+                growth *= count_marks(&rest[..block], &['{', '~', '+']);
             }
             _ => {}
         }
@@ -56,6 +55,10 @@ fn bounded(source: &str) -> Result<()> {
     Err(Error::bad_input("a template puts texts together of texts so often that they may fill the memory")
         .expected(format!("a text that contains itself at most {MAX_GROWTH} times"))
         .found(format!("up to {growth:.0} times, by its `set`s")))
+}
+
+fn count_marks(text: &str, marks: &[char]) -> f64 {
+    1.0 + text.matches(marks).count() as f64
 }
 
 /// A template of a definition, compiled: a name that is not there is an error, and the last newline stays.
@@ -73,11 +76,11 @@ impl fmt::Debug for Template {
 }
 
 impl Template {
-    /// Compiles a template; `place` is used in messages.
+    /// Compiles a template; `location` is used in messages.
     ///
     /// # Errors
     /// When it is none, or uses a filter, test or method that is not offered.
-    pub fn new(source: &str, place: &Place) -> Result<Self> {
+    pub fn new(source: &str, location: &Place) -> Result<Self> {
         static STRICT: LazyLock<Environment<'static>> = LazyLock::new(|| {
             let mut environment = environment();
             environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -94,10 +97,10 @@ impl Template {
             });
             environment
         });
-        bounded(source).and_then(|()| check_operators(source)).map_err(|error| error.at(place))?;
-        let environment = compiled(&STRICT, source).map_err(|error| explained(&error).at(place))?;
-        known_names(&environment, source).map_err(|error| error.at(place))?;
-        Ok(Self { environment, source: source.to_owned(), place: place.clone() })
+        bounded(source).and_then(|()| check_operators(source)).map_err(|error| error.at(location))?;
+        let environment = compiled(&STRICT, source).map_err(|error| explained(&error).at(location))?;
+        known_names(&environment, source).map_err(|error| error.at(location))?;
+        Ok(Self { environment, source: source.to_owned(), place: location.clone() })
     }
 
     /// Returns where the template stands.
@@ -119,7 +122,7 @@ impl Template {
             let absent: Vec<String> = named
                 .into_iter()
                 .filter(|name| {
-                    !columns.contains(&name.as_str()) && self.environment.globals().all(|(own, _)| own != name)
+                    !columns.contains(&name.as_str()) && self.environment.globals().all(|(global, _)| global != name)
                 })
                 .collect();
             if error.kind() != ErrorKind::UndefinedError || absent.is_empty() {
@@ -229,7 +232,7 @@ fn names(source: &str) -> Vec<(&'static str, String)> {
         let mut code = String::new();
         let mut last = ' ';
         let mut end = rest.len();
-        for (at, c) in rest.char_indices() {
+        for (position, c) in rest.char_indices() {
             match quote {
                 Some(mark) if c == mark && last != '\\' => quote = None,
                 Some(_) => {}
@@ -238,7 +241,7 @@ fn names(source: &str) -> Vec<(&'static str, String)> {
                     code.push('\'');
                 }
                 None if c == '}' && (last == '}' || last == '%') => {
-                    end = at + 1;
+                    end = position + 1;
                     break;
                 }
                 None => code.push(c),
@@ -246,18 +249,19 @@ fn names(source: &str) -> Vec<(&'static str, String)> {
             last = if last == '\\' && c == '\\' { ' ' } else { c };
         }
         rest = &rest[end..];
-        let word =
-            |text: &str| text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
-        for (at, _) in code.match_indices('|') {
-            found.push(("filter", word(&code[at + 1..])));
+        for (position, _) in code.match_indices('|') {
+            found.push(("filter", first_word(&code[position + 1..])));
         }
-        for (at, _) in code.match_indices(" is ") {
-            let after = code[at + 4..].trim_start();
-            found.push(("test", word(after.strip_prefix("not ").unwrap_or(after))));
+        for (position, _) in code.match_indices(" is ") {
+            let after = code[position + 4..].trim_start();
+            found.push(("test", first_word(after.strip_prefix("not ").unwrap_or(after))));
         }
-        for (at, _) in code.match_indices('.') {
-            let name = word(&code[at + 1..]);
-            if code[at + 1..].starts_with(&format!("{name}(")) && !code[..at].ends_with("loop") && !name.is_empty() {
+        for (position, _) in code.match_indices('.') {
+            let name = first_word(&code[position + 1..]);
+            if code[position + 1..].starts_with(&format!("{name}("))
+                && !code[..position].ends_with("loop")
+                && !name.is_empty()
+            {
                 found.push(("method", name));
             }
         }
@@ -266,13 +270,17 @@ fn names(source: &str) -> Vec<(&'static str, String)> {
     found
 }
 
+fn first_word(text: &str) -> String {
+    text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn rendered(source: &str, document: &str) -> Result<String> {
-        let place = Place { file: "f.yaml".into(), line: 3 };
-        Template::new(source, &place)?.render(&serde_json::from_str(document).unwrap())
+        let location = Place { file: "f.yaml".into(), line: 3 };
+        Template::new(source, &location)?.render(&serde_json::from_str(document).unwrap())
     }
 
     /// Expected texts: Jinja 3.1 in the harness' environment.
@@ -304,32 +312,39 @@ mod tests {
 
     #[test]
     fn what_cannot_be_rendered_is_one_clear_error() {
-        let error = |source: &str| rendered(source, r#"{"question": "?"}"#).unwrap_err().to_string();
-        let missing = error("{{ answer }}");
+        let missing = render_error("{{ answer }}");
         assert!(
             missing.contains("f.yaml:3") && missing.contains("answer") && missing.contains("question"),
             "{missing}"
         );
-        assert!(error("{% for a in range(9000) %}{% for b in range(9000) %}{% endfor %}{% endfor %}").contains("end"));
-        assert!(error("{{ x").contains("f.yaml:3"));
-        assert!(error("{{ question | shout }}").contains("shout"));
-        assert!(error("{{ question is shouted }}").contains("shouted"));
-        assert!(error("{{ question.shout() }}").contains("shout"));
-        assert!(error("{{ question.field }}").contains("not there"));
-        assert!(error("{{ [1].index(2) }}").contains("not in the list"));
-        assert!(error("{{ 1 / 0 }}").contains("f.yaml:3"));
-        let doubled = "{% set x = x ~ x %}".repeat(40);
-        assert!(error(&format!("{{% set x = 'ab' %}}{doubled}{{{{ x }}}}")).contains("memory"));
-        let caught = "{% set x %}{{ x }}{{ x }}{% endset %}".repeat(40);
-        assert!(error(&format!("{{% set x = 'ab' %}}{caught}{{{{ x }}}}")).contains("memory"));
         assert!(
-            error("{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}")
+            render_error("{% for a in range(9000) %}{% for b in range(9000) %}{% endfor %}{% endfor %}")
+                .contains("end")
+        );
+        assert!(render_error("{{ x").contains("f.yaml:3"));
+        assert!(render_error("{{ question | shout }}").contains("shout"));
+        assert!(render_error("{{ question is shouted }}").contains("shouted"));
+        assert!(render_error("{{ question.shout() }}").contains("shout"));
+        assert!(render_error("{{ question.field }}").contains("not there"));
+        assert!(render_error("{{ [1].index(2) }}").contains("not in the list"));
+        assert!(render_error("{{ 1 / 0 }}").contains("f.yaml:3"));
+        let doubled = "{% set x = x ~ x %}".repeat(40);
+        assert!(render_error(&format!("{{% set x = 'ab' %}}{doubled}{{{{ x }}}}")).contains("memory"));
+        let caught = "{% set x %}{{ x }}{{ x }}{% endset %}".repeat(40);
+        assert!(render_error(&format!("{{% set x = 'ab' %}}{caught}{{{{ x }}}}")).contains("memory"));
+        assert!(
+            render_error("{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}")
                 .contains("f.yaml:3")
         );
         assert!(
-            error("{% set x = 'a' * 9000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}").contains("MB of text")
+            render_error("{% set x = 'a' * 9000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}")
+                .contains("MB of text")
         );
-        assert!(error("{{ (['a' * 9000000] * 9000) | join('-') }}").contains("MB of text"));
-        assert!(error("{% include 'other' %}").contains("include"));
+        assert!(render_error("{{ (['a' * 9000000] * 9000) | join('-') }}").contains("MB of text"));
+        assert!(render_error("{% include 'other' %}").contains("include"));
+    }
+
+    fn render_error(source: &str) -> String {
+        rendered(source, r#"{"question": "?"}"#).unwrap_err().to_string()
     }
 }

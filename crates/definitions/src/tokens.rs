@@ -22,12 +22,12 @@ pub fn tokenised(
     max_length: usize,
 ) -> Result<Vec<Vec<Tokenised>>> {
     let of_documents: Vec<&[Request]> = requests.chunk_by(|a, b| a.document == b.document).collect();
-    let tokenised = |of: &&[Request]| -> Result<Vec<Tokenised>> {
+    let tokenised = |requests_of_document: &&[Request]| -> Result<Vec<Tokenised>> {
         // Nearly always all choices share one context.
         let mut known = HashMap::new();
-        let mut texts = Vec::with_capacity(of.len());
-        for request in *of {
-            let place = |error: Error| {
+        let mut texts = Vec::with_capacity(requests_of_document.len());
+        for request in *requests_of_document {
+            let located = |error: Error| {
                 let choice = task.definition.output == Output::MultipleChoice;
                 let error = if choice { error.at(format!("choice {}", request.index + 1)) } else { error };
                 error.at(task.place(request.document))
@@ -35,10 +35,10 @@ pub fn tokenised(
             match &request.ask {
                 Ask::LogLikelihood { context, continuation: text } => {
                     let pair = (context.as_str(), text.as_str());
-                    texts.push(continuation(pair, encoder, bos, max_length, &mut known).map_err(place)?);
+                    texts.push(continuation(pair, encoder, bos, max_length, &mut known).map_err(located)?);
                 }
-                Ask::Rolling { text } => texts.extend(rolling(text, encoder, bos, max_length).map_err(place)?),
-                Ask::Generate { .. } => return Err(place(Error::job("a generation has no likelihood"))),
+                Ask::Rolling { text } => texts.extend(rolling(text, encoder, bos, max_length).map_err(located)?),
+                Ask::Generate { .. } => return Err(located(Error::job("a generation has no likelihood"))),
             }
         }
         Ok(texts)

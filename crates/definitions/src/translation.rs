@@ -70,15 +70,15 @@ fn tokenized(text: &str) -> String {
             (r"([\.,])([^0-9])", " $1 $2"),
             (r"([0-9])(-)", "$1 $2 "),
         ];
-        rules.into_iter().filter_map(|(rule, by)| Some((Regex::new(rule).ok()?, by))).collect()
+        rules.into_iter().filter_map(|(rule, replacement)| Some((Regex::new(rule).ok()?, replacement))).collect()
     });
     let mut line = text.trim_end_matches(is_space).replace("<skipped>", "").replace("-\n", "").replace('\n', " ");
     if line.contains('&') {
         line = line.replace("&quot;", "\"").replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">");
     }
     line = format!(" {line} ");
-    for (rule, by) in &*RULES {
-        line = rule.replace_all(&line, *by).into_owned();
+    for (rule, replacement) in &*RULES {
+        line = rule.replace_all(&line, *replacement).into_owned();
     }
     line
 }
@@ -87,9 +87,8 @@ fn tokenized(text: &str) -> String {
 pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
     let mut counts = [[0usize; 3]; LETTERS];
     for (reference, text) in pairs {
-        let letters = |text: &str| text.chars().filter(|c| !is_space(*c)).collect::<Vec<char>>();
-        let reference = letters(reference);
-        let text = letters(text);
+        let reference = letters_of(reference);
+        let text = letters_of(text);
         for (n, [all, wanted, matched]) in (1..).zip(&mut counts) {
             let expected = counted(&reference, n);
             let found = counted(&text, n);
@@ -107,8 +106,15 @@ pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
     if orders.is_empty() {
         return 0.0;
     }
-    let mean = |of: fn(&(f64, f64)) -> f64| orders.iter().map(of).sum::<f64>() / orders.len() as f64;
-    let precision = mean(|order| order.0);
-    let recall = mean(|order| order.1);
+    let precision = mean_order(|order| order.0, &orders);
+    let recall = mean_order(|order| order.1, &orders);
     if precision + recall == 0.0 { 0.0 } else { 100.0 * (5.0 * precision * recall / (4.0 * precision + recall)) }
+}
+
+fn mean_order(part: fn(&(f64, f64)) -> f64, orders: &[(f64, f64)]) -> f64 {
+    orders.iter().map(part).sum::<f64>() / orders.len() as f64
+}
+
+fn letters_of(text: &str) -> Vec<char> {
+    text.chars().filter(|c| !is_space(*c)).collect::<Vec<char>>()
 }

@@ -93,7 +93,6 @@ impl Value {
 
     /// Formats as Python's `repr()`.
     pub fn repr(&self) -> String {
-        let list = |items: &[Value]| items.iter().map(Self::repr).collect::<Vec<_>>().join(", ");
         match self {
             Self::None => "None".to_owned(),
             Self::Bool(true) => "True".to_owned(),
@@ -101,7 +100,7 @@ impl Value {
             Self::Int(number) => number.to_string(),
             Self::Float(number) => float(*number),
             Self::Text(text) => quoted(text),
-            Self::List(items) => format!("[{}]", list(items)),
+            Self::List(items) => format!("[{}]", items.iter().map(Self::repr).collect::<Vec<_>>().join(", ")),
             Self::Map(pairs) => {
                 let pairs = pairs.iter().map(|(key, value)| format!("{}: {}", key.repr(), value.repr()));
                 format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
@@ -226,7 +225,7 @@ impl PartialEq for Value {
             (Self::Map(a), Self::Map(b)) => {
                 a.len() == b.len() && {
                     let index = KeyIndex::of(b);
-                    a.iter().all(|(key, value)| index.position(b, key).is_some_and(|at| b[at].1 == *value))
+                    a.iter().all(|(key, value)| index.position(b, key).is_some_and(|position| b[position].1 == *value))
                 }
             }
             (Self::Float(a), Self::Float(b)) => a == b,
@@ -381,7 +380,7 @@ mod tests {
         for others in [0, 100] {
             let mut pairs = vec![(Value::Int(1), 0), (Value::from("1"), 0), (Value::None, 0), (Value::Float(-0.0), 0)];
             let mut index = KeyIndex::of(&pairs);
-            (0..others).for_each(|at| index.set(&mut pairs, Value::Text(format!("k{at}")), at));
+            (0..others).for_each(|number| index.set(&mut pairs, Value::Text(format!("k{number}")), number));
             for (key, position) in [
                 (Value::Bool(true), Some(0)),
                 (Value::Float(1.0), Some(0)),
@@ -400,12 +399,11 @@ mod tests {
     /// Expected texts: `repr(…)`, Python 3.11.
     #[test]
     fn values_print_as_in_python() {
-        let shown = |json: &str| serde_json::from_str::<Value>(json).unwrap().repr();
         assert_eq!(
-            shown(r#"[true, null, 1, 1.0, "it's", "say \"it's\""]"#),
+            json_repr(r#"[true, null, 1, 1.0, "it's", "say \"it's\""]"#),
             r#"[True, None, 1, 1.0, "it's", 'say "it\'s"']"#
         );
-        assert_eq!(shown(r#"["\u00a0\u200b\n\ud83d\ude00é\u007f"]"#), r"['\xa0\u200b\n😀é\x7f']");
+        assert_eq!(json_repr(r#"["\u00a0\u200b\n\ud83d\ude00é\u007f"]"#), r"['\xa0\u200b\n😀é\x7f']");
         let floats = [1e16, 1e15, 0.0001, 0.00001, 1e22, 1.5e-7, -0.0, 123456.789].map(|f| Value::Float(f).repr());
         assert_eq!(
             floats,
@@ -413,12 +411,19 @@ mod tests {
         );
     }
 
+    fn json_repr(json: &str) -> String {
+        serde_json::from_str::<Value>(json).unwrap().repr()
+    }
+
     #[test]
     fn numbers_and_maps_are_equal_as_in_python() {
         assert_eq!(Value::Int(1), Value::Bool(true));
         assert_eq!(Value::Int(1), Value::Float(1.0));
         assert_ne!(Value::Int(1), Value::from("1"));
-        let map = |json: &str| serde_json::from_str::<Value>(json).unwrap();
-        assert_eq!(map(r#"{"a": 1, "b": 2}"#), map(r#"{"b": 2, "a": 1}"#));
+        assert_eq!(parse_value(r#"{"a": 1, "b": 2}"#), parse_value(r#"{"b": 2, "a": 1}"#));
+    }
+
+    fn parse_value(json: &str) -> Value {
+        serde_json::from_str::<Value>(json).unwrap()
     }
 }

@@ -79,8 +79,8 @@ impl Node {
     }
 
     /// Creates an empty mapping at a place.
-    pub(crate) fn empty(place: Place) -> Self {
-        Self { tree: Tree::Map(Vec::new()), place }
+    pub(crate) fn empty(location: Place) -> Self {
+        Self { tree: Tree::Map(Vec::new()), place: location }
     }
 
     /// Sets the node under each key of another mapping.
@@ -95,8 +95,8 @@ impl Node {
     /// Takes a name out of a mapping.
     pub fn take(&mut self, name: &str) -> Option<Node> {
         let Tree::Map(pairs) = &mut self.tree else { return None };
-        let at = pairs.iter().position(|(key, _)| key.as_text() == Some(name))?;
-        Some(pairs.remove(at).1)
+        let index = pairs.iter().position(|(key, _)| key.as_text() == Some(name))?;
+        Some(pairs.remove(index).1)
     }
 
     /// Returns the text, if this is one.
@@ -171,10 +171,10 @@ impl Node {
 }
 
 /// Creates the error for a definition that names a Python function.
-pub(crate) fn hooked(key: &str, function: &str, place: &Place) -> Error {
+pub(crate) fn hooked(key: &str, function: &str, location: &Place) -> Error {
     let what = if key.is_empty() { "a Python hook".to_owned() } else { format!("`{key}` is a Python hook") };
     Error::bad_input(format!("{what}, and definitions are read without Python"))
-        .at(place)
+        .at(location)
         .expected("a value, a template or a declarative key")
         .found(format!("!function {function}"))
         .hint("`keep_rows` keeps the rows of one value, `aggregation: weighted_f1` is the weighted F1")
@@ -224,8 +224,8 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     for _ in 0..MARGINS {
         match once(&text, file) {
             Err((_, Some(line))) => {
-                let at = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
-                text.insert(at, ' ');
+                let end = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+                text.insert(end, ' ');
             }
             outcome => return outcome.map_err(|(error, _)| error),
         }
@@ -235,7 +235,7 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
 
 /// Reads YAML text. An error names the line at which a quoted text continues at the margin, if that is the cause.
 fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usize>)> {
-    let margin = |error: Error| {
+    document(text, file).map_err(|error: Error| {
         let parts = error.parts();
         let line = parts
             .what
@@ -243,8 +243,7 @@ fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usiz
             .then(|| parts.place.as_deref()?.rsplit(':').next()?.parse().ok());
         let line = line.flatten();
         (error, line)
-    };
-    document(text, file).map_err(margin)
+    })
 }
 
 fn document(text: &str, file: &str) -> Result<Node> {
@@ -310,17 +309,17 @@ impl EventReader {
             self.text_bytes += text.len();
         }
         self.check_size(depth, span)?;
-        let place = Place { file: Arc::clone(&self.file), line: span.start.line() };
+        let location = Place { file: Arc::clone(&self.file), line: span.start.line() };
         let (tree, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), anchor),
             Event::SequenceStart(_, anchor, _) => {
                 let mut items = Vec::new();
                 loop {
-                    let (event, at) = self.more(parser, span)?;
+                    let (event, span_of_item) = self.more(parser, span)?;
                     if matches!(event, Event::SequenceEnd) {
                         break;
                     }
-                    items.push(self.node(event, &at, parser, depth + 1)?);
+                    items.push(self.node(event, &span_of_item, parser, depth + 1)?);
                 }
                 (Tree::List(items), anchor)
             }
@@ -336,7 +335,7 @@ impl EventReader {
             }
             _ => return Err(self.bad(span, "this is not valid YAML")),
         };
-        let node = Node { tree, place };
+        let node = Node { tree, place: location };
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
@@ -345,18 +344,18 @@ impl EventReader {
 
     fn mapping(&mut self, span: &Span, parser: &mut Events<'_>, depth: usize) -> Result<Tree> {
         let mut pairs: Vec<(Value, Node)> = Vec::new();
-        let mut own = KeyIndex::default();
+        let mut index = KeyIndex::default();
         let mut merged: Vec<(Value, Node)> = Vec::new();
         let mut taken_over = KeyIndex::default();
         loop {
-            let (event, at) = self.more(parser, span)?;
+            let (event, span_of_key) = self.more(parser, span)?;
             if matches!(event, Event::MappingEnd) {
                 break;
             }
             let merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
-            let key = self.node(event, &at, parser, depth + 1)?;
-            let (event, at) = self.more(parser, span)?;
-            let value = self.node(event, &at, parser, depth + 1)?;
+            let key = self.node(event, &span_of_key, parser, depth + 1)?;
+            let (event, span_of_key) = self.more(parser, span)?;
+            let value = self.node(event, &span_of_key, parser, depth + 1)?;
             if merge {
                 let several = if let Tree::List(items) = value.tree { items } else { vec![value] };
                 for (key, node) in several.iter().flat_map(Node::pairs) {
@@ -367,12 +366,12 @@ impl EventReader {
                 continue;
             }
             let Tree::Scalar(name) = key.tree else {
-                return Err(self.bad(&at, "a key of a mapping is a list or a mapping itself"));
+                return Err(self.bad(&span_of_key, "a key of a mapping is a list or a mapping itself"));
             };
             // The last of two equal keys wins and keeps the position of the first, as in PyYAML.
-            own.set(&mut pairs, name, value);
+            index.set(&mut pairs, name, value);
         }
-        merged.retain(|(key, _)| own.position(&pairs, key).is_none());
+        merged.retain(|(key, _)| index.position(&pairs, key).is_none());
         merged.extend(pairs);
         Ok(Tree::Map(merged))
     }
@@ -380,16 +379,17 @@ impl EventReader {
 
 /// Returns the number of values in a node, and the bytes of their texts.
 fn size(node: &Node) -> (usize, usize) {
-    let add = |(values, bytes): (usize, usize), node: &Node| {
-        let own = size(node);
-        (values + own.0, bytes + own.1)
-    };
     match &node.tree {
-        Tree::List(items) => items.iter().fold((1, 0), add),
-        Tree::Map(pairs) => pairs.iter().map(|(_, node)| node).fold((1, 0), add),
+        Tree::List(items) => items.iter().fold((1, 0), add_size),
+        Tree::Map(pairs) => pairs.iter().map(|(_, node)| node).fold((1, 0), add_size),
         Tree::Scalar(Value::Text(text)) => (1, text.len()),
         _ => (1, 0),
     }
+}
+
+fn add_size((values, bytes): (usize, usize), node: &Node) -> (usize, usize) {
+    let own_size = size(node);
+    (values + own_size.0, bytes + own_size.1)
 }
 
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Tree {
@@ -423,23 +423,21 @@ fn resolved(text: &str) -> Value {
 
 /// Parses an unsigned number.
 fn number(text: &str) -> Option<Value> {
-    let all = |text: &str, of: fn(u8) -> bool| !text.is_empty() && text.bytes().all(|b| of(b) || b == b'_');
     let decimal = |b: u8| b.is_ascii_digit();
-    let radix = |digits: &str, radix| i64::from_str_radix(&digits.replace('_', ""), radix).ok().map(Value::Int);
-    if let Some(digits) = text.strip_prefix("0b").filter(|digits| all(digits, |b| b == b'0' || b == b'1')) {
-        return radix(digits, 2);
+    if let Some(digits) = text.strip_prefix("0b").filter(|digits| consists_of(digits, |b| b == b'0' || b == b'1')) {
+        return read_radix(digits, 2);
     }
-    if let Some(digits) = text.strip_prefix("0x").filter(|digits| all(digits, |b| b.is_ascii_hexdigit())) {
-        return radix(digits, 16);
+    if let Some(digits) = text.strip_prefix("0x").filter(|digits| consists_of(digits, |b| b.is_ascii_hexdigit())) {
+        return read_radix(digits, 16);
     }
     if text == "0" {
         return Some(Value::Int(0));
     }
-    if let Some(digits) = text.strip_prefix('0').filter(|digits| all(digits, |b| (b'0'..=b'7').contains(&b))) {
-        return radix(digits, 8);
+    if let Some(digits) = text.strip_prefix('0').filter(|digits| consists_of(digits, |b| (b'0'..=b'7').contains(&b))) {
+        return read_radix(digits, 8);
     }
-    if text.starts_with(|c: char| ('1'..='9').contains(&c)) && all(text, decimal) {
-        return radix(text, 10);
+    if text.starts_with(|c: char| ('1'..='9').contains(&c)) && consists_of(text, decimal) {
+        return read_radix(text, 10);
     }
     if matches!(text, ".inf" | ".Inf" | ".INF") {
         return Some(Value::Float(f64::INFINITY));
@@ -451,7 +449,7 @@ fn number(text: &str) -> Option<Value> {
     if text.contains(':') {
         let parts: Vec<&str> = text.split(':').collect();
         let fine = parts[0].starts_with(|c: char| ('1'..='9').contains(&c))
-            && all(parts[0], decimal)
+            && consists_of(parts[0], decimal)
             && parts[1..].iter().all(|part| part.len() <= 2 && part.parse::<u8>().is_ok_and(|part| part < 60));
         let sum = parts
             .iter()
@@ -460,15 +458,23 @@ fn number(text: &str) -> Option<Value> {
     }
     // A float has a point; its exponent has a sign.
     let (mantissa, exponent) = text.split_once(['e', 'E']).map_or((text, None), |(m, e)| (m, Some(e)));
-    let (whole, part) = mantissa.split_once('.')?;
-    let sound = (whole.is_empty() && !part.is_empty() || whole.starts_with(|c: char| c.is_ascii_digit()))
-        && whole.bytes().chain(part.bytes()).all(|b| b.is_ascii_digit() || b == b'_')
+    let (integer, part) = mantissa.split_once('.')?;
+    let sound = (integer.is_empty() && !part.is_empty() || integer.starts_with(|c: char| c.is_ascii_digit()))
+        && integer.bytes().chain(part.bytes()).all(|b| b.is_ascii_digit() || b == b'_')
         && exponent
             .is_none_or(|e| e.starts_with(['+', '-']) && e.len() > 1 && e[1..].bytes().all(|b| b.is_ascii_digit()));
     if !sound {
         return None;
     }
     text.replace('_', "").parse().ok().map(Value::Float)
+}
+
+fn consists_of(text: &str, is_digit: fn(u8) -> bool) -> bool {
+    !text.is_empty() && text.bytes().all(|b| is_digit(b) || b == b'_')
+}
+
+fn read_radix(digits: &str, radix: u32) -> Option<Value> {
+    i64::from_str_radix(&digits.replace('_', ""), radix).ok().map(Value::Int)
 }
 
 #[cfg(test)]
@@ -532,7 +538,7 @@ mod tests {
 
     #[test]
     fn a_mapping_of_many_keys_is_read_in_linear_time() {
-        let keys: String = (0..100_000).map(|at| format!("  k{at}: {at}\n")).collect();
+        let keys: String = (0..100_000).map(|index| format!("  k{index}: {index}\n")).collect();
         let text = format!("a: &a\n{keys}b:\n{}  k5: own\n", "  <<: *a\n".repeat(3));
         let node = parse(&text, "f").unwrap();
         let merged = node.get("b").unwrap();

@@ -22,16 +22,16 @@ struct LocalRows {
 
 impl Rows for LocalRows {
     fn rows(&self, data: &Data, split: &str) -> Result<Vec<Row>> {
-        let own =
+        let folder =
             [data.path.as_str(), data.name.as_deref().unwrap_or("")].iter().fold(self.folder.clone(), |path, part| {
                 let inner = path.join(part);
                 if !part.is_empty() && !part.contains("..") && inner.is_dir() { inner } else { path }
             });
         let path =
-            ["jsonl", "json"].map(|end| own.join(format!("{split}.{end}"))).into_iter().find(|path| path.is_file());
+            ["jsonl", "json"].map(|end| folder.join(format!("{split}.{end}"))).into_iter().find(|path| path.is_file());
         let path = path.ok_or_else(|| {
             Error::missing(format!("the data set has no split `{split}` here"))
-                .at(own.display().to_string())
+                .at(folder.display().to_string())
                 .expected(format!("{split}.jsonl or {split}.json"))
         })?;
         table(&path, data.columns())
@@ -69,24 +69,23 @@ fn translation_requests_and_scores_equal_lm_eval_sacrebleu() {
 fn translations(out: &Path) {
     let text = std::fs::read_to_string(out.join("translated.json")).unwrap();
     let corpora: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
-    for (at, corpus) in corpora.iter().enumerate() {
+    for (index, corpus) in corpora.iter().enumerate() {
         let pairs: Vec<(String, String)> = serde_json::from_value(corpus["pairs"].clone()).unwrap();
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(one, two)| (one.as_str(), two.as_str())).collect();
-        for (place, of) in [translation::bleu, translation::chrf, edits::ter].into_iter().enumerate() {
-            let own = of(&pairs);
-            let theirs = corpus["scores"][place].as_f64().unwrap();
+        for (metric_index, metric) in [translation::bleu, translation::chrf, edits::ter].into_iter().enumerate() {
+            let ours = of(&pairs);
+            let theirs = corpus["scores"][metric_index].as_f64().unwrap();
             // Two orders of the same sums in f64.
-            assert!((own - theirs).abs() <= 1e-9 * theirs.abs().max(1.0), "corpus {at}, {place}: {own}, {theirs}");
+            assert!((ours - theirs).abs() <= 1e-9 * theirs.abs().max(1.0), "corpus {at}, {metric_index}: {own}, {theirs}""s}");
         }
     }
     println!("{} corpora compared", corpora.len());
 }
 
 fn requests(out: &Path) {
-    let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap();
     let rows = LocalRows { folder: out.join("rows") };
-    let golden: serde_json::Value = serde_json::from_str(&read("golden.json")).unwrap();
-    let library = Library::of_folders(&[Path::new(&read("tasks"))]).unwrap();
+    let golden: serde_json::Value = serde_json::from_str(&read_output("golden.json", out)).unwrap();
+    let library = Library::of_folders(&[Path::new(&read_output("tasks", out))]).unwrap();
     let chat = ChatTemplate::new(golden["chat"].as_str().unwrap(), Vec::new(), "the test").unwrap();
     let limit = DocumentLimit::new(5.0).unwrap();
     let mut definitions = BTreeSet::new();
@@ -120,17 +119,17 @@ fn requests(out: &Path) {
             wrong.push(format!("{case}: {} requests, the harness has {}", requests.len(), expected.len()));
             continue;
         }
-        for (own, theirs) in requests.iter().zip(expected) {
+        for (ours, theirs) in requests.iter().zip(expected) {
             compared += 1;
-            let (kind, arguments) = listed(own);
+            let (kind, arguments) = listed(ours);
             let same = kind == theirs["kind"]
-                && own.document as u64 == theirs["document"]
-                && own.index as u64 == theirs["index"]
+                && ours.document as u64 == theirs["document"]
+                && ours.index as u64 == theirs["index"]
                 && serde_json::Value::from(arguments.clone()) == theirs["arguments"];
             if !same {
                 wrong.push(format!(
                     "{case}, document {}, {}: {kind} {arguments:#?}\nthe harness: {theirs:#}",
-                    own.document, own.index
+                    ours.document, ours.index
                 ));
                 break;
             }
@@ -139,4 +138,8 @@ fn requests(out: &Path) {
     println!("{compared} requests of {} definitions compared", definitions.len());
     assert!(wrong.is_empty(), "{} lists differ:\n{}", wrong.len(), wrong[..wrong.len().min(6)].join("\n"));
     assert!(definitions.len() >= 40, "{}", definitions.len());
+}
+
+fn read_output(name: &str, out: &Path) -> String {
+    std::fs::read_to_string(out.join(name)).unwrap()
 }

@@ -57,9 +57,9 @@ fn deviations(rows: &[Value], cases: &[Case], render: impl Fn(&str, &Value) -> O
 #[test]
 fn task_templates_deviate_from_jinja_only_as_listed() {
     let table = table();
-    let place = Place { file: "task.yaml".into(), line: 1 };
+    let location = Place { file: "task.yaml".into(), line: 1 };
     let found = deviations(&table.rows, &table.task, |template, row| {
-        Template::new(template, &place).and_then(|template| template.render(row)).ok()
+        Template::new(template, &location).and_then(|template| template.render(row)).ok()
     });
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/jinja_deviations.json");
     if std::env::var("GHOSTLAB_BLESS").is_ok() {

@@ -39,21 +39,23 @@ fn line_ends_of_windows_are_read_as_newlines() {
     let text = std::fs::read_to_string(fixture("rows/lf.txt")).unwrap();
     std::fs::write(&windows, text.replace('\n', "\r\n")).unwrap();
     assert_eq!(read_rows(&windows, None).unwrap(), read_rows(fixture("rows/lf.txt"), None).unwrap());
-    let values = |path: &Path| table(path, None).unwrap().into_iter().map(|row| row.value).collect::<Vec<_>>();
-    assert_eq!(values(&windows), values(&fixture("rows/lf.txt")));
+    assert_eq!(table_values(&windows), table_values(&fixture("rows/lf.txt")));
+}
+
+fn table_values(path: &Path) -> Vec<Value> {
+    table(path, None).unwrap().into_iter().map(|row| row.value).collect::<Vec<_>>()
 }
 
 #[test]
 fn parquet_columns_print_as_in_python() {
     let cases = std::fs::read(fixture("parquet/expected.json")).unwrap();
     let cases: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_slice(&cases).unwrap();
-    let place = Place { file: "task.yaml".into(), line: 1 };
-    let template = |source: &str| Template::new(source, &place).unwrap();
+    let location = Place { file: "task.yaml".into(), line: 1 };
     for (name, expected) in &cases {
         let rows = table(&fixture(&format!("parquet/{name}")), None).unwrap();
         let first = &rows[0].value;
-        assert_eq!(template("{{text}}").render(first).unwrap(), expected["unused"], "{name}");
-        let used = template("{{text}}|{{other}}").render(first);
+        assert_eq!(template_at("{{text}}", &location).render(first).unwrap(), expected["unused"], "{name}");
+        let used = template_at("{{text}}|{{other}}", &location).render(first);
         if name.contains("binary") {
             let message = used.unwrap_err().to_string();
             assert!(message.contains("bytes") && !message.contains("data set's columns"), "{name}: {message}");
@@ -66,4 +68,8 @@ fn parquet_columns_print_as_in_python() {
         }
     }
     assert_eq!(cases.len(), 9);
+}
+
+fn template_at(source: &str, location: &Place) -> Template {
+    Template::new(source, location).unwrap()
 }

@@ -16,11 +16,14 @@ struct Made(&'static str);
 impl Rows for Made {
     fn rows(&self, _: &Data, split: &str) -> Result<Vec<Row>> {
         let rows: Vec<Value> = serde_json::from_str(self.0).unwrap();
-        let row = |(at, mut value): (usize, Value)| {
-            value.set("s", Value::from(split));
-            Row { place: format!("{split}.jsonl:{}", at + 1), value }
-        };
-        Ok(rows.into_iter().enumerate().map(row).collect())
+        Ok(rows
+            .into_iter()
+            .enumerate()
+            .map(|(index, mut value)| {
+                value.set("s", Value::from(split));
+                Row { place: format!("{split}.jsonl:{}", index + 1), value }
+            })
+            .collect())
     }
 }
 
@@ -49,12 +52,14 @@ fn shots(count: usize) -> Setting<'static> {
 
 /// Returns context and continuation of each request.
 fn texts(text: &str, setting: &Setting<'_>) -> Vec<(String, String)> {
-    let of = |request: Request| match request.ask {
-        Ask::LogLikelihood { context, continuation } => (context, continuation),
-        Ask::Rolling { text } => (text, String::new()),
-        Ask::Generate { context, .. } => (context, String::new()),
-    };
-    asked(text, setting).into_iter().map(of).collect()
+    asked(text, setting)
+        .into_iter()
+        .map(|request| match request.ask {
+            Ask::LogLikelihood { context, continuation } => (context, continuation),
+            Ask::Rolling { text } => (text, String::new()),
+            Ask::Generate { context, .. } => (context, String::new()),
+        })
+        .collect()
 }
 
 fn first(text: &str, setting: &Setting<'_>) -> (String, String) {
@@ -71,11 +76,10 @@ fn column_field_keeps_its_value_and_digits_become_numbers() {
     assert_eq!(first(&choices(""), &shots(0)), pair("one", " a"));
     // Rendered digits are numbers where there are choices, and texts where there are none.
     let rendered = choices("doc_to_target: '{{d}}'");
-    let likelihoods = |target: i64| {
+    assert!({
         let task = task_of(&rendered, ROWS).unwrap();
-        task.target(&task.documents[0]).unwrap() == Value::Int(target)
-    };
-    assert!(likelihoods(1));
+        task.target(&task.documents[0]).unwrap() == Value::Int(1)
+    });
     let plain = "task: t\ndataset_path: x\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: q\ndoc_to_target: '{{d}}'\n";
     assert_eq!(first(plain, &shots(0)), pair("one", "1"));
     let leading = choices("doc_to_target: '0{{d}}'");
@@ -86,43 +90,50 @@ fn column_field_keeps_its_value_and_digits_become_numbers() {
 
 #[test]
 fn choices_are_a_list_a_maps_values_or_a_printed_literal() {
-    let all = |more: &str| texts(&choices(more), &shots(0)).into_iter().take(2).map(|of| of.1).collect::<Vec<_>>();
-    assert_eq!(all("doc_to_choice: [x, y]"), [" x", " y"]);
-    assert_eq!(all("doc_to_choice: {1: x, 0: y}"), [" x", " y"]);
-    assert_eq!(all("doc_to_choice: \"{{['it is', c[1]]}}\""), [" it is", " b"]);
+    assert_eq!(two_targets("doc_to_choice: [x, y]"), [" x", " y"]);
+    assert_eq!(two_targets("doc_to_choice: {1: x, 0: y}"), [" x", " y"]);
+    assert_eq!(two_targets("doc_to_choice: \"{{['it is', c[1]]}}\""), [" it is", " b"]);
+}
+
+fn two_targets(more: &str) -> Vec<String> {
+    texts(&choices(more), &shots(0)).into_iter().take(2).map(|pair| pair.1).collect::<Vec<_>>()
 }
 
 #[test]
 fn test_split_is_evaluated_else_validation() {
-    let split = |more: &str| {
-        let task = task_of(&choices(more), ROWS).unwrap();
-        task.documents[0].get("s").unwrap().text()
-    };
-    assert_eq!((split(""), split("validation_split: dev")), ("test".into(), "test".into()));
-    assert_eq!(split("test_split: null\nvalidation_split: dev"), "dev");
+    assert_eq!((split_field(""), split_field("validation_split: dev")), ("test".into(), "test".into()));
+    assert_eq!(split_field("test_split: null\nvalidation_split: dev"), "dev");
+}
+
+fn split_field(more: &str) -> String {
+    let task = task_of(&choices(more), ROWS).unwrap();
+    task.documents[0].get("s").unwrap().text()
 }
 
 #[test]
 fn examples_come_from_split_list_or_first_existing_split() {
-    let from = |more: &str| {
-        let own = format!("doc_to_text: '{{{{q}}}} {{{{s}}}}'\nfewshot_config: {{sampler: first_n{more}}}\n");
-        let context = first(&choices(&own), &shots(1)).0;
-        context.split("\n\n").next().unwrap().to_owned()
-    };
-    assert_eq!(from(""), "one train a");
-    assert_eq!(from(", split: dev"), "one dev a");
-    assert_eq!(from(", samples: [{q: own, c: [k, l], n: 1, s: said}]"), "own said l");
-    assert_eq!(from(", split: dev, samples: [{q: own, c: [k, l], n: 1, s: said}]"), "one dev a");
+    assert_eq!(first_example(""), "one train a");
+    assert_eq!(first_example(", split: dev"), "one dev a");
+    assert_eq!(first_example(", samples: [{q: own, c: [k, l], n: 1, s: said}]"), "own said l");
+    assert_eq!(first_example(", split: dev, samples: [{q: own, c: [k, l], n: 1, s: said}]"), "one dev a");
+}
+
+fn first_example(more: &str) -> String {
+    let examples = format!("doc_to_text: '{{{{q}}}} {{{{s}}}}'\nfewshot_config: {{sampler: first_n{more}}}\n");
+    let context = first(&choices(&examples), &shots(1)).0;
+    context.split("\n\n").next().unwrap().to_owned()
 }
 
 #[test]
 fn explicit_zero_shots_stay_and_silence_means_none() {
-    let context =
-        |more: &str, asked: Option<usize>| first(&choices(more), &Setting { shots: asked, ..Setting::default() }).0;
-    assert_eq!(context("num_fewshot: 0", Some(2)), "one");
-    assert_eq!(context("", None), "one");
-    assert_eq!(context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", None), "one a\n\none");
-    assert_eq!(context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", Some(2)), "one a\n\ntwo d\n\none");
+    assert_eq!(first_context("num_fewshot: 0", Some(2)), "one");
+    assert_eq!(first_context("", None), "one");
+    assert_eq!(first_context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", None), "one a\n\none");
+    assert_eq!(first_context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", Some(2)), "one a\n\ntwo d\n\none");
+}
+
+fn first_context(more: &str, asked: Option<usize>) -> String {
+    first(&choices(more), &Setting { shots: asked, ..Setting::default() }).0
 }
 
 #[test]
@@ -140,11 +151,14 @@ fn examples_leave_out_the_document_if_splits_are_equal() {
 
 #[test]
 fn description_is_glued_and_system_text_separated_once() {
-    let system = |text: &str| Setting { system: Some(text.to_owned()), ..Setting::default() };
     assert_eq!(first(&choices("description: Choose."), &shots(0)).0, "Choose.one");
-    assert_eq!(first(&choices("description: Choose."), &system("Be short.")).0, "Be short.\n\nChoose.one");
-    assert_eq!(first(&choices("description: Choose."), &system("Be short. ")).0, "Be short. Choose.one");
-    assert_eq!(first(&choices("description: ' Choose.'"), &system("Be short.")).0, "Be short. Choose.one");
+    assert_eq!(first(&choices("description: Choose."), &system_setting("Be short.")).0, "Be short.\n\nChoose.one");
+    assert_eq!(first(&choices("description: Choose."), &system_setting("Be short. ")).0, "Be short. Choose.one");
+    assert_eq!(first(&choices("description: ' Choose.'"), &system_setting("Be short.")).0, "Be short. Choose.one");
+}
+
+fn system_setting(text: &str) -> Setting<'_> {
+    Setting { system: Some(text.to_owned()), ..Setting::default() }
 }
 
 #[test]
@@ -202,27 +216,28 @@ fn chat_template_choice_has_no_delimiter_without_begun_answer() {
 fn scored(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(String, f64, Option<f64>)> {
     let task = task_of(text, rows).unwrap();
     let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
-    let of = |request: &Request, (number, greedy): (f64, bool)| match request.ask {
+    let answers: Vec<Answer> =
+        requests.iter().zip(answers).map(|(request, answer)| answer_of(request, *answer)).collect();
+    let all = scores(&task, &requests, &answers, 1000).unwrap();
+    all.into_iter().map(|answer_of| (answer_of.metric, answer_of.score, answer_of.error)).collect()
+}
+
+fn answer_of(request: &Request, (number, greedy): (f64, bool)) -> Answer {
+    match request.ask {
         Ask::Rolling { .. } => Answer::Rolling(number),
         _ => Answer::LogLikelihood(number, greedy),
-    };
-    let answers: Vec<Answer> = requests.iter().zip(answers).map(|(request, answer)| of(request, *answer)).collect();
-    let all = scores(&task, &requests, &answers, 1000).unwrap();
-    all.into_iter().map(|of| (of.metric, of.score, of.error)).collect()
+    }
 }
 
 #[test]
 fn likeliest_choice_is_first_of_equals_and_nan_wins() {
     const ONE: &str = r#"[{"q": "q", "c": ["é", "bb"], "n": 1}]"#;
-    let of = |metric: &str, one: f64, two: f64| {
-        scored(&choices(&format!("metric_list: [{{metric: {metric}}}]")), ONE, &[(one, false), (two, true)])[0].1
-    };
-    assert_eq!((of("acc", -1.0, -1.0), of("acc", -2.0, -1.0)), (0.0, 1.0));
-    assert_eq!(of("acc", -1.0, f64::NAN), 1.0);
+    assert_eq!((likeliest_score("acc", -1.0, -1.0), likeliest_score("acc", -2.0, -1.0)), (0.0, 1.0));
+    assert_eq!(likeliest_score("acc", -1.0, f64::NAN), 1.0);
     // The likelihood is divided by the choice's letters or bytes without its delimiter. `é` is one letter and two bytes.
-    assert_eq!((of("acc_norm", -1.0, -1.5), of("acc_bytes", -1.0, -1.5)), (1.0, 0.0));
+    assert_eq!((likeliest_score("acc_norm", -1.0, -1.5), likeliest_score("acc_bytes", -1.0, -1.5)), (1.0, 0.0));
     // For choices it states whether the right one has the highest likelihood.
-    assert_eq!(of("exact_match", -1.0, -9.0), 1.0);
+    assert_eq!(likeliest_score("exact_match", -1.0, -9.0), 1.0);
     // A right answer that is no choice is scored as wrong.
     const ODD: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 0}, {"q": "q", "c": ["a", "b"], "n": 7}]"#;
     let text = choices("metric_list: [{metric: acc}]");
@@ -232,17 +247,21 @@ fn likeliest_choice_is_first_of_equals_and_nan_wins() {
     assert_eq!(scored(&text, TWO, &[(-2.0, true), (-1.0, true)])[0].1, 1.0);
 }
 
+fn likeliest_score(metric: &str, one: f64, two: f64) -> f64 {
+    scored(&choices(&format!("metric_list: [{{metric: {metric}}}]")), ONE, &[(one, false), (two, true)])[0].1
+}
+
 #[test]
 fn words_split_at_blanks_and_trailing_blank_adds_one() {
     const LONG: &str = r#"[{"q": " a  b é "}]"#;
     let text = choices("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: q\ndoc_to_choice: null\n");
     let scores = scored(&text, LONG, &[(-10.0, true)]);
-    let names: Vec<&str> = scores.iter().map(|of| of.0.as_str()).collect();
+    let names: Vec<&str> = scores.iter().map(|score| score.0.as_str()).collect();
     assert_eq!(names, ["word_perplexity", "byte_perplexity", "bits_per_byte"]);
     // "", a, b, é, "" by `re.split(r"\s+", …)`, and 9 bytes.
     let expected = [(10.0_f64 / 5.0).exp(), (10.0_f64 / 9.0).exp(), 10.0 / 9.0 / std::f64::consts::LN_2];
-    scores.iter().zip(expected).for_each(|(of, expected)| assert!((of.1 - expected).abs() < 1e-12, "{of:?}"));
-    assert!(scores.iter().all(|of| of.2.is_none()), "the harness says N/A");
+    scores.iter().zip(expected).for_each(|(score, expected)| assert!((score.1 - expected).abs() < 1e-12, "{score:?}"));
+    assert!(scores.iter().all(|score| score.2.is_none()), "the harness says N/A");
 }
 
 #[test]
@@ -262,16 +281,17 @@ fn a_perplexity_is_of_the_mean_and_its_error_of_drawn_samples() {
 
 #[test]
 fn f1_is_of_the_label_one_and_a_third_label_is_an_error() {
-    let labels = |pairs: &[(i64, i64)]| -> Vec<Item> {
-        pairs.iter().map(|(right, predicted)| Item::Labels(Value::Int(*right), *predicted)).collect()
-    };
-    let items = labels(&[(1, 1), (1, 0), (0, 1), (0, 0), (1, 1)]);
+    let items = label_items(&[(1, 1), (1, 0), (0, 1), (0, 0), (1, 1)]);
     assert!((Aggregation::F1.score(&items).unwrap() - 2.0 / 3.0).abs() < 1e-12);
     // 2 TP, 1 FP, 1 FN, 1 TN: (2·1 − 1·1) / √(3·3·2·2).
     assert!((Aggregation::Matthews.score(&items).unwrap() - 1.0 / 6.0).abs() < 1e-12);
-    assert!(Aggregation::F1.score(&labels(&[(1, 2), (0, 0)])).is_err());
+    assert!(Aggregation::F1.score(&label_items(&[(1, 2), (0, 0)])).is_err());
     let median = [3.0, 1.0, 2.0, 9.0].map(Item::Number);
     assert_eq!(Aggregation::Median.score(&median).unwrap(), 3.0, "sorted[n // 2]");
+}
+
+fn label_items(pairs: &[(i64, i64)]) -> Vec<Item> {
+    pairs.iter().map(|(right, predicted)| Item::Labels(Value::Int(*right), *predicted)).collect()
 }
 
 #[test]
@@ -280,33 +300,37 @@ fn groups_weigh_by_size_or_not_and_their_error_is_pooled() {
         TaskScore { score: 1.0, error: Some(0.1), documents: 10 },
         TaskScore { score: 0.0, error: Some(0.2), documents: 30 },
     ];
-    let metric = |by_size| GroupMetric { metric: "acc".into(), filters: None, by_size };
     let pooled = ((9.0 * 0.01 * 10.0 + 29.0 * 0.04 * 30.0) / 38.0_f64 / 40.0).sqrt();
     for (by_size, score) in [(true, 0.25), (false, 0.5)] {
-        let (own, error) = grouped(&parts, &metric(by_size)).unwrap();
-        assert!((own - score).abs() < 1e-12 && (error.unwrap() - pooled).abs() < 1e-12);
+        let (ours, error) = grouped(&parts, &group_metric(by_size)).unwrap();
+        assert!((ours - score).abs() < 1e-12 && (error.unwrap() - pooled).abs() < 1e-12);
     }
     let unknown = [parts[0], TaskScore { error: None, ..parts[1] }];
-    assert_eq!(grouped(&unknown, &metric(true)).unwrap().1, None);
+    assert_eq!(grouped(&unknown, &group_metric(true)).unwrap().1, None);
+}
+
+fn group_metric(by_size: bool) -> GroupMetric {
+    GroupMetric { metric: "acc".into(), filters: None, by_size }
 }
 
 #[test]
 fn what_a_model_cannot_be_asked_is_one_error_with_its_place() {
-    let refused = |more: &str, rows| {
-        let task = task_of(&choices(more), rows).and_then(|task| task.requests(&Made(rows), &Setting::default()));
-        task.unwrap_err().to_string()
-    };
-    let column = refused("doc_to_text: '{{question}}'", ROWS);
+    let column = request_error("doc_to_text: '{{question}}'", ROWS);
     assert!(column.contains("question") && column.contains("task t"), "{column}");
-    let empty = refused("doc_to_choice: ['', b]\ntarget_delimiter: ''", ROWS);
+    let empty = request_error("doc_to_choice: ['', b]\ntarget_delimiter: ''", ROWS);
     assert!(empty.contains("a choice is empty"), "{empty}");
-    let nothing = refused("output_type: loglikelihood\ndoc_to_choice: null\ndoc_to_target: ''", ROWS);
+    let nothing = request_error("output_type: loglikelihood\ndoc_to_choice: null\ndoc_to_target: ''", ROWS);
     assert!(nothing.contains("nothing to score"), "{nothing}");
     let few = task_of(&choices(""), ROWS).unwrap().requests(&Made(ROWS), &shots(9)).unwrap_err().to_string();
     assert!(few.contains("too few examples"), "{few}");
-    assert!(refused("", "[]").contains("no documents"));
+    assert!(request_error("", "[]").contains("no documents"));
     let key = Definition::read(&parse(&choices("dataset_kwargs: {verbose: true}"), "t.yaml").unwrap()).unwrap_err();
     assert!(key.to_string().contains("dataset_kwargs.verbose") && key.to_string().contains("t.yaml:9"), "{key}");
+}
+
+fn request_error(more: &str, rows: &'static str) -> String {
+    let task = task_of(&choices(more), rows).and_then(|task| task.requests(&Made(rows), &Setting::default()));
+    task.unwrap_err().to_string()
 }
 
 #[test]
@@ -325,9 +349,12 @@ fn numbers_that_are_not_finite_are_refused_with_their_path() {
 
 #[test]
 fn a_version_is_that_of_the_metadata_or_yaml() {
-    let version = |more: &str| task_of(&choices(more), ROWS).unwrap().definition.version;
-    assert_eq!(version(""), "Yaml");
-    assert_eq!(version("metadata: {version: 2.0, other: x}"), "2.0");
+    assert_eq!(task_version(""), "Yaml");
+    assert_eq!(task_version("metadata: {version: 2.0, other: x}"), "2.0");
+}
+
+fn task_version(more: &str) -> String {
+    task_of(&choices(more), ROWS).unwrap().definition.version
 }
 
 #[test]
@@ -357,9 +384,11 @@ fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<
     let task = task_of(&text, rows)?;
     let requests = task.requests(&Made(rows), &Setting::default())?;
     assert_eq!(requests.len(), answers.len());
-    let answers: Vec<Answer> =
-        answers.iter().map(|of| Answer::Texts(of.iter().map(|text| (*text).to_owned()).collect())).collect();
-    Ok(scores(&task, &requests, &answers, 100)?.into_iter().map(|of| of.score).collect())
+    let answers: Vec<Answer> = answers
+        .iter()
+        .map(|texts_of_answer| Answer::Texts(texts_of_answer.iter().map(|text| (*text).to_owned()).collect()))
+        .collect();
+    Ok(scores(&task, &requests, &answers, 100)?.into_iter().map(|texts_of_answer| texts_of_answer.score).collect())
 }
 
 #[test]
@@ -386,18 +415,18 @@ fn first_of_repeated_answers_counts_without_a_filter() {
 #[test]
 fn exact_match_strips_patterns_case_punctuation_digits() {
     const ONE: &str = r#"[{"q": "q", "t": "> A-1.", "f": "\uff01"}]"#;
-    let same = |target: &str, options: &str, answer: &str| {
-        let more =
-            format!("doc_to_choice: null\ndoc_to_target: {target}\nmetric_list: [{{metric: exact_match{options}}}]");
-        generated(&more, ONE, &[&[answer]]).unwrap() == [1.0]
-    };
-    assert!(same("t", "", "> A-1.") && !same("t", "", " > A-1."));
-    assert!(same("t", ", regexes_to_ignore: ['> ']", "A-1."));
+    assert!(matches_exactly("t", "", "> A-1.") && !matches_exactly("t", "", " > A-1."));
+    assert!(matches_exactly("t", ", regexes_to_ignore: ['> ']", "A-1."));
     // The pattern sees the text before it is lowered.
-    assert!(!same("t", ", regexes_to_ignore: ['> a'], ignore_case: true", "-1."));
-    assert!(same("t", ", ignore_case: true, ignore_punctuation: true", " a1"));
-    assert!(same("t", ", ignore_punctuation: true, ignore_numbers: true", " A"));
-    assert!(!same("f", ", ignore_punctuation: true", ""), "punctuation is ASCII's");
+    assert!(!matches_exactly("t", ", regexes_to_ignore: ['> a'], ignore_case: true", "-1."));
+    assert!(matches_exactly("t", ", ignore_case: true, ignore_punctuation: true", " a1"));
+    assert!(matches_exactly("t", ", ignore_punctuation: true, ignore_numbers: true", " A"));
+    assert!(!matches_exactly("f", ", ignore_punctuation: true", ""), "punctuation is ASCII's");
+}
+
+fn matches_exactly(target: &str, options: &str, answer: &str) -> bool {
+    let more = format!("doc_to_choice: null\ndoc_to_target: {target}\nmetric_list: [{{metric: exact_match{options}}}]");
+    generated(&more, ONE, &[&[answer]]).unwrap() == [1.0]
 }
 
 /// Expected error: `bootstrap_stderr` of the harness on Python 3.11: three chunks of 1,000 samples by `Random(0)` to `Random(2)`.
@@ -410,12 +439,13 @@ fn errors_are_drawn_by_pythons_generators_chunk_by_chunk() {
 
 #[test]
 fn generation_stops_at_the_next_example_by_default() {
-    let until = |more: &str| {
-        let text = choices(&format!("output_type: generate_until\n{more}"));
-        task_of(&text, ROWS).unwrap().definition.generation.get("until").unwrap().repr()
-    };
-    assert_eq!(until(""), r"['\n\n']");
-    assert_eq!(until("fewshot_delimiter: '##'"), "['##']");
-    assert_eq!(until("generation_kwargs: {do_sample: false}"), r"['\n\n']");
-    assert_eq!(until("generation_kwargs: {until: []}"), "[]");
+    assert_eq!(stop_texts(""), r"['\n\n']");
+    assert_eq!(stop_texts("fewshot_delimiter: '##'"), "['##']");
+    assert_eq!(stop_texts("generation_kwargs: {do_sample: false}"), r"['\n\n']");
+    assert_eq!(stop_texts("generation_kwargs: {until: []}"), "[]");
+}
+
+fn stop_texts(more: &str) -> String {
+    let text = choices(&format!("output_type: generate_until\n{more}"));
+    task_of(&text, ROWS).unwrap().definition.generation.get("until").unwrap().repr()
 }

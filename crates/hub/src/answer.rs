@@ -72,9 +72,9 @@ impl Asked<'_> {
         if status == StatusCode::RANGE_NOT_SATISFIABLE {
             return Err(RequestFailure::Range);
         }
-        let said = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(|text| self.quoted(text));
-        let code = said("x-error-code");
-        let why = match (&code, said("x-error-message")) {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(|text| self.quoted(text));
+        let code = header("x-error-code");
+        let why = match (&code, header("x-error-message")) {
             (_, Some(message)) => format!("{status}: {message}"),
             (Some(code), None) => format!("{status}: {code}"),
             (None, None) => status.to_string(),
@@ -137,34 +137,51 @@ pub(crate) fn page(endpoint: &Url, repo: &Repo) -> String {
 
 /// Returns the wait that the hub asks for: `Retry-After` in seconds or as a date, or the `t` of `RateLimit`.
 fn asked_to_wait(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(|text| {
-        let seconds = text.trim().parse::<u64>().ok().map(Duration::from_secs);
-        seconds.or_else(|| Some(httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()))
+    let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(|| {
+        name | header_text(name, headers) | {
+            let seconds = |name| header_text(name, headers).trim().parse::<u64>().ok().map(Duration::from_secs);
+            seconds.or_else(|| {
+                Some(
+                    httpdate::parse_http_date(|name| header_text(name, headers))
+                        .ok()?
+                        .duration_since(now)
+                        .unwrap_or_default(),
+                )
+            })
+        }
     });
     // `"api";r=0;t=55`: nothing is left of the quota, and in 55 seconds there is again.
-    let limit = text("ratelimit").and_then(|text| {
-        let field = |name: &str| {
-            let of = |part: &str| part.trim().strip_prefix(name)?.strip_prefix('=')?.trim().parse::<u64>().ok();
-            text.split(';').find_map(of)
-        };
-        (field("r").unwrap_or(0) == 0).then(|| field("t").map(Duration::from_secs)).flatten()
+    let limit = header_text("ratelimit", headers).and_then(|| {
+        name | header_text(name, headers) | {
+            let field = |name: &str| {
+                |name| {
+                    header_text(name, headers)
+                        .split(';')
+                        .find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('=')?.trim().parse::<u64>().ok())
+                }
+            };
+            (field("r").unwrap_or(0) == 0).then(|| field("t").map(Duration::from_secs)).flatten()
+        }
     });
     retry_after.max(limit)
+}
+
+fn header_text<'a>(name: &str, headers: &'a HeaderMap) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn headers(of: &[(&'static str, &str)]) -> HeaderMap {
-        of.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
     }
 
     #[test]
     fn the_hub_says_how_long_to_wait() {
         let now = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
-        for (of, seconds) in [
+        for (answer_headers, seconds) in [
             (&[("ratelimit", "\"api\";r=0;t=55")][..], Some(55)),
             (&[("ratelimit", "\"api\";r=12;t=55")], None),
             (&[("retry-after", "7")], Some(7)),
@@ -174,7 +191,11 @@ mod tests {
             (&[("retry-after", "soon")], None),
             (&[], None),
         ] {
-            assert_eq!(asked_to_wait(&headers(of), now), seconds.map(Duration::from_secs), "{of:?}");
+            assert_eq!(
+                asked_to_wait(&headers(answer_headers), now),
+                seconds.map(Duration::from_secs),
+                "{answer_headers:?}"
+            );
         }
     }
 
@@ -195,9 +216,9 @@ mod tests {
             (401, "", "the hub does not know the token"),
             (403, "", "the hub does not let you read o/n"),
         ] {
-            let of = headers(&[("x-error-code", code), ("x-error-message", "your hf_secret is bad")]);
+            let answer_headers = headers(&[("x-error-code", code), ("x-error-message", "your hf_secret is bad")]);
             let status = StatusCode::from_u16(status).unwrap();
-            let error = match asked.judge(status, &of, true) {
+            let error = match asked.judge(status, &answer_headers, true) {
                 Err(RequestFailure::Final(error)) if code == "EntryNotFound" => error,
                 Err(RequestFailure::Closed(error)) => error,
                 other => panic!("{status} {code}: {other:?}"),

@@ -37,14 +37,13 @@ impl Cache {
     /// Returns a file at a commit, if it exists with the expected size.
     pub fn file(&self, repo: &Repo, commit: &Commit, name: &FileName, bytes: Option<u64>) -> Option<PathBuf> {
         let path = self.snapshot(repo, commit).join(name.path());
-        let about = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
-        (bytes.is_none() || bytes == Some(about.len())).then_some(path)
+        let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        (bytes.is_none() || bytes == Some(metadata.len())).then_some(path)
     }
 
     /// Returns the commit of a revision at the last fetch.
     pub fn commit(&self, source: &Source) -> Option<Commit> {
-        let known = || Commit::new(fs::read_to_string(self.reference(source)).ok()?.trim()).ok();
-        source.commit().or_else(known)
+        source.commit().or_else(|| Commit::new(fs::read_to_string(self.reference(source)).ok()?.trim()).ok())
     }
 
     fn reference(&self, source: &Source) -> PathBuf {
@@ -87,14 +86,13 @@ impl Cache {
         if fs::read_link(&path).is_ok_and(|known| known == target) {
             return Ok(());
         }
-        let failed = |error: std::io::Error| refused("write", &path, &error);
-        if self.symlinks && link(&target, &path).map_err(failed)? {
+        if self.symlinks && link(&target, &path).map_err(|error| write_error(&error, &path))? {
             return Ok(());
         }
         // Without links the file itself is placed there, once if nothing else needs the blob.
         match new {
-            true => fs::rename(&content, &path).map_err(failed),
-            false => fs::copy(&content, &path).map(drop).map_err(failed),
+            true => fs::rename(&content, &path).map_err(|error| write_error(&error, &path)),
+            false => fs::copy(&content, &path).map(drop).map_err(|error| write_error(&error, &path)),
         }
     }
 
@@ -110,12 +108,12 @@ impl Cache {
 
     /// Refuses to write through a link inside a snapshot: names from the net are joined to it.
     fn stays_below(&self, repo: &Repo, folder: &Path) -> Result<()> {
-        let own = self.root.join(repo.folder());
-        let inside = folder.strip_prefix(&own).unwrap_or(Path::new(""));
-        let mut path = own;
+        let repo_dir = self.root.join(repo.folder());
+        let inside = folder.strip_prefix(&repo_dir).unwrap_or(Path::new(""));
+        let mut path = repo_dir;
         for part in inside.components() {
             path.push(part);
-            if fs::symlink_metadata(&path).is_ok_and(|about| about.is_symlink()) {
+            if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
                 return Err(Error::bad_input("a folder of the cache is a link")
                     .at(path.display())
                     .expected("a folder: what is written below it would land elsewhere")
@@ -125,6 +123,10 @@ impl Cache {
         }
         Ok(())
     }
+}
+
+fn write_error(error: &std::io::Error, path: &Path) -> Error {
+    refused("write", path, error)
 }
 
 /// Makes a link in one step; whether the file system has links at all.
@@ -207,7 +209,6 @@ mod tests {
         let cache = Cache::new(root.path().to_owned(), true);
         let source = Source::parse("o/n").unwrap();
         fs::create_dir_all(cache.blobs(&source.repo)).unwrap();
-        let file = |index: usize| FileName::new(&format!("f{index}")).unwrap();
         std::thread::scope(|scope| {
             for part in 0..4 {
                 let cache = &cache;
@@ -216,13 +217,13 @@ mod tests {
                     for index in (part..400).step_by(4) {
                         let name = index.to_string();
                         fs::write(cache.blobs(&source.repo).join(&name), &name).unwrap();
-                        cache.show(&source.repo, &commit(), &file(index), &blob(&name), true).unwrap();
+                        cache.show(&source.repo, &commit(), &numbered_file(index), &blob(&name), true).unwrap();
                     }
                 });
             }
         });
         for index in 0..400 {
-            let path = cache.file(&source.repo, &commit(), &file(index), None).unwrap();
+            let path = cache.file(&source.repo, &commit(), &numbered_file(index), None).unwrap();
             assert_eq!(fs::read_to_string(path).unwrap(), index.to_string());
         }
         assert_eq!(
@@ -230,6 +231,10 @@ mod tests {
             400,
             "no temporary link is left"
         );
+    }
+
+    fn numbered_file(index: usize) -> FileName {
+        FileName::new(&format!("f{index}")).unwrap()
     }
 
     #[test]

@@ -63,14 +63,14 @@ pub(crate) struct HubRequest<'a> {
 pub(crate) struct Reply {
     pub(crate) response: Response,
     /// The headers of the hub's own answers, the first one of a name counting.
-    pub(crate) said: HeaderMap,
+    pub(crate) headers: HeaderMap,
     /// Whether the last answer is the hub's own.
     pub(crate) at_hub: bool,
 }
 
 impl Reply {
-    pub(crate) fn said(&self, name: &str) -> Option<&str> {
-        self.said.get(name).and_then(|value| value.to_str().ok())
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 }
 
@@ -100,7 +100,6 @@ impl Hub {
         if let Some(connection) = self.connection.get() {
             return Ok(connection);
         }
-        let failed = |error: &dyn std::fmt::Display| Error::job("cannot open connections").found(error);
         // The client takes the process's provider of TLS; a second call finds the first one's.
         rustls::crypto::ring::default_provider().install_default().ok();
         let client = Client::builder()
@@ -108,11 +107,11 @@ impl Hub {
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
             .connect_timeout(self.settings.patience.answer);
-        let client = client.build().map_err(|error| failed(&error))?;
+        let client = client.build().map_err(|error| connection_error(&error))?;
         let threads = self.settings.parallel.clamp(1, 16);
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(threads).thread_name("hub").enable_all().build();
-        let connection = Connection { client, runtime: runtime.map_err(|error| failed(&error))? };
+        let connection = Connection { client, runtime: runtime.map_err(|error| connection_error(&error))? };
         Ok(self.connection.get_or_init(|| connection))
     }
 
@@ -139,40 +138,40 @@ impl Hub {
     pub(crate) async fn once(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply, RequestFailure> {
         let connection = self.connection().map_err(RequestFailure::Final)?;
         let mut url = request.url.clone();
-        let mut said = HeaderMap::new();
+        let mut headers = HeaderMap::new();
         let mut seen = Vec::new();
         loop {
-            let own = self.is_own(&url);
+            let is_hub = self.is_own(&url);
             let mut ask =
                 connection.client.request(request.method.clone(), url.clone()).header(ACCEPT_ENCODING, "identity");
-            if let Some(token) = self.settings.token.as_ref().filter(|_| own) {
+            if let Some(token) = self.settings.token.as_ref().filter(|_| is_hub) {
                 ask = ask.header(AUTHORIZATION, token.header().map_err(RequestFailure::Final)?);
             }
             if request.from > 0 {
                 ask = ask.header(RANGE, format!("bytes={}-", request.from));
                 let validator =
-                    if own { request.etag.map(|etag| format!("\"{etag}\"")) } else { request.elsewhere.clone() };
+                    if is_hub { request.etag.map(|etag| format!("\"{etag}\"")) } else { request.elsewhere.clone() };
                 if let Some(validator) = validator {
                     ask = ask.header(IF_RANGE, validator);
                 }
             }
             let response = brought(ask.send(), self.settings.patience.answer, "no answer", watch).await?;
-            if own {
+            if is_hub {
                 for (name, value) in response.headers() {
-                    said.entry(name).or_insert_with(|| value.clone());
+                    headers.entry(name).or_insert_with(|| value.clone());
                 }
             }
             let status = response.status();
             let moved = status.is_redirection().then(|| response.headers().get(LOCATION)).flatten();
             let Some(next) = moved.and_then(|to| url.join(to.to_str().ok()?).ok()) else {
-                request.asked.judge(status, response.headers(), own)?;
-                if own && let Some(etag) = response.headers().get(ETAG) {
-                    said.insert(ETAG, etag.clone());
+                request.asked.judge(status, response.headers(), is_hub)?;
+                if is_hub && let Some(etag) = response.headers().get(ETAG) {
+                    headers.insert(ETAG, etag.clone());
                 }
-                return Ok(Reply { response, said, at_hub: own });
+                return Ok(Reply { response, headers, at_hub: is_hub });
             };
-            if request.method == Method::HEAD && own && !self.is_own(&next) {
-                return Ok(Reply { response, said, at_hub: own });
+            if request.method == Method::HEAD && is_hub && !self.is_own(&next) {
+                return Ok(Reply { response, headers, at_hub: is_hub });
             }
             seen.push(url.clone());
             let unsafe_next =
@@ -254,6 +253,10 @@ impl Hub {
         let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
         if left.is_zero() || pause(watch.stop, left).await { Ok(()) } else { Err(stopped()) }
     }
+}
+
+fn connection_error(error: &dyn std::fmt::Display) -> Error {
+    Error::job("cannot open connections").found(error)
 }
 
 pub(crate) fn stopped() -> Error {

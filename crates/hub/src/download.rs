@@ -45,7 +45,7 @@ impl Hub {
         let asked = self.asked(source, Some(&file.name));
         let path: Vec<String> = file.name.as_str().split('/').map(encoded).collect();
         let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
-        let about = match &file.blob {
+        let head = match &file.blob {
             Some(blob) => FileHead { etag: blob.clone(), bytes: file.bytes },
             None => {
                 let head =
@@ -54,24 +54,23 @@ impl Hub {
                 self.about(repo, &asked, &reply)?
             }
         };
-        let expected = expected(repo, file, &about)?;
-        let name = about.etag.of_file(&file.name);
+        let expected = expected(repo, file, &head)?;
+        let name = head.etag.of_file(&file.name);
 
         let blob = self.cache.blobs(&source.repo).join(name.as_str());
         make_folder(&self.cache.blobs(&source.repo))?;
         let _lock = self.locked(&self.cache.lock(&source.repo, &name), &shown, watch).await?;
-        let whole = |blob: &Path| {
-            let about = fs::metadata(blob).ok().filter(fs::Metadata::is_file);
-            about.is_some_and(|about| expected.bytes.is_none_or(|bytes| bytes == about.len()))
-        };
         let mut came = 0;
-        let new = !whole(&blob);
+        let new = !({
+            let metadata = fs::metadata(&blob).ok().filter(fs::Metadata::is_file);
+            metadata.is_some_and(|metadata| expected.bytes.is_none_or(|bytes| bytes == metadata.len()))
+        });
         if new {
             let part = PartialFile::open(&self.cache.blobs(&source.repo), &name, expected.clone())?;
             let here = part.bytes();
             watch.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
             let request =
-                HubRequest { method: Method::GET, url, from: 0, etag: Some(&about.etag), elsewhere: None, asked };
+                HubRequest { method: Method::GET, url, from: 0, etag: Some(&metadata.etag), elsewhere: None, asked };
             let mut stream = Transfer { request, part, expected: expected.clone(), file: &shown, doubted: false };
             came = self.stream(&mut stream, watch).await?;
             stream.part.publish(&blob)?;
@@ -86,16 +85,16 @@ impl Hub {
     }
 
     fn about(&self, repo: &PlannedRepo, asked: &Asked<'_>, reply: &Reply) -> Result<FileHead> {
-        if reply.said("x-repo-commit").is_some_and(|commit| commit != repo.commit.as_str()) {
+        if reply.header("x-repo-commit").is_some_and(|commit| commit != repo.commit.as_str()) {
             return Err(self.no_hub(&repo.source, "the file of another commit than was asked for"));
         }
-        let etag = reply.said("x-linked-etag").or_else(|| reply.said(ETAG.as_str()));
+        let etag = reply.header("x-linked-etag").or_else(|| reply.header(ETAG.as_str()));
         let Some(etag) = etag else { return Err(self.no_hub(&repo.source, "a file without an ETag")) };
         let blob = BlobName::of_etag(etag);
         let blob = blob.map_err(|_| self.no_hub(&repo.source, &format!("the ETag {}", asked.quoted(etag))))?;
-        let bytes = reply.said("x-linked-size").or_else(|| {
-            let own = reply.at_hub && reply.response.status().is_success();
-            reply.response.headers().get(CONTENT_LENGTH).filter(|_| own)?.to_str().ok()
+        let bytes = reply.header("x-linked-size").or_else(|| {
+            let is_from_hub = reply.at_hub && reply.response.status().is_success();
+            reply.response.headers().get(CONTENT_LENGTH).filter(|_| is_from_hub)?.to_str().ok()
         });
         Ok(FileHead { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
@@ -106,13 +105,13 @@ impl Hub {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
             File::options().create(true).append(true).open(path).map_err(|error| refused("write", path, &error))?;
-        let mut told = false;
+        let mut is_reported = false;
         let free = until(watch.stop, || match file.try_lock() {
             Ok(()) | Err(TryLockError::Error(_)) => true,
             Err(TryLockError::WouldBlock) => {
-                if !told {
+                if !is_reported {
                     watch.reporter.event(Event::FetchNote { text: format!("{shown}: another program is bringing it") });
-                    told = true;
+                    is_reported = true;
                 }
                 false
             }
@@ -249,33 +248,31 @@ enum Unfit {
 fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     let status = reply.response.status();
     let headers = reply.response.headers();
-    let text = |name| headers.get(name).and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok());
-    let length = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
-    let other = |what: &str, expected: u64, found: u64| Unfit::Useless(format!("{what} {found}, not {expected}"));
+    let length = header_text(CONTENT_LENGTH, headers).and_then(|length| length.parse::<u64>().ok());
     if status != StatusCode::PARTIAL_CONTENT {
         return match (stream.expected.bytes, length) {
-            (Some(expected), Some(found)) if expected != found => Err(other("its length is", expected, found)),
+            (Some(expected), Some(found)) if expected != found => Err(useless_part("its length is", expected, found)),
             _ if from > 0 => Err(Unfit::WholeFile),
             _ => Ok(()),
         };
     }
     // `bytes 5-9/10`
-    let range = text(CONTENT_RANGE).and_then(|range| {
+    let range = header_text(CONTENT_RANGE, headers).and_then(|range| {
         let (span, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
         Some((span.split_once('-')?.0.trim().parse::<u64>().ok()?, total.trim().parse::<u64>().ok()))
     });
     let Some((first, total)) = range else { return Err(Unfit::Useless("a part that does not say which".to_owned())) };
     if first != from {
-        return Err(other("a part comes from byte", from, first));
+        return Err(useless_part("a part comes from byte", from, first));
     }
     if let (Some(expected), Some(found)) = (stream.expected.bytes, total)
         && expected != found
     {
-        return Err(other("its length is", expected, found));
+        return Err(useless_part("its length is", expected, found));
     }
     let known =
         if reply.at_hub { stream.request.etag.map(BlobName::as_str) } else { stream.request.elsewhere.as_deref() };
-    match (known.map(bare), text(ETAG).map(bare)) {
+    match (known.map(bare), header_text(ETAG, headers).map(bare)) {
         (Some(known), Some(now)) if known != now => {
             Err(Unfit::Useless("the file changed between two parts".to_owned()))
         }
@@ -283,9 +280,17 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     }
 }
 
+fn header_text<'a>(name: &str, headers: &'a reqwest::header::HeaderMap) -> Option<&'a str> {
+    headers.get(name).and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok())
+}
+
+fn useless_part(what: &str, expected: u64, found: u64) -> Unfit {
+    Unfit::Useless(format!("{what} {found}, not {expected}"))
+}
+
 /// Combines what the lock, the listing and the hub say about a file, which must agree.
-fn expected(repo: &PlannedRepo, file: &PlannedFile, about: &FileHead) -> Result<Expected> {
-    let of_hub = Expected::of(&about.etag, about.bytes);
+fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<Expected> {
+    let of_hub = Expected::of(&head.etag, head.bytes);
     let pinned = if repo.locked { "as it is pinned" } else { "as it is listed" };
     let differs = |expected: String, found: String| {
         Error::damaged("the hub has another file than the one that is wanted")

@@ -135,13 +135,12 @@ impl Hub {
         if needed == 0 || needed.saturating_add(SPARE) <= free {
             return Ok(());
         }
-        let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
-        let all = gigabytes(needed.saturating_add(SPARE));
-        let spare = gigabytes(SPARE);
+        let all = show_gigabytes(needed.saturating_add(SPARE));
+        let spare = show_gigabytes(SPARE);
         Err(Error::missing("the disk has no room for what is to be fetched")
             .at(root.display())
-            .expected(format!("{all} free: {} to come, and {spare} that are left free", gigabytes(needed)))
-            .found(gigabytes(free))
+            .expected(format!("{all} free: {} to come, and {spare} that are left free", show_gigabytes(needed)))
+            .found(show_gigabytes(free))
             .hint("free some room, or name a folder on another disk with HF_HUB_CACHE"))
     }
 
@@ -163,17 +162,27 @@ impl Hub {
             if let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) {
                 return Ok(LockedFile { bytes, sha256: sha256.clone() });
             }
-            let lost = || Error::missing("a fetched file is not in the cache").at(shown(&repo.source, &file.name));
-            let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(lost)?;
+            let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(|| {
+                Error::missing("a fetched file is not in the cache").at(shown(&repo.source, &file.name))
+            })?;
             let (sha256, bytes) =
                 ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
             Ok(LockedFile { bytes, sha256: ContentHash::new(&sha256)? })
         };
-        let pin = |repo: &PlannedRepo| {
-            let file = |file: &PlannedFile| -> Result<_> { Ok((file.name.clone(), locked(repo, file)?)) };
-            let files = repo.files.iter().map(file).collect::<Result<_>>()?;
-            Ok((repo.source.clone(), LockedRepo { commit: repo.commit.clone(), files }))
-        };
-        plan.repos.iter().map(pin).collect()
+        plan.repos
+            .iter()
+            .map(|repo| {
+                let files = repo
+                    .files
+                    .iter()
+                    .map(|file| -> Result<_> { Ok((file.name.clone(), locked(repo, file)?)) })
+                    .collect::<Result<_>>()?;
+                Ok((repo.source.clone(), LockedRepo { commit: repo.commit.clone(), files }))
+            })
+            .collect()
     }
+}
+
+fn show_gigabytes(bytes: u64) -> String {
+    format!("{:.2} GB", bytes as f64 / 1e9)
 }

@@ -147,8 +147,8 @@ impl Hub {
 /// Returns the URL of `rel="next"` in a `Link` header.
 fn next_page(link: &str) -> Option<&str> {
     link.split(',').find_map(|part| {
-        let (address, about) = part.split_once(';')?;
-        about.contains("rel=\"next\"").then(|| address.trim().trim_start_matches('<').trim_end_matches('>'))
+        let (address, relation) = part.split_once(';')?;
+        relation.contains("rel=\"next\"").then(|| address.trim().trim_start_matches('<').trim_end_matches('>'))
     })
 }
 

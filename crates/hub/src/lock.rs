@@ -58,15 +58,10 @@ impl Lock {
         if !path.exists() {
             return Ok(Self::default());
         }
-        let bad = |found: String| {
-            Error::bad_input("the lock of the hub's files cannot be read")
-                .at(path.display())
-                .found(found)
-                .hint("a program writes it: take it from the repository again, or make it again with `ghostlab fetch … --lock`")
-        };
-        let lock: Self = serde_json::from_slice(&regular::read(path)?).map_err(|error| bad(error.to_string()))?;
+        let lock: Self =
+            serde_json::from_slice(&regular::read(path)?).map_err(|error| bad_lock(error.to_string(), path))?;
         if lock.version != VERSION {
-            return Err(bad(format!("version {}, and this program reads version {VERSION}", lock.version)));
+            return Err(bad_lock(format!("version {}, and this program reads version {VERSION}", lock.version), path));
         }
         for source in lock.repositories.keys() {
             Source::parse(source).map_err(|error| error.at(path.display()))?;
@@ -102,13 +97,24 @@ impl Lock {
     }
 }
 
+fn bad_lock(found: String, path: &Path) -> Error {
+    Error::bad_input("the lock of the hub's files cannot be read")
+        .at(path.display())
+        .found(found)
+        .hint("a program writes it: take it from the repository again, or make it again with `ghostlab fetch … --lock`")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn repo(digit: &str, names: &[&str]) -> LockedRepo {
-        let file = || LockedFile { bytes: 5, sha256: ContentHash::new(&digit.repeat(64)).unwrap() };
-        let files = names.iter().map(|name| (FileName::new(name).unwrap(), file()));
+        let files = names.iter().map(|name| {
+            (
+                FileName::new(name).unwrap(),
+                LockedFile { bytes: 5, sha256: ContentHash::new(&digit.repeat(64)).unwrap() },
+            )
+        });
         LockedRepo { commit: Commit::new(&digit.repeat(40)).unwrap(), files: files.collect() }
     }
 
@@ -135,12 +141,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(Lock::FILE);
         let commit = "1".repeat(40);
-        let file = |name: &str, sha256: &str| {
-            format!(
-                "{{\"version\":1,\"repositories\":{{\"o/n@main\":{{\"commit\":\"{commit}\",\"files\":{{\"{name}\":{{\"bytes\":1,\"sha256\":\"{sha256}\"}}}}}}}}}}"
-            )
-        };
-        std::fs::write(&path, file("a", &"a".repeat(64))).unwrap();
+        std::fs::write(&path, one_file_lock("a", &"a".repeat(64), commit)).unwrap();
         Lock::read(&path).unwrap();
         for (text, found) in [
             ("{".to_owned(), "EOF"),
@@ -153,13 +154,19 @@ mod tests {
                 format!("{{\"version\":1,\"repositories\":{{\"../x\":{{\"commit\":\"{commit}\",\"files\":{{}}}}}}}}"),
                 "no name",
             ),
-            (file("../a", &"a".repeat(64)), "climbs"),
-            (file("a", "abc"), "no SHA-256"),
-            (file("a", &"g".repeat(64)), "no SHA-256"),
+            (one_file_lock("../a", &"a".repeat(64), commit), "climbs"),
+            (one_file_lock("a", "abc", commit), "no SHA-256"),
+            (one_file_lock("a", &"g".repeat(64), commit), "no SHA-256"),
         ] {
             std::fs::write(&path, &text).unwrap();
             let error = Lock::read(&path).unwrap_err();
             assert!(error.to_string().contains(found) && error.to_string().contains("hub.lock"), "{error}");
         }
+    }
+
+    fn one_file_lock(name: &str, sha256: &str, commit: &str) -> String {
+        format!(
+            "{{\"version\":1,\"repositories\":{{\"o/n@main\":{{\"commit\":\"{commit}\",\"files\":{{\"{name}\":{{\"bytes\":1,\"sha256\":\"{sha256}\"}}}}}}}}}}"
+        )
     }
 }

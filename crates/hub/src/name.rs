@@ -68,8 +68,7 @@ checked!(
     /// others. It is one path component without extension, because the cache's own files next to it have extensions.
     BlobName,
     |text| {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        let good = !text.is_empty() && text.len() <= 128 && text.bytes().all(plain);
+        let good = !text.is_empty() && text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
         let what = "name of a file in the cache";
         let expected = "letters, digits, `-` and `_`, at most 128";
         passed(what, expected, text, good.then(|| text.to_owned()))
@@ -180,11 +179,11 @@ mod tests {
     #[test]
     fn files_of_one_etag_that_is_no_hash_have_names_of_their_own() {
         let git = BlobName::new(&"a1".repeat(20)).unwrap();
-        let own = BlobName::new("5f3-62ab").unwrap();
+        let blob = BlobName::new("5f3-62ab").unwrap();
         let [a, b] = ["a", "b/c"].map(|name| FileName::new(name).unwrap());
         assert_eq!(git.of_file(&a), git.of_file(&b));
-        assert_ne!(own.of_file(&a), own.of_file(&b));
-        assert!(BlobName::new(own.of_file(&a).as_str()).is_ok() && own.of_file(&a).sha256().is_none());
+        assert_ne!(blob.of_file(&a), blob.of_file(&b));
+        assert!(BlobName::new(blob.of_file(&a).as_str()).is_ok() && blob.of_file(&a).sha256().is_none());
     }
 
     #[test]

@@ -63,15 +63,14 @@ impl PartialFile {
     pub(crate) fn open(blobs: &Path, blob: &BlobName, expected: Expected) -> Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let shared = blobs.join(format!("{blob}{ENDING}"));
-        let own = format!("{blob}.{}.{}{ENDING}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
-        let own = blobs.join(own);
-        let failed = |error: std::io::Error| refused("write", &own, &error);
+        let file_name = format!("{blob}.{}.{}{ENDING}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
+        let path = blobs.join(file_name);
         let mut left = abandoned(blobs, blob);
         left.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        let taken = left.iter().position(|(_, path)| fs::rename(path, &own).is_ok());
+        let taken = left.iter().position(|(_, part)| fs::rename(part, &path).is_ok());
         // Shorter ones are of no more use.
-        for (_, path) in left.iter().skip(taken.map_or(0, |at| at + 1)) {
-            fs::remove_file(path).ok();
+        for (_, part) in left.iter().skip(taken.map_or(0, |index| index + 1)) {
+            fs::remove_file(part).ok();
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);
@@ -81,8 +80,9 @@ impl PartialFile {
             &mut options,
             rustix::fs::OFlags::NOFOLLOW.bits().cast_signed(),
         );
-        let file = options.open(&own).map_err(failed)?;
-        let mut part = Self { own, shared, file, bytes: 0, expected, sha256: Sha256::new(), git: None, done: false };
+        let file = options.open(&path).map_err(|error: std::io::Error| refused("write", &path, &error))?;
+        let mut part =
+            Self { own: path, shared, file, bytes: 0, expected, sha256: Sha256::new(), git: None, done: false };
         part.begin();
         part.read_on().map_err(|error| refused("read", &part.own, &error))?;
         if part.expected.bytes.is_some_and(|bytes| part.bytes > bytes) {
@@ -129,15 +129,15 @@ impl PartialFile {
     }
 
     /// Returns whether the file has these bytes at a position.
-    pub(crate) fn has(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<bool> {
+    pub(crate) fn has(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<bool> {
         if bytes.is_empty() {
             return Ok(true);
         }
-        let mut own = vec![0; bytes.len()];
-        self.file.seek(SeekFrom::Start(at))?;
-        self.file.read_exact(&mut own)?;
+        let mut stored = vec![0; bytes.len()];
+        self.file.seek(SeekFrom::Start(offset))?;
+        self.file.read_exact(&mut stored)?;
         self.file.seek(SeekFrom::Start(self.bytes))?;
-        Ok(own == bytes)
+        Ok(stored == bytes)
     }
 
     /// Adds bytes at the end. What could be written of them before an error is no part of it.
@@ -167,16 +167,10 @@ impl PartialFile {
     /// Checks whether the file is complete and correct.
     pub(crate) fn check(&self) -> std::result::Result<(), Wrong> {
         let Expected { bytes, sha256, git } = &self.expected;
-        let same = |expected: &Option<String>, found: String, of: &str| match expected {
-            Some(expected) if *expected != found => {
-                Err(Wrong { expected: format!("{of} {expected}"), found: format!("{of} {found}") })
-            }
-            _ => Ok(()),
-        };
-        same(&bytes.map(|bytes| bytes.to_string()), self.bytes.to_string(), "bytes")?;
-        same(&sha256.clone().map(String::from), self.sha256(), "SHA-256")?;
+        compare_stored(&bytes.map(|bytes| bytes.to_string()), &self.bytes.to_string(), "bytes")?;
+        compare_stored(&sha256.clone().map(String::from), &self.sha256(), "SHA-256")?;
         match &self.git {
-            Some(hash) => same(git, hex(hash.clone().finalize()), "git's SHA-1"),
+            Some(hash) => compare_stored(git, &hex(hash.clone().finalize()), "git's SHA-1"),
             None => Ok(()),
         }
     }
@@ -187,6 +181,15 @@ impl PartialFile {
         fs::rename(&self.own, path).map_err(|error| refused("write", path, &error))?;
         self.done = true;
         Ok(())
+    }
+}
+
+fn compare_stored(expected: &Option<String>, found: &str, kind: &str) -> std::result::Result<(), Wrong> {
+    match expected {
+        Some(expected) if *expected != found => {
+            Err(Wrong { expected: format!("{kind} {expected}"), found: format!("{kind} {found}") })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -216,7 +219,7 @@ fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
         let name = entry.file_name().into_string().ok()?;
         let middle = name.strip_prefix(blob.as_str())?.strip_suffix(ENDING)?;
         let path = entry.path();
-        let about = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        let metadata = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
         let free = match middle.strip_prefix('.') {
             None => middle.is_empty(),
             Some(rest) => {
@@ -228,7 +231,7 @@ fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
                 }
             }
         };
-        free.then_some((about.len(), path))
+        free.then_some((metadata.len(), path))
     });
     found.collect()
 }
@@ -250,13 +253,12 @@ mod tests {
         for etag in [SHA256, GIT] {
             let blob = &name(etag);
             let blobs = tempfile::tempdir().unwrap();
-            let open = || PartialFile::open(blobs.path(), blob, Expected::of(blob, Some(5))).unwrap();
-            let mut part = open();
+            let mut part = open_five_bytes(&blob, blobs.path());
             part.write(b"123").unwrap();
             assert!(part.check().is_err());
             drop(part);
             assert_eq!(abandoned_bytes(blobs.path(), blob), 3);
-            let mut part = open();
+            let mut part = open_five_bytes(&blob, blobs.path());
             assert_eq!(part.bytes(), 3);
             part.write(b"46").unwrap();
             let wrong = part.check().unwrap_err();
@@ -270,6 +272,10 @@ mod tests {
         }
     }
 
+    fn open_five_bytes(blob: &BlobName, blobs: &Path) -> PartialFile {
+        PartialFile::open(blobs, blob, Expected::of(blob, Some(5))).unwrap()
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn a_dead_process_part_is_taken_over_and_a_living_ones_is_not() {
@@ -279,13 +285,16 @@ mod tests {
         fs::write(blobs.path().join(format!("{SHA256}.{}.999{ENDING}", Owner::this().tag())), "12").unwrap();
         fs::write(blobs.path().join(format!("{SHA256}.0a1b2c3d{ENDING}")), "Python's").unwrap();
         let blob = &name(SHA256);
-        let expected = || Expected::of(&name(SHA256), Some(5));
-        let one = PartialFile::open(blobs.path(), blob, expected()).unwrap();
+        let one = PartialFile::open(blobs.path(), blob, five_bytes()).unwrap();
         assert_eq!(one.bytes(), 4);
-        let two = PartialFile::open(blobs.path(), blob, expected()).unwrap();
+        let two = PartialFile::open(blobs.path(), blob, five_bytes()).unwrap();
         assert_eq!(two.bytes(), 0, "each has its own");
         drop((one, two));
         assert_eq!(fs::read_dir(blobs.path()).unwrap().count(), 3);
+    }
+
+    fn five_bytes() -> Expected {
+        Expected::of(&name(SHA256), Some(5))
     }
 
     #[cfg(unix)]

@@ -68,10 +68,7 @@ impl Wanted {
     }
 
     fn matcher(&self) -> Result<impl Fn(&FileName) -> bool> {
-        let bad = |found: String| {
-            Error::bad_input("this is no pattern of file names").at(format!("`{}`", self.pattern)).found(found)
-        };
-        let pattern = Pattern::new(&self.pattern).map_err(|error| bad(error.to_string()))?;
+        let pattern = Pattern::new(&self.pattern).map_err(|error| bad_pattern(error.to_string(), &self.pattern))?;
         let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
         Ok(move |name: &FileName| pattern.matches_with(name.as_str(), options))
     }
@@ -84,18 +81,22 @@ impl Wanted {
     }
 }
 
+fn bad_pattern(found: String, pattern: &str) -> Error {
+    Error::bad_input("this is no pattern of file names").at(format!("`{}`", self.pattern)).found(found)
+}
+
 impl Want {
     /// Creates a request for the files that a decoder is loaded from.
     pub fn backbone(source: Source) -> Self {
         let needed = ["config.json", "tokenizer.json", "*.safetensors"].map(Wanted::needed);
-        let beside =
+        let config_files =
             ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json"];
-        let optional = ["*.safetensors.index.json"].into_iter().chain(beside).map(Wanted::optional);
+        let optional = ["*.safetensors.index.json"].into_iter().chain(config_files).map(Wanted::optional);
         Self { source, files: needed.into_iter().chain(optional).collect() }
     }
 
-    /// Selects the wanted files. `of` creates the error with their owner.
-    fn chosen<'a>(&self, names: &'a BTreeSet<FileName>, of: &dyn Fn() -> Error) -> Result<BTreeSet<&'a FileName>> {
+    /// Selects the wanted files. `error` creates the error with their owner.
+    fn chosen<'a>(&self, names: &'a BTreeSet<FileName>, error: &dyn Fn() -> Error) -> Result<BTreeSet<&'a FileName>> {
         let mut chosen = BTreeSet::new();
         for wanted in &self.files {
             let means = wanted.matcher()?;
@@ -103,7 +104,7 @@ impl Want {
             if found.is_empty() && !wanted.optional {
                 let listed: Vec<&str> = names.iter().map(FileName::as_str).take(20).collect();
                 let listed = if listed.is_empty() { "no files".to_owned() } else { listed.join(", ") };
-                return Err(of().expected(format!("`{}`", wanted.pattern)).found(listed));
+                return Err(error().expected(format!("`{}`", wanted.pattern)).found(listed));
             }
             chosen.extend(found);
         }
@@ -164,12 +165,16 @@ impl Hub {
     /// A pattern that means no file; what the hub refuses; that `stop` was set.
     pub fn plan(&self, wants: &[Want], lock: &Lock, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Plan> {
         let watch = Watch { reporter, stop };
-        let repo = |want: Want| match lock.get(&want.source) {
-            Some(_) => self.pinned(&want, lock),
-            None if self.settings.offline => self.known(&want),
-            None => self.listed(&want, watch),
-        };
-        Ok(Plan { repos: merged(wants).into_iter().map(repo).collect::<Result<_>>()? })
+        Ok(Plan {
+            repos: merged(wants)
+                .into_iter()
+                .map(|want| match lock.get(&want.source) {
+                    Some(_) => self.pinned(&want, lock),
+                    None if self.settings.offline => self.known(&want),
+                    None => self.listed(&want, watch),
+                })
+                .collect::<Result<_>>()?,
+        })
     }
 
     /// Plans from the cache without a request: as pinned, else as last fetched.
@@ -183,14 +188,21 @@ impl Hub {
     fn pinned(&self, want: &Want, lock: &Lock) -> Result<PlannedRepo> {
         let source = &want.source;
         let Some(locked) = lock.get(source) else { return Err(not_fetched(source, self.cache.root())) };
-        let known =
-            |(name, pin): (&FileName, &LockedFile)| (name.clone(), (Some(pin.bytes), Some(pin.sha256.clone()), None));
-        let none = || {
-            Error::missing("a file is not pinned, though others of its repository are")
-                .at(format!("{source} in {}", Lock::FILE))
-                .hint("`ghostlab fetch … --lock` of what needs it pins it, too")
-        };
-        self.planned(want, locked.commit.clone(), true, &locked.files.iter().map(known).collect(), &none)
+        self.planned(
+            want,
+            locked.commit.clone(),
+            true,
+            &locked
+                .files
+                .iter()
+                .map(|(name, pin)| (name.clone(), (Some(pin.bytes), Some(pin.sha256.clone()), None)))
+                .collect(),
+            &|| {
+                Error::missing("a file is not pinned, though others of its repository are")
+                    .at(format!("{source} in {}", Lock::FILE))
+                    .hint("`ghostlab fetch … --lock` of what needs it pins it, too")
+            },
+        )
     }
 
     /// Plans from the cache's last fetch.
@@ -230,18 +242,19 @@ impl Hub {
             let mut listed = BTreeMap::new();
             for (folder, deep) in &folders {
                 let files = self.files(source, &commit, folder, *deep, watch).await?;
-                listed.extend(files.into_iter().map(|of| (of.name, (Some(of.bytes), of.sha256, Some(of.blob)))));
+                listed.extend(
+                    files.into_iter().map(|entry| (entry.name, (Some(entry.bytes), entry.sha256, Some(entry.blob)))),
+                );
             }
             Ok::<_, Error>((commit, listed))
         };
         let (commit, listed) = self.connection()?.runtime.block_on(ask)?;
-        let none = || {
+        self.planned(want, commit.clone(), false, &listed, &|| {
             let page = page(&self.settings.endpoint, &source.repo);
             Error::missing(format!("{source} has no such file"))
                 .at(format!("commit {commit}"))
                 .hint(format!("{page}/tree/{} lists its files", source.revision()))
-        };
-        self.planned(want, commit.clone(), false, &listed, &none)
+        })
     }
 
     /// Plans the wanted files among the known ones, with their cache state.
@@ -254,21 +267,24 @@ impl Hub {
         none: &dyn Fn() -> Error,
     ) -> Result<PlannedRepo> {
         let repo = &want.source.repo;
-        let file = |name: &FileName| {
-            let (bytes, sha256, blob) = known[name].clone();
-            let cached = self.cache.file(repo, &commit, name, bytes);
-            let sought = blob.clone().or_else(|| sha256.clone().map(BlobName::from)).filter(|_| cached.is_none());
-            let here = sought.map_or(0, |blob| abandoned_bytes(&self.cache.blobs(repo), &blob.of_file(name)));
-            let here = if bytes.is_some_and(|bytes| here > bytes) { 0 } else { here };
-            PlannedFile { name: name.clone(), bytes, sha256, blob, cached, here }
-        };
-        let files = want.chosen(&known.keys().cloned().collect(), none)?.into_iter().map(file).collect();
+        let files = want
+            .chosen(&known.keys().cloned().collect(), none)?
+            .into_iter()
+            .map(|name| {
+                let (bytes, sha256, blob) = known[name].clone();
+                let cached = self.cache.file(repo, &commit, name, bytes);
+                let sought = blob.clone().or_else(|| sha256.clone().map(BlobName::from)).filter(|_| cached.is_none());
+                let here = sought.map_or(0, |blob| abandoned_bytes(&self.cache.blobs(repo), &blob.of_file(name)));
+                let here = if bytes.is_some_and(|bytes| here > bytes) { 0 } else { here };
+                PlannedFile { name: name.clone(), bytes, sha256, blob, cached, here }
+            })
+            .collect();
         Ok(PlannedRepo { source: want.source.clone(), commit, locked, files })
     }
 }
 
-fn not_fetched(source: &Source, place: &Path) -> Error {
-    let error = Error::missing(format!("{source} is not in the hub's cache")).at(place.display());
+fn not_fetched(source: &Source, path: &Path) -> Error {
+    let error = Error::missing(format!("{source} is not in the hub's cache")).at(path.display());
     error.hint("without HF_HUB_OFFLINE, `ghostlab fetch …` of what needs it brings it")
 }
 
@@ -284,8 +300,8 @@ mod tests {
         let chosen = |patterns: &[&str]| {
             let files = patterns.iter().map(|pattern| Wanted::needed(*pattern)).collect();
             let want = Want { source: source.clone(), files };
-            let none = || Error::missing("none");
-            want.chosen(&names, &none).map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
+            want.chosen(&names, &|| Error::missing("none"))
+                .map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(chosen(&["*.safetensors"]).unwrap(), ["model-1.safetensors"]);
         assert_eq!(chosen(&["**/*.safetensors"]).unwrap().len(), 2);

@@ -44,14 +44,15 @@ impl Repo {
             None => (kind, name),
         };
         let parts: Vec<&str> = bare.split('/').collect();
-        let plain = |part: &&str| {
-            let ends = |c: char| c == '.' || c == '-';
-            let known = part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
-            known && !part.is_empty() && !part.starts_with(ends) && !part.ends_with(ends)
-        };
         // `--` stands for `/` in the cache, and `..` climbs.
         let odd = bare.contains("--") || bare.contains("..") || bare.ends_with(".git") || bare.len() > MAX_NAME_BYTES;
-        if parts.len() > 2 || !parts.iter().all(plain) || odd {
+        if parts.len() > 2
+            || !parts.iter().all(|part| {
+                let known = part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
+                known && !part.is_empty() && !part.starts_with(is_edge_mark) && !part.ends_with(is_edge_mark)
+            })
+            || odd
+        {
             return Err(Error::bad_input("this is no name of a repository on the hub")
                 .expected("org/name, of letters, digits and single `-`, `_`, `.`")
                 .found(format!("`{name}`"))
@@ -82,6 +83,10 @@ impl Repo {
     }
 }
 
+fn is_edge_mark(c: char) -> bool {
+    c == '.' || c == '-'
+}
+
 /// Formats the repository like its page: `org/name`, `datasets/org/name`.
 impl fmt::Display for Repo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,9 +102,10 @@ impl Source {
     /// A revision that no branch, tag or commit is called.
     pub fn new(repo: Repo, revision: Option<&str>) -> Result<Self> {
         let revision = revision.unwrap_or(MAIN);
-        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/');
-        let parts = || revision.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-        if revision.len() > 200 || !revision.chars().all(known) || !parts() {
+        if revision.len() > 200
+            || !revision.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'))
+            || !(revision.split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
+        {
             return Err(Error::bad_input("this is no revision of a repository")
                 .expected("a branch, a tag, or a commit of 40 digits")
                 .found(format!("`{revision}`")));

@@ -73,12 +73,14 @@ impl HubSettings {
     /// # Errors
     /// As [`from_env`](Self::from_env).
     pub fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
-        let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
-        let path = |name: &str| text(name).map(|value| expanded(&value, variable));
-        let user = || path("XDG_CACHE_HOME").unwrap_or_else(|| expanded("~/.cache", variable));
-        let home = path("HF_HOME").unwrap_or_else(|| user().join("huggingface"));
+        let path = |name: &str| variable_text(name, variable).map(|value| expanded(&value, variable));
+        let home = path("HF_HOME").unwrap_or_else(|| {
+            (path("XDG_CACHE_HOME").unwrap_or_else(|| expanded("~/.cache", variable))).join("huggingface")
+        });
         let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE")).unwrap_or_else(|| home.join("hub"));
-        let seconds = |name: &str, default: Duration| match text(name).filter(|value| !value.is_empty()) {
+        let seconds = |name: &str, default: Duration| match variable_text(name, variable)
+            .filter(|value| !value.is_empty())
+        {
             None => Ok(default),
             Some(value) => match value.parse::<u32>() {
                 // 0 selects the default, as in Python.
@@ -87,17 +89,24 @@ impl HubSettings {
                 Err(_) => Err(Error::bad_input(format!("{name} is no number of seconds")).found(format!("`{value}`"))),
             },
         };
-        let offline = text("HF_HUB_OFFLINE").filter(|value| !value.is_empty()).or_else(|| text("TRANSFORMERS_OFFLINE"));
+        let offline = variable_text("HF_HUB_OFFLINE", variable)
+            .filter(|value| !value.is_empty())
+            .or_else(|| variable_text("TRANSFORMERS_OFFLINE", variable));
         let patience = Patience::default();
         Ok(Self {
-            endpoint: endpoint(&text("HF_ENDPOINT").filter(|value| !value.is_empty()).unwrap_or(HUB.to_owned()))?,
+            endpoint: endpoint(
+                &variable_text("HF_ENDPOINT", variable).filter(|value| !value.is_empty()).unwrap_or(HUB.to_owned()),
+            )?,
             cache,
-            token: match text("HF_HUB_DISABLE_IMPLICIT_TOKEN").as_deref().is_some_and(is_true) {
+            token: match variable_text("HF_HUB_DISABLE_IMPLICIT_TOKEN", variable).as_deref().is_some_and(is_true) {
                 true => None,
-                false => token(&text, &path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token")))?,
+                false => token(
+                    &|name| variable_text(name, variable),
+                    &path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token")),
+                )?,
             },
             offline: offline.as_deref().is_some_and(is_true),
-            symlinks: !text("HF_HUB_DISABLE_SYMLINKS").as_deref().is_some_and(is_true),
+            symlinks: !variable_text("HF_HUB_DISABLE_SYMLINKS", variable).as_deref().is_some_and(is_true),
             patience: Patience {
                 answer: seconds("HF_HUB_ETAG_TIMEOUT", patience.answer)?,
                 stall: seconds("HF_HUB_DOWNLOAD_TIMEOUT", patience.stall)?,
@@ -106,6 +115,10 @@ impl HubSettings {
             parallel: 4,
         })
     }
+}
+
+fn variable_text(name: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> Option<String> {
+    variable(name).and_then(|value| value.into_string().ok())
 }
 
 fn endpoint(text: &str) -> Result<Url> {
@@ -139,18 +152,22 @@ fn is_true(value: &str) -> bool {
 
 /// Expands `~`, `$NAME` and `${NAME}` in a path; unset variables stay.
 fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
-    let value = |name: &str| variable(name).and_then(|value| value.into_string().ok());
     let text = match text.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
-            format!("{}{rest}", value("HOME").or_else(|| value("USERPROFILE")).unwrap_or_else(|| "~".to_owned()))
+            format!(
+                "{}{rest}",
+                text_of_variable("HOME", variable)
+                    .or_else(|| text_of_variable("USERPROFILE", variable))
+                    .unwrap_or_else(|| "~".to_owned())
+            )
         }
         _ => text.to_owned(),
     };
     let mut out = String::new();
     let mut rest = text.as_str();
-    while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
-        let after = &rest[at + 1..];
+    while let Some(start) = rest.find('$') {
+        out.push_str(&rest[..start]);
+        let after = &rest[start + 1..];
         let (name, end) = match after.strip_prefix('{') {
             Some(inner) => inner.find('}').map_or(("", 0), |end| (&inner[..end], end + 2)),
             None => {
@@ -158,14 +175,18 @@ fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf 
                 (&after[..end], end)
             }
         };
-        match value(name).filter(|_| !name.is_empty()) {
-            Some(value) => out.push_str(&value),
-            None => out.push_str(&rest[at..at + 1 + end]),
+        match text_of_variable(name, variable).filter(|_| !name.is_empty()) {
+            Some(name | text_of_variable(name, variable)) => out.push_str(&|name| text_of_variable(name, variable)),
+            None => out.push_str(&rest[start..start + 1 + end]),
         }
         rest = &after[end..];
     }
     out.push_str(rest);
     out.into()
+}
+
+fn text_of_variable(name: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> Option<String> {
+    variable(name).and_then(|value| value.into_string().ok())
 }
 
 #[cfg(test)]
@@ -200,15 +221,21 @@ mod tests {
         let home = folder.path().to_str().unwrap();
         assert!(of(&[("HF_HOME", home)]).unwrap().token.is_none());
         std::fs::write(folder.path().join("token"), "hf_of_file\n").unwrap();
-        let token = |text: &str| Token::new(text, "").unwrap();
-        assert_eq!(of(&[("HF_HOME", home)]).unwrap().token, token("hf_of_file"));
-        assert_eq!(of(&[("HF_HOME", home), ("HF_TOKEN", "hf_of_variable")]).unwrap().token, token("hf_of_variable"));
+        assert_eq!(of(&[("HF_HOME", home)]).unwrap().token, read_token("hf_of_file"));
+        assert_eq!(
+            of(&[("HF_HOME", home), ("HF_TOKEN", "hf_of_variable")]).unwrap().token,
+            read_token("hf_of_variable")
+        );
         assert!(of(&[("HF_HOME", home), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]).unwrap().token.is_none());
         std::fs::write(folder.path().join("elsewhere"), "hf_elsewhere").unwrap();
         let path = folder.path().join("elsewhere");
         let settings = of(&[("HF_HOME", home), ("HF_TOKEN_PATH", path.to_str().unwrap())]).unwrap();
-        assert_eq!(settings.token, token("hf_elsewhere"));
+        assert_eq!(settings.token, read_token("hf_elsewhere"));
         assert!(!format!("{settings:?}").contains("hf_elsewhere"));
+    }
+
+    fn read_token(text: &str) -> Option<Token> {
+        Token::new(text, "").unwrap()
     }
 
     #[test]

@@ -15,18 +15,18 @@ const HIDDEN: &str = "[token]";
 const SHORTEST: usize = 4;
 
 impl Token {
-    /// Parses a token, without surrounding line breaks. `None` for an empty text. `place` is its origin.
+    /// Parses a token, without surrounding line breaks. `None` for an empty text. `source` is its origin.
     ///
     /// # Errors
     /// Characters that no token has. The message does not show the text.
-    pub fn new(text: &str, place: &str) -> Result<Option<Self>> {
+    pub fn new(text: &str, source: &str) -> Result<Option<Self>> {
         let text = text.trim();
         if text.is_empty() {
             return Ok(None);
         }
         if !text.chars().all(|c| c.is_ascii_graphic()) || text.len() < SHORTEST {
             return Err(Error::bad_input("this is not a token of the hub")
-                .at(place)
+                .at(source)
                 .expected("letters and digits on one line, such as hf_…")
                 .found("other characters, or next to nothing")
                 .hint("a token is made at https://huggingface.co/settings/tokens"));

@@ -20,11 +20,14 @@ use tempfile::TempDir;
 
 /// Returns the requests for the content of a file on any host.
 fn gets(server: &FakeHub, file: &Served) -> Vec<Request> {
-    let of_content = |request: &Request| match file.large {
-        true => request.elsewhere,
-        false => request.method == "GET" && request.path.contains("/resolve/"),
-    };
-    server.requests().into_iter().filter(of_content).collect()
+    server
+        .requests()
+        .into_iter()
+        .filter(|request| match file.large {
+            true => request.elsewhere,
+            false => request.method == "GET" && request.path.contains("/resolve/"),
+        })
+        .collect()
 }
 
 /// Creates a fault of the answers that carry a file's content.
@@ -237,21 +240,21 @@ fn every_download_fault_ends_in_right_file_or_error() {
 #[test]
 fn a_connection_may_be_cut_at_any_byte() {
     for size in [true, false] {
-        for at in 0..=40 {
+        for cut in 0..=40 {
             let file = Served { name: "sub/f".into(), content: content(40), large: size };
             let fault = of_content(
                 &file,
-                move |_, before, answer| if before == 0 { Answer { cut: Some(at), ..answer } } else { answer },
+                move |_, before, answer| if before == 0 { Answer { cut: Some(cut), ..answer } } else { answer },
             );
             let server = FakeHub::start(REPO, vec![file.clone()], fault);
             let cache = TempDir::new().unwrap();
             let outcome = fetch(&server, cache.path(), &["sub/f"], &Lock::default());
-            assert_eq!(cached(cache.path(), "sub/f"), Some(content(40)), "{at}: {:?}", outcome.fetched);
+            assert_eq!(cached(cache.path(), "sub/f"), Some(content(40)), "{cut}: {:?}", outcome.fetched);
             let asked: Vec<_> = gets(&server, &file).iter().map(Request::from).collect();
-            let expected = match at {
+            let expected = match cut {
                 0 => vec![None, None],
                 40 => vec![None],
-                _ => vec![None, Some(at)],
+                _ => vec![None, Some(cut)],
             };
             assert_eq!(asked, expected, "what came is not asked for again");
         }
@@ -273,8 +276,14 @@ fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
         let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
         assert_eq!(cached(cache.path(), "f").unwrap(), b"abc");
         assert!(clock.elapsed() >= Duration::from_secs(1), "{header}");
-        let waits = |event: &&Event| matches!(event, Event::FetchWaits { why, .. } if why.contains("429"));
-        assert_eq!(outcome.told.iter().filter(waits).count(), 1);
+        assert_eq!(
+            outcome
+                .events
+                .iter()
+                .filter(|event| matches!(event, Event::FetchWaits { why, .. } if why.contains("429")))
+                .count(),
+            1
+        );
     }
     let fault: Fault = Box::new(|_, _, _| Answer::new(429).with("retry-after", "100000"));
     let server = FakeHub::start(REPO, vec![], fault);
@@ -287,7 +296,6 @@ fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
 #[test]
 fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
     type Make = fn(&Request, Answer) -> Answer;
-    let file = || large("f", content(100));
     let table: &[(&str, Make, &str, &str)] = &[
         ("401", |_, _| Answer::new(401), "f", "the hub does not know the token"),
         (
@@ -333,7 +341,11 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
     ];
     for (name, make, asked, words) in table {
         let make = *make;
-        let server = FakeHub::start(REPO, vec![file()], Box::new(move |request, _, answer| make(request, answer)));
+        let server = FakeHub::start(
+            REPO,
+            vec![(large("f", content(100)))],
+            Box::new(move |request, _, answer| make(request, answer)),
+        );
         let cache = TempDir::new().unwrap();
         let outcome = fetch(&server, cache.path(), &[asked], &Lock::default());
         let error = outcome.error().unwrap_or_else(|| panic!("{name}"));
@@ -411,23 +423,23 @@ fn pinned_cached_files_need_no_request_altered_are_renewed() {
     let path = cache.path().join("models--o--n/snapshots").join(COMMIT).join("model.safetensors");
     fs::write(&path, content(999).into_iter().chain([7]).collect::<Vec<u8>>()).unwrap();
     let mended = fetch(&server, cache.path(), &names, &lock(&files));
-    assert!(mended.told.iter().any(|event| matches!(event, Event::FetchNote { text } if text.contains("altered"))));
+    assert!(mended.events.iter().any(|event| matches!(event, Event::FetchNote { text } if text.contains("altered"))));
     assert_eq!(fs::read(&path).unwrap(), content(1000));
 
     // Offline, no request is made, pinned or not; damage is reported.
     server.forget();
     let offline = Hub::new(HubSettings { offline: true, ..settings(&server.address, cache.path()) });
-    let told = Told::default();
+    let events = Told::default();
     let stop = AtomicBool::new(false);
     for lock in [lock(&files), Lock::default()] {
-        let plan = offline.plan(&[want(&names)], &lock, &told, &stop).unwrap();
+        let plan = offline.plan(&[want(&names)], &lock, &events, &stop).unwrap();
         assert!(plan.complete());
-        assert_eq!(offline.fetch(&plan, Some(&hash), &told, &stop).unwrap().cached, 2);
+        assert_eq!(offline.fetch(&plan, Some(&hash), &events, &stop).unwrap().cached, 2);
     }
     fs::write(&path, content(1000).into_iter().rev().collect::<Vec<u8>>()).unwrap();
-    let plan = offline.plan(&[want(&names)], &lock(&files), &told, &stop).unwrap();
-    assert_eq!(offline.fetch(&plan, Some(&hash), &told, &stop).unwrap_err().exit_code(), 5);
-    let error = offline.plan(&[want(&["none"])], &lock(&files), &told, &stop).unwrap_err();
+    let plan = offline.plan(&[want(&names)], &lock(&files), &events, &stop).unwrap();
+    assert_eq!(offline.fetch(&plan, Some(&hash), &events, &stop).unwrap_err().exit_code(), 5);
+    let error = offline.plan(&[want(&["none"])], &lock(&files), &events, &stop).unwrap_err();
     assert_eq!(error.exit_code(), 3);
     assert!(server.requests().is_empty());
 }
@@ -441,11 +453,11 @@ fn offline_pinned_files_work_and_the_rest_is_an_error() {
     let mut away = settings("http://127.0.0.1:1", cache.path());
     away.patience.attempts = 2;
     let hub = Hub::new(away);
-    let told = Told::default();
+    let events = Told::default();
     let stop = AtomicBool::new(false);
-    let plan = hub.plan(&[want(&["f"])], &lock(&files), &told, &stop).unwrap();
-    assert_eq!(hub.fetch(&plan, None, &told, &stop).unwrap().cached, 1);
-    let error = hub.plan(&[want(&["f"])], &Lock::default(), &told, &stop).unwrap_err();
+    let plan = hub.plan(&[want(&["f"])], &lock(&files), &events, &stop).unwrap();
+    assert_eq!(hub.fetch(&plan, None, &events, &stop).unwrap().cached, 1);
+    let error = hub.plan(&[want(&["f"])], &Lock::default(), &events, &stop).unwrap_err();
     assert!(error.exit_code() == 3 && error.to_string().contains("could not be reached"), "{error}");
 }
 
@@ -464,7 +476,7 @@ fn a_hub_that_has_other_content_than_is_pinned_is_refused() {
 
 #[test]
 fn failed_file_keeps_others_and_refusal_is_asked_once() {
-    let files: Vec<Served> = (0..6).map(|at| small(&format!("f{at}"), &"x".repeat(at + 1))).collect();
+    let files: Vec<Served> = (0..6).map(|index| small(&format!("f{index}"), &"x".repeat(index + 1))).collect();
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
     // The smallest is the first: the hub lists it and does not have it.
     let fault: Fault = Box::new(|request, _, answer| match request.path.ends_with("/f0") {
@@ -475,7 +487,7 @@ fn failed_file_keeps_others_and_refusal_is_asked_once() {
     let cache = TempDir::new().unwrap();
     let fetched = fetch(&server, cache.path(), &names, &Lock::default()).fetched.unwrap();
     assert_eq!((fetched.brought, fetched.failures.len()), (5, 1), "{:?}", fetched.failures);
-    assert!((1..6).all(|at| cached(cache.path(), &format!("f{at}")).is_some()));
+    assert!((1..6).all(|index| cached(cache.path(), &format!("f{index}")).is_some()));
 
     let gated: Fault = Box::new(|request, _, answer| match request.path.contains("/resolve/") {
         true => Answer::new(403).with("x-error-code", "GatedRepo"),
@@ -486,10 +498,10 @@ fn failed_file_keeps_others_and_refusal_is_asked_once() {
     let mut one = settings(&server.address, cache.path());
     one.parallel = 1;
     let hub = Hub::new(one);
-    let told = Told::default();
+    let events = Told::default();
     let stop = AtomicBool::new(false);
-    let plan = hub.plan(&[want(&names)], &Lock::default(), &told, &stop).unwrap();
-    let fetched = hub.fetch(&plan, None, &told, &stop).unwrap();
+    let plan = hub.plan(&[want(&names)], &Lock::default(), &events, &stop).unwrap();
+    let fetched = hub.fetch(&plan, None, &events, &stop).unwrap();
     assert_eq!(fetched.failures.len(), 1, "{:?}", fetched.failures);
     assert_eq!(server.requests().iter().filter(|request| request.path.contains("/resolve/")).count(), 1);
 }
@@ -524,18 +536,17 @@ fn what_is_stopped_goes_on_where_it_was() {
     let mut patient = settings(&server.address, cache.path());
     patient.patience.stall = Duration::from_secs(20);
     let hub = Hub::new(patient);
-    let told = Told::default();
+    let events = Told::default();
     let stop = AtomicBool::new(false);
-    let plan = hub.plan(&[want(&["f"])], &Lock::default(), &told, &stop).unwrap();
+    let plan = hub.plan(&[want(&["f"])], &Lock::default(), &events, &stop).unwrap();
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let came = || told.0.lock().unwrap().iter().any(|event| matches!(event, Event::FetchAdvanced { .. }));
-            while !came() {
+            while !(events.0.lock().unwrap().iter().any(|event| matches!(event, Event::FetchAdvanced { .. }))) {
                 std::thread::sleep(Duration::from_millis(5));
             }
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
-        hub.fetch(&plan, None, &told, &stop).unwrap_err()
+        hub.fetch(&plan, None, &events, &stop).unwrap_err()
     });
     assert_eq!(error.exit_code(), 130);
     let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
@@ -568,10 +579,11 @@ fn fetches_for_another_test() {
     let mut settings = settings(&address, Path::new(&cache));
     settings.patience.stall = Duration::from_secs(60);
     let hub = Hub::new(settings);
-    let told = Told::default();
+    let events = Told::default();
     let stop = AtomicBool::new(false);
-    let fetched =
-        hub.plan(&[want(&["f"])], &Lock::default(), &told, &stop).and_then(|plan| hub.fetch(&plan, None, &told, &stop));
+    let fetched = hub
+        .plan(&[want(&["f"])], &Lock::default(), &events, &stop)
+        .and_then(|plan| hub.fetch(&plan, None, &events, &stop));
     let error = match &fetched {
         Ok(fetched) => fetched.failures.first().map(|(_, error)| error),
         Err(error) => Some(error),
@@ -591,11 +603,12 @@ fn after_kill_9_what_came_is_not_asked_for_again() {
     let cache = TempDir::new().unwrap();
     let mut killed = child("", &server, cache.path(), &[]);
     let blobs = cache.path().join("models--o--n/blobs");
-    let parts = || {
-        fs::read_dir(&blobs).into_iter().flatten().flatten().map(|entry| entry.metadata().unwrap().len()).sum::<u64>()
-    };
     let clock = Instant::now();
-    while parts() < 3000 && clock.elapsed() < Duration::from_secs(60) {
+    while ({
+        fs::read_dir(&blobs).into_iter().flatten().flatten().map(|entry| entry.metadata().unwrap().len()).sum::<u64>()
+    }) < 3000
+        && clock.elapsed() < Duration::from_secs(60)
+    {
         std::thread::sleep(Duration::from_millis(5));
     }
     killed.kill().unwrap();
@@ -628,21 +641,26 @@ fn in_own_file_system(mount: &str, server: &FakeHub, cache: &Path) -> Option<Str
 fn full_disk_is_refused_upfront_and_named_during_a_run() {
     let cache = TempDir::new().unwrap();
     let file = large("f", content(30 << 20));
-    // Next to a file of 30 MB, 64 MB must stay free.
-    let mount = |megabytes: u32| format!("mount -t tmpfs -o size={megabytes}m none \"$HUB_TEST_CACHE\"");
     let server = FakeHub::start(REPO, vec![file.clone()], no_fault());
-    let Some(said) = in_own_file_system(&mount(80), &server, cache.path()) else { return };
-    assert!(said.contains("ENDED 3") && said.contains("the disk has no room"), "{said}");
+    let Some(output) = in_own_file_system(&mount_command(80), &server, cache.path()) else { return };
+    assert!(output.contains("ENDED 3") && output.contains("the disk has no room"), "{output}");
     // Both parts are stated, so that the expected size exceeds the one found.
-    assert!(said.contains("0.10 GB free: 0.03 GB to come, and 0.07 GB that are left free"), "{said}");
+    assert!(output.contains("0.10 GB free: 0.03 GB to come, and 0.07 GB that are left free"), "{output}");
     assert!(gets(&server, &file).is_empty());
 
     // Enough space at first, then another process takes it.
     let fault = of_content(&file, |_, _, answer| Answer { stall: Some((1 << 20, Duration::from_secs(3))), ..answer });
     let server = FakeHub::start(REPO, vec![file], fault);
     let filler = "{ (sleep 1; cat /dev/zero > \"$HUB_TEST_CACHE/filler\" 2> /dev/null) & }";
-    let Some(said) = in_own_file_system(&format!("{} && {filler}", mount(120)), &server, cache.path()) else { return };
-    assert!(said.contains("ENDED 3") && said.contains("the disk is full"), "{said}");
+    let Some(output) = in_own_file_system(&format!("{} && {filler}", mount_command(120)), &server, cache.path()) else {
+        return;
+    };
+    assert!(output.contains("ENDED 3") && output.contains("the disk is full"), "{output}");
+}
+
+/// Next to a file of 30 MB, 64 MB must stay free.
+fn mount_command(megabytes: u32) -> String {
+    format!("mount -t tmpfs -o size={megabytes}m none \"$HUB_TEST_CACHE\"")
 }
 
 #[cfg(target_os = "linux")]
@@ -652,9 +670,9 @@ fn unwritable_cache_is_named_and_still_read() {
     let cache = TempDir::new().unwrap();
     let server = FakeHub::start(REPO, vec![file], no_fault());
     let mount = "mount --bind \"$HUB_TEST_CACHE\" \"$HUB_TEST_CACHE\" && mount -o remount,ro,bind \"$HUB_TEST_CACHE\"";
-    let Some(said) = in_own_file_system(mount, &server, cache.path()) else { return };
-    assert!(said.contains("ENDED 3") && said.contains("cannot be written to"), "{said}");
+    let Some(output) = in_own_file_system(mount, &server, cache.path()) else { return };
+    assert!(output.contains("ENDED 3") && output.contains("cannot be written to"), "{output}");
     fetch(&server, cache.path(), &["f"], &Lock::default()).fetched.unwrap();
-    let Some(said) = in_own_file_system(mount, &server, cache.path()) else { return };
-    assert!(said.contains("ENDED 0"), "{said}");
+    let Some(output) = in_own_file_system(mount, &server, cache.path()) else { return };
+    assert!(output.contains("ENDED 0"), "{output}");
 }

@@ -138,12 +138,15 @@ fn below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 #[test]
 fn no_field_of_a_reply_names_a_file_outside_the_cache() {
     let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some((field, alter)) = FIELDS.get(next.fetch_add(1, Relaxed)) {
-            no_value_of_a_field_escapes(field, *alter);
-        }
-    };
-    std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| {
+        (0..8).for_each(|_| {
+            drop(scope.spawn(|| {
+                while let Some((field, alter)) = FIELDS.get(next.fetch_add(1, Relaxed)) {
+                    no_value_of_a_field_escapes(field, *alter);
+                }
+            }))
+        })
+    });
 }
 
 fn no_value_of_a_field_escapes(field: &str, alter: Alter) {
@@ -160,18 +163,18 @@ fn no_value_of_a_field_escapes(field: &str, alter: Alter) {
             let outcome = fetch(&server, &cache, &["big", "sub/*"], &lock);
             let shown = format!("{field} = {value:?} (locked: {locked}): {:?}", outcome.fetched);
             let all = below(outside.path());
-            let (own, others): (Vec<_>, Vec<_>) = all.iter().partition(|(path, _)| path.starts_with(&cache));
+            let (in_cache, others): (Vec<_>, Vec<_>) = all.iter().partition(|(path, _)| path.starts_with(&cache));
             assert_eq!(others, [(&outside.path().join("precious"), &b"mine".to_vec())], "{shown}");
             let repo = cache.join("models--o--n");
-            for (path, bytes) in own {
+            for (path, bytes) in in_cache {
                 let known = match path.strip_prefix(&repo) {
                     Ok(inside) => {
                         let inside: Vec<&str> = inside.iter().map(|part| part.to_str().unwrap()).collect();
                         match inside.as_slice() {
                             ["blobs", name] => files.iter().any(|file| {
                                 // A whole one has its content; a part has the beginning of one.
-                                let whole = file.content == *bytes;
-                                whole || name.ends_with(".incomplete") && file.content.starts_with(bytes)
+                                let is_complete = file.content == *bytes;
+                                is_complete || name.ends_with(".incomplete") && file.content.starts_with(bytes)
                             }),
                             ["refs", "main"] => bytes == COMMIT.as_bytes(),
                             _ => false,
@@ -200,8 +203,11 @@ fn a_listed_hash_that_is_a_path_is_refused_by_name() {
         let hash = file.etag();
         for value in ["../../x", "/abs", "..", "a/b"] {
             let hash = hash.clone();
-            let alter = move |r: &Request, _, a| if listing(r) { replaced(a, &hash, value) } else { a };
-            let server = FakeHub::start(REPO, vec![file.clone()], Box::new(alter));
+            let server = FakeHub::start(
+                REPO,
+                vec![file.clone()],
+                Box::new(move |r: &Request, _, a| if listing(r) { replaced(a, &hash, value) } else { a }),
+            );
             let cache = TempDir::new().unwrap();
             let outcome = fetch(&server, &cache.path().join("hub"), &["f"], &Lock::default());
             let error = outcome.error().unwrap_or_else(|| panic!("{field} {value}"));

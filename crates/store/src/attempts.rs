@@ -58,23 +58,23 @@ pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) 
     static NOTED: AtomicU64 = AtomicU64::new(0);
     // The process that notes an attempt, for itself or for a dead process, uses its own number.
     let number = NOTED.fetch_add(1, Relaxed);
-    let own = format!("{}.{}.{number}.json", attempt.process, std::process::id());
+    let file_name = format!("{}.{}.{number}.json", attempt.process, std::process::id());
     let folder = folder(root, name);
     let text = serde_json::to_vec_pretty(attempt).unwrap_or_default();
     // A partial file is never read: names that begin with a dot are ignored.
-    let unfinished = folder.join(format!(".{own}"));
+    let unfinished = folder.join(format!(".{file_name}"));
     disk.create(&unfinished, &text)?;
-    let place = folder.join(&own);
+    let path = folder.join(&file_name);
     // Over a network a rename may be made and said to have failed.
-    disk.rename(&unfinished, &place).or_else(|error| if disk.exists(&place) { Ok(()) } else { Err(error) })
+    disk.rename(&unfinished, &path).or_else(|error| if disk.exists(&path) { Ok(()) } else { Err(error) })
 }
 
 /// Returns the attempts at a job, oldest first.
 pub(super) fn of(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
     let folder = folder(root, name);
-    let whole = disk.list(&folder).into_iter().filter(|name| !name.starts_with('.'));
-    let read = |name: String| serde_json::from_slice(&disk.read(&folder.join(name)).ok()?).ok();
-    let mut attempts: Vec<Attempt> = whole.filter_map(read).collect();
+    let finished = disk.list(&folder).into_iter().filter(|name| !name.starts_with('.'));
+    let mut attempts: Vec<Attempt> =
+        finished.filter_map(|name| serde_json::from_slice(&disk.read(&folder.join(name)).ok()?).ok()).collect();
     attempts.sort_by(|a, b| (a.time, &a.process).cmp(&(b.time, &b.process)));
     attempts
 }
@@ -84,15 +84,15 @@ pub(super) fn all(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>
     let names = disk.list(&root.join("attempts")).into_iter();
     names
         .map(|name| (of(disk, root, &name), name))
-        .filter(|(of, _)| !of.is_empty())
-        .map(|(of, name)| (name, of))
+        .filter(|(object, _)| !object.is_empty())
+        .map(|(object, name)| (name, object))
         .collect()
 }
 
 /// Removes all attempts at a finished job and its chunks.
 pub(super) fn clear(disk: &dyn Disk, root: &Path, name: &str) {
-    for of in disk.list(&root.join("attempts")).iter().filter(|of| of.starts_with(name)) {
-        remove(disk, &folder(root, of), |_| true);
+    for object in disk.list(&root.join("attempts")).iter().filter(|object| object.starts_with(name)) {
+        remove(disk, &folder(root, object), |_| true);
     }
 }
 

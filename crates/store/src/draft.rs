@@ -79,7 +79,7 @@ impl Draft {
     /// existing object is as good and stays, so that its readers are not disturbed.
     pub(super) fn commit(
         mut self,
-        place: &Path,
+        destination: &Path,
         key: &Key,
         seconds: f64,
         made: Value,
@@ -103,25 +103,25 @@ impl Draft {
         let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));
         written.map_err(|error| Error::io("write", &path, &error))?;
         // Where something as good stood there already, the draft goes.
-        self.committed = self.put(folder, place, &keep)?;
+        self.committed = self.put(folder, destination, &keep)?;
         Ok(())
     }
 
     /// Writes all payloads as one file and moves it into place. An existing file is replaced: it is either equal or
     /// damaged.
-    pub(super) fn commit_file(self, place: &Path, bytes: &[u8], keep: impl Fn() -> bool) -> Result<()> {
+    pub(super) fn commit_file(self, destination: &Path, bytes: &[u8], keep: impl Fn() -> bool) -> Result<()> {
         fault::here("draft");
         fault::here("record");
         let path = self.folder.join("packed");
         self.disk.create(&path, bytes).map_err(|error| unwritten(&path, &error))?;
         // The folder that it was written in goes.
-        self.put(&path, place, &keep).map(drop)
+        self.put(&path, destination, &keep).map(drop)
     }
 
     /// Moves what is finished to its place; whether it is there now, or something as good was.
-    fn put(&self, from: &Path, place: &Path, keep: &dyn Fn() -> bool) -> Result<bool> {
+    fn put(&self, from: &Path, destination: &Path, keep: &dyn Fn() -> bool) -> Result<bool> {
         let disk = &*self.disk;
-        let parent = place.parent().unwrap_or(place);
+        let parent = destination.parent().unwrap_or(destination);
         disk.make_folder(parent).map_err(|error| Error::io("create", parent, &error))?;
         fault::here("commit");
         // The name is unique to this draft: other processes may move something aside at the same moment.
@@ -129,16 +129,16 @@ impl Draft {
         aside.push(".old");
         let aside = self.folder.with_file_name(aside);
         let mut moved_away = false;
-        let mut put = || disk.rename(from, place).inspect(|()| moved_away = true);
+        let mut put = || disk.rename(from, destination).inspect(|()| moved_away = true);
         let moved = put().or_else(|error| {
-            if !disk.exists(place) {
+            if !disk.exists(destination) {
                 return Err(error);
             }
             if keep() {
                 return Ok(());
             }
             // The existing object is damaged. A crash between the two renames loses only work.
-            disk.rename(place, &aside)?;
+            disk.rename(destination, &aside)?;
             fault::here("replace");
             let moved = put();
             disk.remove_folder(&aside).or_else(|_| disk.remove(&aside)).ok();
@@ -146,7 +146,7 @@ impl Draft {
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
         let moved = moved.and_then(|()| disk.sync(parent));
-        moved.map(|()| moved_away).map_err(|error| Error::io("move into its place", place, &error))
+        moved.map(|()| moved_away).map_err(|error| Error::io("move into its place", destination, &error))
     }
 }
 
@@ -168,10 +168,15 @@ impl Payload {
 /// a replaced one, `PROCESS.HASH.gone` for a removed one.
 fn owner_of(name: &str) -> Option<&str> {
     let (owner, rest) = name.split_once('.')?;
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let hash = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let own = number(rest.strip_suffix(".old").unwrap_or(rest)) || rest.strip_suffix(".gone").is_some_and(hash);
-    (own && Process::is_id(owner)).then_some(owner)
+    let is_draft = is_number(rest.strip_suffix(".old").unwrap_or(rest))
+        || rest
+            .strip_suffix(".gone")
+            .is_some_and(|text| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    (is_draft && Process::is_id(owner)).then_some(owner)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A private folder that some process writes or wrote.

@@ -22,29 +22,29 @@ pub fn set(name: &str) -> bool {
 
 /// Marks a place where the program may be killed, stopped, or panic in tests.
 #[allow(clippy::panic, reason = "the test asked for this panic")]
-pub fn here(place: &str) {
+pub fn here(point: &str) {
     if asked().is_empty() {
         return;
     }
-    let slow = asked().iter().find_map(|word| word.strip_prefix("slow@")?.strip_prefix(place)?.strip_prefix(':'));
+    let slow = asked().iter().find_map(|word| word.strip_prefix("slow@")?.strip_prefix(point)?.strip_prefix(':'));
     if let Some(milliseconds) = slow.and_then(|text| text.parse().ok()) {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
     static PASSED: OnceLock<Mutex<HashMap<String, u32>>> = OnceLock::new();
     let passed = {
         let mut all = PASSED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-        let passed = all.entry(place.to_string()).or_default();
+        let passed = all.entry(point.to_string()).or_default();
         *passed += 1;
         *passed
     };
-    if set(&format!("kill@{place}:{passed}")) {
+    if set(&format!("kill@{point}:{passed}")) {
         // Like `kill -9`: nothing is cleaned up.
         std::process::abort();
     }
-    if set(&format!("stop@{place}:{passed}")) {
+    if set(&format!("stop@{point}:{passed}")) {
         std::process::Command::new("kill").args(["-STOP", &std::process::id().to_string()]).status().ok();
     }
-    if set(&format!("panic@{place}:{passed}")) {
-        panic!("a fault on purpose at `{place}`");
+    if set(&format!("panic@{point}:{passed}")) {
+        panic!("a fault on purpose at `{point}`");
     }
 }

@@ -69,10 +69,9 @@ pub(super) struct KnownInputs {
 impl KnownInputs {
     pub(super) fn input(&self, path: &Path, hash: impl FnOnce() -> Result<Input>) -> Result<Input> {
         let known = locked(&self.by_path).get(path).cloned();
-        let untouched = |of: &Input| {
-            of.stamp().as_ref().is_some_and(|stamp| Stamp::at(path).ok().flatten().as_ref() == Some(stamp))
-        };
-        if let Some(known) = known.filter(untouched) {
+        if let Some(known) = known.filter(|input| {
+            input.stamp().as_ref().is_some_and(|stamp| Stamp::at(path).ok().flatten().as_ref() == Some(stamp))
+        }) {
             return Ok(known);
         }
         let input = hash()?;
@@ -99,45 +98,52 @@ impl KnownInputs {
     }
 }
 
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Hashes a file, or takes a trusted hash from the index in `folder`.
 pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
     let stamp = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| Error::io("read", path, &error))?;
-    let large = |stamp: &&Stamp| stamp.bytes >= LARGE;
-    let place = |stamp: &Stamp| folder.and_then(|folder| place(folder, path, stamp));
+    let entry_path = |stamp: &Stamp| folder.and_then(|folder| entry_path(folder, path, stamp));
     if !rehash
-        && let Some(stamp) = stamp.as_ref().filter(large)
-        && let Some(place) = place(stamp)
-        && let Some(entry) = disk.read(&place).ok().and_then(|text| serde_json::from_slice::<IndexEntry>(&text).ok())
+        && let Some(stamp) = stamp.as_ref().filter(is_large)
+        && let Some(entry_path) = entry_path(stamp)
+        && let Some(entry) =
+            disk.read(&entry_path).ok().and_then(|text| serde_json::from_slice::<IndexEntry>(&text).ok())
         && entry.stamp == stamp.anywhere()
         && entry.check == check(&entry.stamp, &entry.sha256)
     {
         return Ok(Input::new(entry.sha256, Some(stamp.clone())));
     }
     let (sha256, stamp) = hashed(file, path)?;
-    if let Some(stamp) = stamp.as_ref().filter(large)
-        && let Some(place) = place(stamp)
+    if let Some(stamp) = stamp.as_ref().filter(is_large)
+        && let Some(entry_path) = entry_path(stamp)
     {
-        remember(disk, &place, stamp, &sha256).ok();
+        remember(disk, &entry_path, stamp, &sha256).ok();
     }
     Ok(Input::new(sha256, stamp))
 }
 
+fn is_large(stamp: &&Stamp) -> bool {
+    stamp.bytes >= LARGE
+}
+
 /// Hashes a file, and stamps it if a later change would be visible.
 fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
-    let failed = |error: std::io::Error| Error::io("read", path, &error);
     // Writes through a shared mapping set a page's time at the first write, and again only after the page has reached
     // the disk. Where flushing is not permitted, writing is not either.
     file.sync_all().ok();
-    let before = file.metadata().map(|data| Stamp::of(&data)).map_err(failed)?;
+    let before = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| read_error(&error, path))?;
     let before = before.filter(|stamp| grain(&file).is_some_and(|grain| stamp.settled(grain)));
-    let (sha256, _) = sha256::of_reader(&mut file).map_err(failed)?;
+    let (sha256, _) = sha256::of_reader(&mut file).map_err(|error| read_error(&error, path))?;
     let stamp = before.filter(|before| Stamp::at(path).ok().flatten().as_ref() == Some(before));
     Ok((sha256, stamp))
+}
+
+fn read_error(error: &std::io::Error, path: &Path) -> Error {
+    Error::io("read", path, error)
 }
 
 /// Reads files with `read` and checks that they did not change since hashing.
@@ -145,10 +151,9 @@ fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
 /// # Errors
 /// What `read` refuses; exit code 2, naming the file, where one has changed.
 pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
-    let stamps = || files.iter().map(|(path, _)| Stamp::at(path).ok().flatten()).collect::<Vec<_>>();
-    let before = stamps();
+    let before = read_stamps(files);
     let value = read();
-    for ((path, input), (before, after)) in files.iter().zip(before.into_iter().zip(stamps())) {
+    for ((path, input), (before, after)) in files.iter().zip(before.into_iter().zip(read_stamps(files))) {
         let changed = |found: String| {
             Err(Error::bad_input("an input changed after it was hashed")
                 .at(path.display())
@@ -172,6 +177,10 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
     value
 }
 
+fn read_stamps(files: &[(&Path, &Input)]) -> Vec<Option<Stamp>> {
+    files.iter().map(|(path, _)| Stamp::at(path).ok().flatten()).collect::<Vec<_>>()
+}
+
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     found: Value,
@@ -191,10 +200,12 @@ pub(super) fn remembered<T: Serialize + DeserializeOwned>(
     let Some(folder) = folder.filter(|_| path.metadata().is_ok_and(|data| data.len() >= LARGE)) else {
         return find();
     };
-    let place = folder.join(format!("{}.{what}.json", input.sha256));
+    let fact_path = folder.join(format!("{}.{what}.json", input.sha256));
     let check = |found: &Value| sha256::of_bytes(format!("{} {what} {}", input.sha256, canonical(found)));
-    let known = disk.read(&place).ok().and_then(|text| serde_json::from_slice::<Remembered>(&text).ok());
-    let known = known.filter(|of| of.check == check(&of.found)).and_then(|of| serde_json::from_value(of.found).ok());
+    let known = disk.read(&fact_path).ok().and_then(|text| serde_json::from_slice::<Remembered>(&text).ok());
+    let known = known
+        .filter(|remembered| remembered.check == check(&remembered.found))
+        .and_then(|remembered| serde_json::from_value(remembered.found).ok());
     if let Some(known) = known {
         return Ok(known);
     }
@@ -202,7 +213,7 @@ pub(super) fn remembered<T: Serialize + DeserializeOwned>(
     if let Ok(found) = serde_json::to_value(&value) {
         let entry = Remembered { check: check(&found), found };
         let text = serde_json::to_vec(&entry).unwrap_or_default();
-        disk.make_folder(folder).and_then(|()| disk.replace(&place, &text)).ok();
+        disk.make_folder(folder).and_then(|()| disk.replace(&fact_path, &text)).ok();
     }
     Ok(value)
 }
@@ -214,11 +225,11 @@ fn place(folder: &Path, path: &Path, stamp: &Stamp) -> Option<PathBuf> {
     Some(folder.join(format!("{}.json", sha256::of_bytes(name))))
 }
 
-fn remember(disk: &dyn Disk, place: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
-    disk.make_folder(place.parent().unwrap_or(place))?;
+fn remember(disk: &dyn Disk, entry_path: &Path, stamp: &Stamp, sha256: &str) -> std::io::Result<()> {
+    disk.make_folder(entry_path.parent().unwrap_or(entry_path))?;
     let stamp = stamp.anywhere();
     let entry = IndexEntry { check: check(&stamp, sha256), sha256: sha256.to_string(), stamp };
-    disk.replace(place, &serde_json::to_vec(&entry)?)
+    disk.replace(entry_path, &serde_json::to_vec(&entry)?)
 }
 
 #[cfg(unix)]
@@ -259,13 +270,13 @@ mod tests {
         let path = folder.path().join("weights");
         let right = old(&path, &vec![7; 2 << 20]);
         let now = Stamp::at(&path).unwrap().unwrap();
-        let place = place(folder.path(), &path, &now).unwrap();
-        remember(&SystemDisk::default(), &place, &now, "remembered").unwrap();
+        let entry_path = entry_path(folder.path(), &path, &now).unwrap();
+        remember(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
         assert_eq!(sha256_of(folder.path(), &path), "remembered");
         assert_eq!(input(&SystemDisk::default(), Some(folder.path()), &path, true).unwrap().sha256, right, "--rehash");
-        remember(&SystemDisk::default(), &place, &now, "remembered").unwrap();
-        let text = fs::read_to_string(&place).unwrap().replace("remembered", "rememberee");
-        fs::write(&place, text).unwrap();
+        remember(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
+        let text = fs::read_to_string(&entry_path).unwrap().replace("remembered", "rememberee");
+        fs::write(&entry_path, text).unwrap();
         assert_eq!(sha256_of(folder.path(), &path), right);
     }
 
@@ -282,8 +293,9 @@ mod tests {
         remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
         // A machine's own disk under the same path: its files have other numbers, and both are remembered.
-        let own = Stamp { file: (here.file.0, here.file.1 + 1), ..here };
-        remember(&SystemDisk::default(), &place(&index, &path, &own).unwrap(), &own, "another disk").unwrap();
+        let other_mount = Stamp { file: (here.file.0, here.file.1 + 1), ..here };
+        remember(&SystemDisk::default(), &place(&index, &path, &other_mount).unwrap(), &other_mount, "another disk")
+            .unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
     }
 
@@ -295,8 +307,7 @@ mod tests {
         let find = |bytes: &[u8], found: &str| {
             old(&path, bytes);
             let input = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
-            let find = || Ok(found.to_owned());
-            remembered(&SystemDisk::default(), Some(&index), (&path, &input), "what", find).unwrap()
+            remembered(&SystemDisk::default(), Some(&index), (&path, &input), "what", || Ok(found.to_owned())).unwrap()
         };
         let mut bytes = vec![7; 2 << 20];
         let small = [7; 9];
@@ -304,8 +315,8 @@ mod tests {
         assert_eq!((find(&small, "small"), find(&small, "anew")), ("small".into(), "anew".into()));
         bytes[99] ^= 1;
         assert_eq!(find(&bytes, "other"), "other");
-        let entry = fs::read_dir(&index).unwrap().map(|of| of.unwrap().path());
-        for entry in entry.filter(|of| of.to_string_lossy().ends_with(".what.json")) {
+        let entry = fs::read_dir(&index).unwrap().map(|entry| entry.unwrap().path());
+        for entry in entry.filter(|entry| entry.to_string_lossy().ends_with(".what.json")) {
             let text = fs::read_to_string(&entry).unwrap().replace("other", "ether");
             fs::write(entry, text).unwrap();
         }

@@ -37,10 +37,10 @@ pub enum Found {
 
 impl Found {
     /// Classifies an object that was opened under a hash.
-    fn of(opened: Result<StoredObject>, hash: &str, place: &Path) -> Self {
+    fn of(opened: Result<StoredObject>, hash: &str, path: &Path) -> Self {
         match opened {
             Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Whole(object),
-            Ok(_) => Self::Damaged(Error::damaged("a stored artifact's key differs from its path").at(place.display())),
+            Ok(_) => Self::Damaged(Error::damaged("a stored artifact's key differs from its path").at(path.display())),
             Err(error) => Self::Damaged(error),
         }
     }
@@ -51,10 +51,10 @@ impl InventoryItem {
     pub fn current(&self) -> bool {
         fn current(key: &Value, words: StoreWords) -> bool {
             let is_key = key.get("kind").is_some() && key.get("of").is_some();
-            let known =
-                || words.kinds.iter().any(|kind| key["kind"] == kind.name() && key["version"] == kind.version());
-            let parents = key["of"].as_object().into_iter().flat_map(|of| of.values());
-            !is_key || (known() && parents.into_iter().all(|parent| current(parent, words)))
+            let parents = key["of"].as_object().into_iter().flat_map(|fields| fields.values());
+            !is_key
+                || ((words.kinds.iter().any(|kind| key["kind"] == kind.name() && key["version"] == kind.version()))
+                    && parents.into_iter().all(|parent| current(parent, words)))
         }
         let of_stage = self.words.kinds.iter().any(|kind| kind.folder() == self.stage);
         match &self.found {
@@ -72,8 +72,8 @@ impl InventoryItem {
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
         let Found::Whole(object) = &self.found else { return None };
         let mut key = object.meta().key.clone();
-        let of = key["of"].as_object_mut()?;
-        fields.iter().try_for_each(|field| of.remove(*field).map(drop))?;
+        let fields_of_key = key["of"].as_object_mut()?;
+        fields.iter().try_for_each(|field| fields_of_key.remove(*field).map(drop))?;
         Some(Key::hash_of(&key))
     }
 
@@ -88,7 +88,7 @@ impl InventoryItem {
     pub fn later(&self) -> bool {
         fn later(key: &Value, words: StoreWords) -> bool {
             let (Some(kind), Some(version)) = (key["kind"].as_str(), key["version"].as_u64()) else { return false };
-            let mut parents = key["of"].as_object().into_iter().flat_map(|of| of.values());
+            let mut parents = key["of"].as_object().into_iter().flat_map(|fields| fields.values());
             words.kind(kind).is_none_or(|known| version > u64::from(known.version()))
                 || parents.any(|parent| later(parent, words))
         }
@@ -122,7 +122,7 @@ impl InventoryItem {
     /// Returns the age by the system's clock.
     pub fn age(&self) -> Duration {
         let written = fs::metadata(&self.folder).and_then(|data| data.modified());
-        written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
+        written.ok().and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default()
     }
 }
 
@@ -137,14 +137,14 @@ impl Store {
             }
             for group in self.folders(&stage) {
                 let many = name_of(&group) == Packs::FOLDER;
-                for place in self.folders(&group) {
+                for path in self.folders(&group) {
                     // Entries with other names were not made by this program and are never removed.
-                    let hash = name_of(&place);
+                    let hash = name_of(&path);
                     let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match many {
                         _ if !is_hash => {}
-                        true => self.of_many(&name, &place, &mut entries),
-                        false if hash.starts_with(&name_of(&group)) => entries.push(self.of_one(&name, place)),
+                        true => self.of_many(&name, &path, &mut entries),
+                        false if hash.starts_with(&name_of(&group)) => entries.push(self.of_one(&name, path)),
                         false => {}
                     }
                 }
@@ -168,15 +168,15 @@ impl Store {
     /// Reads the objects of a pack. A damaged pack stands for its unreadable objects.
     fn of_many(&self, stage: &str, file: &Path, entries: &mut Vec<InventoryItem>) {
         let item = |hash: String, found| self.item(stage, hash, file.to_owned(), found);
-        let whole = packed::all(&*self.disk, file);
-        if let Err(found) = whole
+        let pack = packed::all(&*self.disk, file);
+        if let Err(found) = pack
             .as_ref()
             .map_err(Clone::clone)
             .and_then(|(_, sound)| if *sound { Ok(()) } else { Err("a line of its list is damaged".to_owned()) })
         {
             entries.push(item(name_of(file), Found::Damaged(damaged(file).found(found))));
         }
-        for (member, meta) in whole.map(|(members, _)| members).unwrap_or_default() {
+        for (member, meta) in pack.map(|(members, _)| members).unwrap_or_default() {
             let opened = meta.map_err(|found| damaged(file).found(found));
             let packs = Some(Arc::clone(&self.packs));
             let opened = opened
@@ -188,19 +188,22 @@ impl Store {
 
     /// Counts objects of older stages, from listings and the first lines of packs.
     pub fn of_older_stages(&self) -> usize {
-        let older = |stage: &&PathBuf| {
-            self.words.of_folder(&name_of(stage)).is_some_and(|(known, version)| version < known.version())
-        };
-        let many = |stage: &Path| {
-            let packs = Packs::new(Arc::clone(&self.disk), stage);
-            packs.refresh();
-            packs.hashes().len()
-        };
-        let apart = |stage: &Path| {
-            let groups = self.folders(stage).into_iter().filter(|group| name_of(group) != Packs::FOLDER);
-            groups.map(|group| self.folders(&group).len()).sum::<usize>()
-        };
-        self.folders(&self.root).iter().filter(older).map(|stage| apart(stage) + many(stage)).sum()
+        self.folders(&self.root)
+            .iter()
+            .filter(|stage| {
+                self.words.of_folder(&name_of(stage)).is_some_and(|(known, version)| version < known.version())
+            })
+            .map(|stage| {
+                ({
+                    let groups = self.folders(stage).into_iter().filter(|group| name_of(group) != Packs::FOLDER);
+                    groups.map(|group| self.folders(&group).len()).sum::<usize>()
+                }) + ({
+                    let packs = Packs::new(Arc::clone(&self.disk), stage);
+                    packs.refresh();
+                    packs.hashes().len()
+                })
+            })
+            .sum()
     }
 
     /// Removes objects: first out of sight, then from the disk.
@@ -222,24 +225,21 @@ impl Store {
     pub fn discard(&self, key: &Key) -> Result<()> {
         match self.standing(key.kind(), key.hash()) {
             None => Ok(()),
-            Some(ObjectPlace::Apart(place)) => self.take_away(&place, key.hash()),
+            Some(ObjectPlace::Apart(path)) => self.take_away(&path, key.hash()),
             Some(ObjectPlace::Among(file, _)) => self.drop_members(&file, &[key.hash()]),
         }
     }
 
     pub(super) fn take_away(&self, folder: &Path, hash: &str) -> Result<()> {
-        let failed = |error: std::io::Error| Error::io("remove", folder, &error);
         let aside = self.drafts().join(format!("{}.{hash}.gone", self.worker()?.id()));
-        // A missing file was removed by another process, or the reply to the rename was lost.
-        let there = |result: std::io::Result<()>| match result {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            other => other.map_err(failed),
-        };
         // A file goes in one step.
         let is_file = self.disk.list(folder).is_empty();
         if !is_file || self.disk.remove(folder).is_err() {
-            there(self.disk.rename(folder, &aside))?;
-            there(self.disk.remove_folder(&aside).or_else(|error| self.disk.remove(&aside).map_err(|_| error)))?;
+            ignore_missing(self.disk.rename(folder, &aside), folder)?;
+            ignore_missing(
+                self.disk.remove_folder(&aside).or_else(|error| self.disk.remove(&aside).map_err(|_| error)),
+                folder,
+            )?;
         }
         // Only where it is empty.
         folder.parent().map(|parent| self.disk.remove_empty(parent));
@@ -261,14 +261,27 @@ impl Store {
     }
 }
 
+/// A missing file was removed by another process, or the reply to the rename was lost.
+fn ignore_missing(result: std::io::Result<()>, folder: &Path) -> Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other.map_err(|error: std::io::Error| Error::io("remove", folder, &error)),
+    }
+}
+
 fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn bytes_below(folder: &Path) -> u64 {
-    let size = |entry: fs::DirEntry| entry.metadata().map_or(0, |data| data.len());
-    let own = fs::metadata(folder).ok().filter(fs::Metadata::is_file).map_or(0, |data| data.len());
-    own + fs::read_dir(folder).into_iter().flatten().flatten().map(size).sum::<u64>()
+    let file_bytes = fs::metadata(folder).ok().filter(fs::Metadata::is_file).map_or(0, |data| data.len());
+    file_bytes
+        + fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.metadata().map_or(0, |data| data.len()))
+            .sum::<u64>()
 }
 
 #[cfg(test)]
@@ -281,15 +294,14 @@ mod tests {
     fn listing_shows_states_and_removed_objects_disappear() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), WORDS).unwrap();
-        let key = |depth: u32| Key::new(SELECTION, json!({"depth": depth}), []);
         let [good, bad] = [1, 2].map(|depth| {
             let mut draft = store.draft().unwrap();
             draft.write("a", b"xyz").unwrap();
-            store.commit(draft, &key(depth), 2.0).unwrap()
+            store.commit(draft, &selection_key(depth), 2.0).unwrap()
         });
         fs::write(bad.path("a").unwrap(), "x").unwrap();
         // Stored by an earlier version.
-        let old = folder.path().join("selection-v0").join(&key(1).hash()[..2]).join(key(1).hash());
+        let old = folder.path().join("selection-v0").join(&selection_key(1).hash()[..2]).join(selection_key(1).hash());
         fs::create_dir_all(&old).unwrap();
         fs::copy(good.folder().join("meta.json"), old.join("meta.json")).unwrap();
         fs::write(old.join("a"), "xyz").unwrap();
@@ -306,5 +318,9 @@ mod tests {
         store.remove_all(&entries).unwrap();
         assert!(store.entries().is_empty() && theirs.join("mine").exists());
         assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
+    }
+
+    fn selection_key(depth: u32) -> Key {
+        Key::new(SELECTION, json!({"depth": depth}), [])
     }
 }

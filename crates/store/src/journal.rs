@@ -45,8 +45,8 @@ impl Journal {
     pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Self {
         // Two names for one backbone are two jobs at the same work.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
-        let own = folder.join(format!("{process}.{}.jsonl", OPENINGS.fetch_add(1, Relaxed)));
-        Self { disk, folder, own, buffer: Vec::new(), read: BTreeMap::new() }
+        let path = folder.join(format!("{process}.{}.jsonl", OPENINGS.fetch_add(1, Relaxed)));
+        Self { disk, folder, own: path, buffer: Vec::new(), read: BTreeMap::new() }
     }
 
     /// Returns new records, and errors for damaged ones.
@@ -151,9 +151,9 @@ pub(super) fn check(json: &[u8]) -> String {
 }
 
 fn parse(line: &[u8]) -> Option<JournalRecord> {
-    let at = line.iter().rposition(|&byte| byte == b'\t')?;
-    let json = &line[..at];
-    let sum = &line[at + 1..];
+    let tab = line.iter().rposition(|&byte| byte == b'\t')?;
+    let json = &line[..tab];
+    let sum = &line[tab + 1..];
     (check(json).as_bytes() == sum).then(|| serde_json::from_slice(json).ok())?
 }
 
@@ -176,11 +176,13 @@ mod bits {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let value = |digits: &[u8]| {
-            let digits = std::str::from_utf8(digits).map_err(D::Error::custom)?;
-            u64::from_str_radix(digits, 16).map(f64::from_bits).map_err(D::Error::custom)
-        };
-        text.as_bytes().chunks(16).map(value).collect()
+        text.as_bytes()
+            .chunks(16)
+            .map(|digits| {
+                let digits = std::str::from_utf8(digits).map_err(D::Error::custom)?;
+                u64::from_str_radix(digits, 16).map(f64::from_bits).map_err(D::Error::custom)
+            })
+            .collect()
     }
 }
 
@@ -216,13 +218,16 @@ mod tests {
         let (records, damages) = two.read();
         assert!(damages.is_empty());
         assert_eq!(records.len(), 2);
-        let bits = |values: &[f64]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(&records[0].values), bits(&values));
+        assert_eq!(to_bits(&records[0].values), to_bits(&values));
         one.push(&record(2, &[f64::NAN])).unwrap();
         assert!(two.read().0.is_empty(), "not on the disk yet");
         one.flush().unwrap();
         let (records, _) = two.read();
         assert!(records.len() == 1 && records[0].values[0].is_nan());
+    }
+
+    fn to_bits(values: &[f64]) -> Vec<u64> {
+        values.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
     }
 
     #[test]
@@ -261,26 +266,31 @@ mod tests {
     #[test]
     fn finished_work_leaves_nothing_and_the_work_of_others_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().join("journal");
-        let [dead, with_more, living, own] = [1, 2, 3, 4].map(|pid| format!("{pid}-0123456789ab"));
+        let journal_dir = folder.path().join("journal");
+        let [dead, with_more, living, process] = [1, 2, 3, 4].map(|pid| format!("{pid}-0123456789ab"));
         for (process, key) in [(&dead, "k"), (&with_more, "other"), (&living, "k")] {
-            written(&place, process, &[JournalRecord { key: key.into(), ..record(0, &[1.0]) }]);
+            written(&journal_dir, process, &[JournalRecord { key: key.into(), ..record(0, &[1.0]) }]);
         }
         // Files without records and with foreign names.
-        let theirs = ["1-0123456789ab.txt", "notes.0.jsonl", "1-0123456789ab.mine.jsonl"].map(|name| place.join(name));
+        let theirs =
+            ["1-0123456789ab.txt", "notes.0.jsonl", "1-0123456789ab.mine.jsonl"].map(|name| journal_dir.join(name));
         theirs.iter().for_each(|path| fs::write(path, "a letter").unwrap());
-        let journal = written(&place, &own, &[record(0, &[1.0])]);
+        let journal = written(&journal_dir, &process, &[record(0, &[1.0])]);
         let gone = [&dead, &with_more];
         journal.retire(|owner| gone.iter().any(|id| *id == owner), |key| key == "k");
-        let owner = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().split('.').next().unwrap().to_string();
-        let mut left = files(&*disk(), &place);
+        let mut left = files(&*disk(), &journal_dir);
         left.retain(|path| !theirs.contains(path));
-        assert_eq!(left.iter().map(owner).collect::<Vec<_>>(), [with_more, living]);
+        assert_eq!(
+            left.iter()
+                .map(|path| path.file_name().unwrap().to_str().unwrap().split('.').next().unwrap().to_string())
+                .collect::<Vec<_>>(),
+            [with_more, living]
+        );
         fs::remove_file(&left[1]).unwrap();
-        Journal::open(disk(), place.clone(), &own).retire(|_| true, |_| true);
+        Journal::open(disk(), journal_dir.clone(), &process).retire(|_| true, |_| true);
         assert!(theirs.iter().all(|path| path.exists()), "others' files are theirs");
         theirs.iter().for_each(|path| fs::remove_file(path).unwrap());
-        Journal::open(disk(), place.clone(), &own).retire(|_| true, |_| true);
-        assert!(!place.exists());
+        Journal::open(disk(), journal_dir.clone(), &process).retire(|_| true, |_| true);
+        assert!(!journal_dir.exists());
     }
 }

@@ -91,16 +91,16 @@ impl PartialEq for Key {
 impl Key {
     /// Creates a key from everything that determines the object: input hashes, parameters, float type, device class.
     /// `parents` appear by hash, so that a change of any ancestor changes the key.
-    pub fn new(kind: ObjectKind, of: Value, parents: impl IntoIterator<Item = (&'static str, Arc<Key>)>) -> Self {
-        let of = match of {
+    pub fn new(kind: ObjectKind, fields: Value, parents: impl IntoIterator<Item = (&'static str, Arc<Key>)>) -> Self {
+        let fields = match fields {
             Value::Object(map) => map,
             other => Map::from_iter([("value".to_string(), other)]),
         };
         let parents: BTreeMap<_, _> = parents.into_iter().collect();
-        let mut hashed = of.clone();
+        let mut hashed = fields.clone();
         hashed.extend(parents.iter().map(|(name, parent)| ((*name).to_string(), json!(parent.hash))));
         let text = canonical(&json!({"kind": kind.name(), "version": kind.version(), "of": hashed}));
-        Self { kind, of, parents, hash: sha256::of_bytes(text), input: None, about: None }
+        Self { kind, of: fields, parents, hash: sha256::of_bytes(text), input: None, about: None }
     }
 
     /// Attaches the grid's name of the input.
@@ -112,8 +112,8 @@ impl Key {
     /// Attaches a description of the object.
     #[must_use]
     pub fn about<A: About + 'static>(self, what: &Arc<A>) -> Self {
-        let about: Arc<dyn About> = Arc::<A>::clone(what);
-        Self { about: Some(about), ..self }
+        let description: Arc<dyn About> = Arc::<A>::clone(what);
+        Self { about: Some(description), ..self }
     }
 
     pub fn kind(&self) -> ObjectKind {
@@ -123,17 +123,17 @@ impl Key {
     /// Returns the JSON for `meta.json`: the readable key, and the description of the object.
     pub(super) fn record(&self) -> Value {
         let mut record = self.readable();
-        if let Some(about) = &self.about {
-            record[ABOUT] = about.json();
+        if let Some(description) = &self.about {
+            record[ABOUT] = description.json();
         }
         record
     }
 
     /// Returns the readable key with its parents written out.
     pub fn readable(&self) -> Value {
-        let mut of = self.of.clone();
-        of.extend(self.parents.iter().map(|(name, parent)| ((*name).to_string(), parent.readable())));
-        let mut readable = json!({"kind": self.kind.name(), "version": self.kind.version(), "of": of});
+        let mut fields = self.of.clone();
+        fields.extend(self.parents.iter().map(|(name, parent)| ((*name).to_string(), parent.readable())));
+        let mut readable = json!({"kind": self.kind.name(), "version": self.kind.version(), "of": fields});
         if let Some(input) = &self.input {
             readable["input"] = json!(input);
         }
@@ -153,10 +153,19 @@ impl Key {
     /// Hashes a readable key.
     pub(super) fn hash_of(readable: &Value) -> String {
         let Value::Object(fields) = &readable["of"] else { return String::new() };
-        let is_key = |value: &Value| value.get("kind").is_some() && value.get("of").is_some();
-        let hashed = |value: &Value| if is_key(value) { json!(Self::hash_of(value)) } else { value.clone() };
-        let of: Map<String, Value> = fields.iter().map(|(name, value)| (name.clone(), hashed(value))).collect();
-        let text = canonical(&json!({"kind": readable["kind"], "version": readable["version"], "of": of}));
+        let hashed_fields: Map<String, Value> = fields
+            .iter()
+            .map(|(name, value)| {
+                (name.clone(), {
+                    if (value.get("kind").is_some() && value.get("of").is_some()) {
+                        json!(Self::hash_of(value))
+                    } else {
+                        value.clone()
+                    }
+                })
+            })
+            .collect();
+        let text = canonical(&json!({"kind": readable["kind"], "version": readable["version"], "of": hashed_fields}));
         sha256::of_bytes(text)
     }
 
@@ -172,8 +181,14 @@ pub fn canonical(value: &Value) -> String {
         Value::Object(map) => {
             let mut entries: Vec<_> = map.iter().collect();
             entries.sort_by_key(|(key, _)| *key);
-            let entry = |(key, value)| format!("{}:{}", json!(key), canonical(value));
-            format!("{{{}}}", entries.into_iter().map(entry).collect::<Vec<_>>().join(","))
+            format!(
+                "{{{}}}",
+                entries
+                    .into_iter()
+                    .map(|(key, value)| format!("{}:{}", json!(key), canonical(value)))
+                    .collect::<Vec<_>>()
+                    .join(",")
+            )
         }
         Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
         scalar => scalar.to_string(),
@@ -187,18 +202,21 @@ mod tests {
 
     #[test]
     fn order_of_entries_is_irrelevant_and_all_else_matters() {
-        let key = |text: &str| Key::new(SELECTION, serde_json::from_str(text).unwrap(), []);
-        let one = key(r#"{"a": {"x": 1.50, "y": [1, 2]}, "b": "é"}"#);
-        assert_eq!(one.hash(), key(r#"{"b": "é", "a": {"y": [1, 2], "x": 1.5}}"#).hash());
+        let one = parsed_key(r#"{"a": {"x": 1.50, "y": [1, 2]}, "b": "é"}"#);
+        assert_eq!(one.hash(), parsed_key(r#"{"b": "é", "a": {"y": [1, 2], "x": 1.5}}"#).hash());
         for other in [
             r#"{"a": {"x": 1.5, "y": [2, 1]}, "b": "é"}"#,
             r#"{"a": {"x": 1.5000000000000002, "y": [1, 2]}, "b": "é"}"#,
             r#"{"a": {"x": 1.5, "y": [1, 2]}, "b": "e"}"#,
         ] {
-            assert_ne!(one.hash(), key(other).hash(), "{other}");
+            assert_ne!(one.hash(), parsed_key(other).hash(), "{other}");
         }
-        let of = one.readable()["of"].clone();
-        assert_ne!(one.hash(), Key::new(ACTIVATIONS, of, []).hash());
+        let fields = one.readable()["of"].clone();
+        assert_ne!(one.hash(), Key::new(ACTIVATIONS, fields, []).hash());
+    }
+
+    fn parsed_key(text: &str) -> Key {
+        Key::new(SELECTION, serde_json::from_str(text).unwrap(), [])
     }
 
     #[test]
@@ -211,14 +229,15 @@ mod tests {
 
     #[test]
     fn a_change_of_an_ancestor_changes_the_key_and_shows_in_words() {
-        let scores = |seed: u64| {
-            let tokens = Arc::new(Key::new(TOKENS, json!({"seed": seed}), []));
-            let selection = Arc::new(Key::new(SELECTION, json!({"depth": 2}), [("tokens", tokens)]));
-            Key::new(SCORES, json!({}), [("selection", selection)])
-        };
-        assert_eq!(scores(1), scores(1));
-        assert_eq!(Key::hash_of(&scores(1).readable()), scores(1).hash());
-        assert_ne!(scores(1), scores(2));
-        assert_eq!(scores(2).readable()["of"]["selection"]["of"]["tokens"]["of"]["seed"], 2);
+        assert_eq!(scores_key(1), scores_key(1));
+        assert_eq!(Key::hash_of(&scores_key(1).readable()), scores_key(1).hash());
+        assert_ne!(scores_key(1), scores_key(2));
+        assert_eq!(scores_key(2).readable()["of"]["selection"]["of"]["tokens"]["of"]["seed"], 2);
+    }
+
+    fn scores_key(seed: u64) -> Key {
+        let tokens = Arc::new(Key::new(TOKENS, json!({"seed": seed}), []));
+        let selection = Arc::new(Key::new(SELECTION, json!({"depth": 2}), [("tokens", tokens)]));
+        Key::new(SCORES, json!({}), [("selection", selection)])
     }
 }

@@ -122,23 +122,17 @@ impl Store {
     /// Exit code 3: the folder belongs to another program, cannot be made or written to, or was written by a newer
     /// version. Exit code 5: `store.json` is damaged.
     pub fn open(root: &Path, words: StoreWords) -> Result<Self> {
-        let refused = |error: &std::io::Error| {
-            Error::missing("the store cannot be written to")
-                .at(root.display())
-                .found(error)
-                .hint("name another folder with --store")
-        };
         let mark = match Mark::read(root, words)? {
             Some(mark) => mark,
             None => {
-                Mark::new(Shared::Umask).begin(root).map_err(|error| refused(&error))?;
+                Mark::new(Shared::Umask).begin(root).map_err(|error| write_refused(&error, root))?;
                 // Another process may have begun it at the same moment, and otherwise.
                 Mark::read(root, words)?.unwrap_or(Mark::new(Shared::Umask))
             }
         };
         let store = Self::on(Arc::new(SystemDisk::new(mark.shared)), root, words);
-        store.disk.make_folder(&store.drafts()).map_err(|error| refused(&error))?;
-        tempfile::tempfile_in(store.drafts()).map_err(|error| refused(&error))?;
+        store.disk.make_folder(&store.drafts()).map_err(|error| write_refused(&error, root))?;
+        tempfile::tempfile_in(store.drafts()).map_err(|error| write_refused(&error, root))?;
         store.sweep();
         Ok(store)
     }
@@ -190,12 +184,13 @@ impl Store {
     /// # Errors
     /// As [`Self::open`].
     pub fn init(root: &Path, words: StoreWords, shared: Option<Shared>) -> Result<Shared> {
-        let failed = |error: std::io::Error| Error::io("write", &root.join(mark::MARK), &error);
         let before = Mark::read(root, words)?;
         let shared = shared.or(before.map(|mark| mark.shared)).unwrap_or_default();
         match before {
-            None => Mark::new(shared).begin(root).map_err(failed)?,
-            Some(mark) if mark.shared != shared => Mark::new(shared).replace(root).map_err(failed)?,
+            None => Mark::new(shared).begin(root).map_err(|error| mark_error(&error, root))?,
+            Some(mark) if mark.shared != shared => {
+                Mark::new(shared).replace(root).map_err(|error| mark_error(&error, root))?
+            }
             Some(_) => {}
         }
         shared.give_all(root);
@@ -321,10 +316,10 @@ impl Store {
     /// Stores a finished draft under its key. An existing intact object stays: same key, same content.
     pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
         let to = self.writer()?;
-        let place = to.place(key);
+        let path = to.place(key);
         to.reserve([key.hash()])?;
-        draft.commit(&place, key, seconds, (self.made)(), || matches!(to.get(key), Lookup::Whole(_)))?;
-        StoredObject::open(Arc::clone(&to.disk), place, Some(key.hash()))
+        draft.commit(&path, key, seconds, (self.made)(), || matches!(to.get(key), Lookup::Whole(_)))?;
+        StoredObject::open(Arc::clone(&to.disk), path, Some(key.hash()))
     }
 
     /// Claims a piece of work for this process, so that no other does it at the same time.
@@ -389,7 +384,7 @@ impl Store {
 
     /// Removes all attempts at a finished job and its chunks.
     pub fn clear_attempts(&self, name: &str) {
-        self.untold().retain(|of, _| !of.starts_with(name));
+        self.untold().retain(|object, _| !object.starts_with(name));
         attempts::clear(&*self.disk, &self.root, name);
     }
 
@@ -440,8 +435,8 @@ impl Store {
 
     /// Returns all other living processes.
     fn others(&self) -> Result<Vec<String>> {
-        let own = if self.scratch.is_some() { "" } else { self.worker()?.id() };
-        Ok(self.living().into_iter().filter(|id| id != own).collect())
+        let this_worker = if self.scratch.is_some() { "" } else { self.worker()?.id() };
+        Ok(self.living().into_iter().filter(|id| id != this_worker).collect())
     }
 
     /// Lists the drafts of unfinished objects.
@@ -564,9 +559,12 @@ impl Store {
         }
         let living: Vec<&str> =
             known.iter().filter(|known| !known.dead).map(|known| known.process.id.as_str()).collect();
-        let dead = |owner: &str| !living.contains(&owner);
-        let stored = |hash: &str| self.words.kinds.iter().any(|&kind| self.has_hash(kind, hash));
-        journal::sweep(disk, &self.root.join("journals"), dead, stored);
+        journal::sweep(
+            disk,
+            &self.root.join("journals"),
+            |owner: &str| !living.contains(&owner),
+            |hash: &str| self.words.kinds.iter().any(|&kind| self.has_hash(kind, hash)),
+        );
         uses::sweep(disk, &self.root, &known);
         for known in known.iter().filter(|known| known.dead) {
             disk.remove(&uses::file(&self.root, &known.process.id)).ok();
@@ -628,6 +626,17 @@ impl Store {
     pub fn sleep(&self, time: Duration, stop: &AtomicBool) {
         self.disk.sleep(time, stop);
     }
+}
+
+fn write_refused(error: &std::io::Error, root: &Path) -> Error {
+    Error::missing("the store cannot be written to")
+        .at(root.display())
+        .found(error)
+        .hint("name another folder with --store")
+}
+
+fn mark_error(error: &std::io::Error, root: &Path) -> Error {
+    Error::io("write", &root.join(mark::MARK), error)
 }
 
 #[cfg(test)]

@@ -63,13 +63,6 @@ impl Mark {
     /// the mark is damaged.
     pub(super) fn read(root: &Path, words: StoreWords) -> Result<Option<Self>> {
         let path = root.join(MARK);
-        let damaged = |found: String| {
-            Error::damaged("the file that marks the store is damaged")
-                .at(path.display())
-                .expected(format!("{{\"format\":{FORMAT}}}"))
-                .found(found)
-                .hint("nothing else was looked at; `ghostlab cache verify --repair --store FOLDER` rewrites it")
-        };
         let mut text = Vec::new();
         let read = regular::file(&path).and_then(|file| file.take(MAX_MARKER_BYTES + 1).read_to_end(&mut text));
         match read {
@@ -77,7 +70,7 @@ impl Mark {
             Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
                 return Self::unmarked(root, words);
             }
-            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged(error.to_string())),
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Err(damaged_mark(error.to_string(), &path)),
             Err(error) => {
                 return Err(Error::missing("the store cannot be read")
                     .at(path.display())
@@ -88,7 +81,7 @@ impl Mark {
         let value: Value = match serde_json::from_slice(&text) {
             Ok(value) => value,
             // Cut off, emptied, or with other bytes in it.
-            Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(damaged(shown(&text))),
+            Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(damaged_mark(shown(&text), &path)),
             Err(_) => return Err(no_store(root, words, "a `store.json` of something else")),
         };
         let Some(format) = value["format"].as_u64() else {
@@ -101,7 +94,7 @@ impl Mark {
                 .found(format!("format {format}"))
                 .hint("use the newer program, or name another folder with --store"));
         }
-        serde_json::from_value(value).map(Some).map_err(|_| damaged(shown(&text)))
+        serde_json::from_value(value).map(Some).map_err(|_| damaged_mark(shown(&text), &path))
     }
 
     /// Handles a folder whose marker is missing.
@@ -163,13 +156,24 @@ impl Mark {
         if !is_lost_store(root, words) {
             return Err(no_store(root, words, "a `store.json` that cannot be read"));
         }
-        let failed = |error: std::io::Error| Error::io("write", &path, &error);
         if path.is_dir() {
-            fs::remove_dir(&path).map_err(failed)?;
+            fs::remove_dir(&path).map_err(|error| write_error(&error, &path))?;
         }
-        Self::new(Shared::Umask).replace(root).map_err(failed)?;
+        Self::new(Shared::Umask).replace(root).map_err(|error| write_error(&error, &path))?;
         Ok(true)
     }
+}
+
+fn damaged_mark(found: String, path: &Path) -> Error {
+    Error::damaged("the file that marks the store is damaged")
+        .at(path.display())
+        .expected(format!("{{\"format\":{FORMAT}}}"))
+        .found(found)
+        .hint("nothing else was looked at; `ghostlab cache verify --repair --store FOLDER` rewrites it")
+}
+
+fn write_error(error: &std::io::Error, path: &Path) -> Error {
+    Error::io("write", path, error)
 }
 
 /// Shows the beginning of a marker's content.
@@ -182,13 +186,6 @@ fn shown(text: &[u8]) -> String {
 
 /// Lists a folder; empty if it does not exist.
 fn names(root: &Path) -> Result<Vec<String>> {
-    let refused = |found: String| {
-        Error::missing("the store cannot be read")
-            .at(root.display())
-            .expected("a folder")
-            .found(found)
-            .hint("name another folder with --store")
-    };
     match fs::read_dir(root) {
         Ok(entries) => {
             let mut names: Vec<String> =
@@ -199,9 +196,17 @@ fn names(root: &Path) -> Result<Vec<String>> {
             Ok(names)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => Err(refused("a file".to_owned())),
-        Err(error) => Err(refused(error.to_string())),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Err(read_refused("a file".to_owned(), root)),
+        Err(error) => Err(read_refused(error.to_string(), root)),
     }
+}
+
+fn read_refused(found: String, root: &Path) -> Error {
+    Error::missing("the store cannot be read")
+        .at(root.display())
+        .expected("a folder")
+        .found(found)
+        .hint("name another folder with --store")
 }
 
 fn is_free(root: &Path) -> Result<bool> {
@@ -210,8 +215,12 @@ fn is_free(root: &Path) -> Result<bool> {
 
 /// Returns whether a folder is nonempty and contains only entries of a store.
 fn is_s_own(root: &Path, words: StoreWords) -> bool {
-    let own = |name: &String| name == MARK || FOLDERS.contains(&name.as_str()) || words.of_folder(name).is_some();
-    names(root).is_ok_and(|names| !names.is_empty() && names.iter().all(own))
+    names(root).is_ok_and(|names| {
+        !names.is_empty()
+            && names
+                .iter()
+                .all(|name| name == MARK || FOLDERS.contains(&name.as_str()) || words.of_folder(name).is_some())
+    })
 }
 
 /// Whether a folder is a store that lost its mark.
@@ -259,17 +268,17 @@ fn holds_process(folder: &Path) -> bool {
     })
 }
 
-fn no_store(root: &Path, words: StoreWords, lacks: &str) -> Error {
+fn no_store(root: &Path, words: StoreWords, missing: &str) -> Error {
     /// Number of names listed in the message.
     const TOLD: usize = 3;
     let names = names(root).unwrap_or_default();
-    let told: Vec<String> = names.iter().take(TOLD).map(|name| format!("`{name}`")).collect();
+    let shown: Vec<String> = names.iter().take(TOLD).map(|name| format!("`{name}`")).collect();
     let more = names.len().saturating_sub(TOLD);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let error = Error::missing("this folder is no store, and it is not empty")
         .at(root.display())
         .expected("a store, which `store.json` marks, or an empty folder to begin one in")
-        .found(format!("{lacks}; {}{more}", told.join(", ")));
+        .found(format!("{missing}; {}{more}", shown.join(", ")));
     if is_lost_store(root, words) {
         return error.hint(
             "nothing was written or removed; where it is a store that lost its `store.json`, \
@@ -316,22 +325,23 @@ mod tests {
     fn what_is_no_mark_is_told_apart_from_a_damaged_one() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        let told = |text: &str| {
-            fs::write(root.join(MARK), text).unwrap();
-            let error = Mark::read(root, WORDS).unwrap_err();
-            (error.exit_code(), error.to_string())
-        };
         for text in ["", "{", "{\"format\":1", "\0\0\0", "{\"format\":1,\"shared\":\"gruop\"}"] {
-            let (code, said) = told(text);
-            assert!(code == 5 && said.contains("store.json") && said.contains("--repair"), "{text:?}: {said}");
+            let (code, message) = open_error(text, root);
+            assert!(code == 5 && message.contains("store.json") && message.contains("--repair"), "{text:?}: {message}");
         }
         for text in ["{}", "[1]", "{\"users\": []}"] {
-            let (code, said) = told(text);
-            assert!(code == 3 && said.contains("no store"), "{text:?}: {said}");
+            let (code, message) = open_error(text, root);
+            assert!(code == 3 && message.contains("no store"), "{text:?}: {message}");
             assert!(Mark::mend(root, WORDS).is_err(), "another program's file is not overwritten: {text:?}");
         }
-        let (code, said) = told("{\"format\": 2}");
-        assert!(code == 3 && said.contains("another version"), "{said}");
+        let (code, message) = open_error("{\"format\": 2}", root);
+        assert!(code == 3 && message.contains("another version"), "{message}");
+    }
+
+    fn open_error(text: &str, root: &Path) -> (i32, String) {
+        fs::write(root.join(MARK), text).unwrap();
+        let error = Mark::read(root, WORDS).unwrap_err();
+        (error.exit_code(), error.to_string())
     }
 
     /// Writes the record of a process.

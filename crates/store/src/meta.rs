@@ -40,15 +40,14 @@ impl Meta {
 
     /// Returns the bytes of the payloads that precede one.
     pub(super) fn before(&self, name: &str) -> u64 {
-        self.payloads.iter().take_while(|(own, _)| own.as_str() < name).map(|(_, stored)| stored.bytes).sum()
+        self.payloads.iter().take_while(|(payload, _)| payload.as_str() < name).map(|(_, stored)| stored.bytes).sum()
     }
 
     /// Serializes `meta.json`.
     pub(super) fn to_text(&self) -> Result<Vec<u8>> {
-        let failed = |error: serde_json::Error| Error::job("an artifact's record has no JSON form").found(error);
-        let mut record = serde_json::to_value(self).map_err(failed)?;
+        let mut record = serde_json::to_value(self).map_err(record_error)?;
         record[CHECK] = checksum(&record).into();
-        serde_json::to_vec_pretty(&record).map_err(failed)
+        serde_json::to_vec_pretty(&record).map_err(record_error)
     }
 
     /// # Errors
@@ -61,6 +60,10 @@ impl Meta {
         }
         serde_json::from_value(record).map_err(|error| error.to_string())
     }
+}
+
+fn record_error(error: serde_json::Error) -> Error {
+    Error::job("an artifact's record has no JSON form").found(error)
 }
 
 /// The name of the checksum in the record.

@@ -29,29 +29,35 @@ enum ObjectPlace {
 
 impl StoredObject {
     /// Reads the record and compares the payloads' sizes: what is cheap.
-    pub(super) fn open(disk: Arc<dyn Disk>, place: PathBuf, hash: Option<&str>) -> Result<Self> {
-        if let Ok(read) = packed::only(&*disk, &place) {
-            let (member, meta) = read.map_err(|found| damaged(&place).found(found))?;
-            of_key(&place, &meta, hash)?;
-            return Ok(Self::packed(disk, place, member.at, meta, None));
+    pub(super) fn open(disk: Arc<dyn Disk>, path: PathBuf, hash: Option<&str>) -> Result<Self> {
+        if let Ok(read) = packed::only(&*disk, &path) {
+            let (member, meta) = read.map_err(|found| damaged(&path).found(found))?;
+            of_key(&path, &meta, hash)?;
+            return Ok(Self::packed(disk, path, member.at, meta, None));
         }
-        let path = place.join(META);
-        let text = disk.read(&path).map_err(|error| damaged(&path).found(error))?;
-        let meta = Meta::from_text(&text).map_err(|found| damaged(&path).found(found))?;
-        of_key(&path, &meta, hash)?;
+        let record = path.join(META);
+        let text = disk.read(&record).map_err(|error| damaged(&record).found(error))?;
+        let meta = Meta::from_text(&text).map_err(|found| damaged(&record).found(found))?;
+        of_key(&record, &meta, hash)?;
         for (name, stored) in &meta.payloads {
-            let path = place.join(name);
-            let bytes = disk.size(&path).map_err(|error| damaged(&path).found(error))?;
+            let payload = path.join(name);
+            let bytes = disk.size(&payload).map_err(|error| damaged(&payload).found(error))?;
             if bytes != stored.bytes {
-                return Err(damaged(&path).expected(format!("{} bytes", stored.bytes)).found(bytes));
+                return Err(damaged(&payload).expected(format!("{} bytes", stored.bytes)).found(bytes));
             }
         }
-        Ok(Self { disk, place: ObjectPlace::Folder(place), meta })
+        Ok(Self { disk, place: ObjectPlace::Folder(path), meta })
     }
 
     /// Creates an object that is one file with its record.
-    pub(super) fn packed(disk: Arc<dyn Disk>, file: PathBuf, at: u64, meta: Meta, packs: Option<Arc<Packs>>) -> Self {
-        Self { disk, place: ObjectPlace::File(file, at, packs), meta }
+    pub(super) fn packed(
+        disk: Arc<dyn Disk>,
+        file: PathBuf,
+        offset: u64,
+        meta: Meta,
+        packs: Option<Arc<Packs>>,
+    ) -> Self {
+        Self { disk, place: ObjectPlace::File(file, offset, packs), meta }
     }
 
     /// Creates an object that is a member of a pack.
@@ -79,8 +85,8 @@ impl StoredObject {
             return self.in_file(0, self.meta.bytes(), |bytes| {
                 let mut rest = bytes;
                 for (name, stored) in &self.meta.payloads {
-                    let (own, after) = rest.split_at_checked(stored.bytes as usize).unwrap_or((rest, &[]));
-                    same(&file.join(name), stored, &StoredFile::of_bytes(own))?;
+                    let (payload, after) = rest.split_at_checked(stored.bytes as usize).unwrap_or((rest, &[]));
+                    same(&file.join(name), stored, &StoredFile::of_bytes(payload))?;
                     rest = after;
                 }
                 Ok(())
@@ -99,14 +105,14 @@ impl StoredObject {
         payloads.into_par_iter().try_for_each(same)
     }
 
-    /// Applies `of` to some payload bytes of a file. After damage, looks again where the object moved to.
-    fn in_file<T>(&self, start: u64, bytes: u64, of: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
-        let read = |file: &Path, at: u64| {
-            let read = self.disk.read_part(file, at.saturating_add(start), bytes);
-            of(&read.map_err(|error| damaged(file).found(error))?)
+    /// Applies `parse` to payload bytes of a file. Looks the object up again if it moved.
+    fn in_file<T>(&self, start: u64, bytes: u64, parse: impl Fn(&[u8]) -> Result<T>) -> Result<T> {
+        let read = |file: &Path, offset: u64| {
+            let read = self.disk.read_part(file, offset.saturating_add(start), bytes);
+            parse(&read.map_err(|error| damaged(file).found(error))?)
         };
-        let ObjectPlace::File(file, at, packs) = &self.place else { return of(&[]) };
-        read(file, *at).or_else(|error| {
+        let ObjectPlace::File(file, offset, packs) = &self.place else { return parse(&[]) };
+        read(file, *offset).or_else(|error| {
             let moved = packs.as_ref().and_then(|packs| packs.find_again(&Key::hash_of(&self.meta.key)));
             moved.map_or(Err(error), |(file, member)| read(&file, member.at))
         })
@@ -128,8 +134,10 @@ impl StoredObject {
     }
 
     fn stored(&self, name: &str) -> Result<&StoredFile> {
-        let missing = || damaged(self.folder()).expected(format!("a payload `{name}`")).found("none of that name");
-        self.meta.payloads.get(name).ok_or_else(missing)
+        self.meta
+            .payloads
+            .get(name)
+            .ok_or_else(|| damaged(self.folder()).expected(format!("a payload `{name}`")).found("none of that name"))
     }
 
     /// Returns the file of a payload, unchecked.

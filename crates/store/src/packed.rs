@@ -46,8 +46,8 @@ pub(super) struct PackMember {
 
 impl PackMember {
     fn line(&self) -> String {
-        let Self { hash, at, record, record_bytes } = self;
-        let text = format!("{hash} {at:016x} {record:016x} {record_bytes:016x}");
+        let Self { hash, at: offset, record, record_bytes } = self;
+        let text = format!("{hash} {offset:016x} {record:016x} {record_bytes:016x}");
         format!("{text} {}\n", &sha256::of_bytes(&text)[..16])
     }
 
@@ -146,12 +146,12 @@ struct PackPart {
 
 impl PackPart {
     fn get(&self, start: u64, bytes: u64) -> Option<&[u8]> {
-        let place = |at: u64| usize::try_from(at.checked_sub(self.start)?).ok();
-        self.bytes.get(place(start)?..place(start.checked_add(bytes)?)?)
+        let position = |offset: u64| usize::try_from(offset.checked_sub(self.start)?).ok();
+        self.bytes.get(position(start)?..position(start.checked_add(bytes)?)?)
     }
 
-    fn record(&self, of: &PackMember) -> Result<Meta, String> {
-        Meta::from_text(self.get(of.record, of.record_bytes).ok_or("its record is missing")?)
+    fn record(&self, member: &PackMember) -> Result<Meta, String> {
+        Meta::from_text(self.get(member.record, member.record_bytes).ok_or("its record is missing")?)
     }
 }
 
@@ -159,9 +159,9 @@ impl PackPart {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn record(disk: &dyn Disk, path: &Path, of: &PackMember) -> Result<Meta, String> {
-    let bytes = disk.read_part(path, of.record, of.record_bytes).map_err(|error| error.to_string())?;
-    PackPart { start: of.record, bytes }.record(of)
+pub(super) fn record(disk: &dyn Disk, path: &Path, member: &PackMember) -> Result<Meta, String> {
+    let bytes = disk.read_part(path, member.record, member.record_bytes).map_err(|error| error.to_string())?;
+    PackPart { start: member.record, bytes }.record(member)
 }
 
 /// Reads the only member of a file with its record.
@@ -170,11 +170,11 @@ pub(super) fn record(disk: &dyn Disk, path: &Path, of: &PackMember) -> Result<Me
 /// The file cannot be read; or what is wrong with it.
 pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMember, Meta), String>> {
     let near = PackPart { start: 0, bytes: disk.read_part(path, 0, NEAR)? };
-    let whole = (near.bytes.len() as u64) < NEAR;
+    let is_complete = (near.bytes.len() as u64) < NEAR;
     let read = || match index(&near.bytes)? {
         (members, true) if members.len() == 1 => {
             let member = members[0].clone();
-            let meta = if whole { near.record(&member) } else { record(disk, path, &member) };
+            let meta = if is_complete { near.record(&member) } else { record(disk, path, &member) };
             meta.map(|meta| (member, meta))
         }
         _ => Err("its first lines do not describe one artifact".to_owned()),
@@ -190,25 +190,33 @@ pub(super) type Read = (PackMember, Result<Meta, String>);
 /// # Errors
 /// What is wrong with it.
 pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), String> {
-    let whole = PackPart { start: 0, bytes: disk.read(path).map_err(|error| error.to_string())? };
-    let (members, sound) = index(&whole.bytes)?;
-    let with_record = |member: PackMember| {
-        let meta = whole.record(&member);
-        (member, meta)
-    };
-    Ok((members.into_iter().map(with_record).collect(), sound))
+    let pack = PackPart { start: 0, bytes: disk.read(path).map_err(|error| error.to_string())? };
+    let (members, sound) = index(&pack.bytes)?;
+    Ok((
+        members
+            .into_iter()
+            .map(|member| {
+                let meta = pack.record(&member);
+                (member, meta)
+            })
+            .collect(),
+        sound,
+    ))
 }
 
 /// Returns the remaining members of a pack after removing some, and damaged ones.
 pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<Packing>> {
-    let whole = PackPart { start: 0, bytes: disk.read(path)? };
-    let members = index(&whole.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);
-    let packing = |member: PackMember| {
-        let meta = whole.record(&member).ok()?;
-        let payloads = whole.get(member.at, meta.bytes())?.to_vec();
-        Some(Packing { hash: member.hash, meta, payloads })
-    };
-    Ok(members.into_iter().filter(|member| !hashes.contains(&&*member.hash)).filter_map(packing).collect())
+    let pack = PackPart { start: 0, bytes: disk.read(path)? };
+    let members = index(&pack.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);
+    Ok(members
+        .into_iter()
+        .filter(|member| !hashes.contains(&&*member.hash))
+        .filter_map(|member| {
+            let meta = pack.record(&member).ok()?;
+            let payloads = pack.get(member.at, meta.bytes())?.to_vec();
+            Some(Packing { hash: member.hash, meta, payloads })
+        })
+        .collect())
 }
 
 /// The pack files of one kind, as far as read.
@@ -309,7 +317,7 @@ impl Packs {
     pub(super) fn gone(&self, path: &Path) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
         let mut known = self.known();
-        known.members.retain(|_, (of, _)| *of != file);
+        known.members.retain(|_, (pack, _)| *pack != file);
         known.files.remove(&file);
     }
 }

@@ -23,8 +23,14 @@ fn store() -> (tempfile::TempDir, Store) {
 }
 
 fn put(store: &Store, which: impl IntoIterator<Item = u32>) {
-    let packing = |value| store.packing(&key(value), 1.5, &[("values.f64", &values(value)), ("a", b"x")]);
-    store.put_all(which.into_iter().map(packing).collect()).unwrap();
+    store
+        .put_all(
+            which
+                .into_iter()
+                .map(|value| store.packing(&key(value), 1.5, &[("values.f64", &values(value)), ("a", b"x")]))
+                .collect(),
+        )
+        .unwrap();
 }
 
 fn whole(store: &Store, value: u32) -> bool {
@@ -51,8 +57,11 @@ fn packs(root: &Path) -> Vec<PathBuf> {
 
 /// Counts damaged objects in the store's listing.
 fn damaged(store: &Store) -> usize {
-    let sound = |found: &Found| matches!(found, Found::Whole(object) if object.verify().is_ok());
-    store.entries().iter().filter(|entry| !sound(&entry.found)).count()
+    store
+        .entries()
+        .iter()
+        .filter(|entry| !(matches!(&entry.found, Found::Whole(object) if object.verify().is_ok())))
+        .count()
 }
 
 #[test]
@@ -79,13 +88,12 @@ fn packed_scores_are_found_by_every_process() {
 #[test]
 fn a_small_object_is_one_file_and_a_large_one_a_folder() {
     let (folder, store) = store();
-    let key = |depth: u32| Key::new(OPERATOR, json!({"depth": depth}), []);
     let large = vec![7; packed::SMALL];
     for (depth, matrix, files) in [(1, &large[..99], 1), (2, &large, 4)] {
-        let place = store.place(&key(depth));
-        let stored = store.put(&key(depth), 1.5, &[("matrix", matrix), ("figures", b"{}")]).unwrap();
-        assert_eq!(1 + inodes(&place), files);
-        let Lookup::Whole(found) = store.get(&key(depth)) else { panic!("not found") };
+        let path = store.place(&operator_key(depth));
+        let stored = store.put(&operator_key(depth), 1.5, &[("matrix", matrix), ("figures", b"{}")]).unwrap();
+        assert_eq!(1 + inodes(&path), files);
+        let Lookup::Whole(found) = store.get(&operator_key(depth)) else { panic!("not found") };
         for object in [stored, found] {
             assert_eq!(object.read("matrix").unwrap(), matrix);
             assert_eq!(
@@ -95,10 +103,14 @@ fn a_small_object_is_one_file_and_a_large_one_a_folder() {
             assert_eq!(object.payloads().collect::<Vec<_>>(), ["figures", "matrix"]);
         }
     }
-    store.discard(&key(1)).unwrap();
-    assert!(!store.has(&key(1)) && store.has(&key(2)));
+    store.discard(&operator_key(1)).unwrap();
+    assert!(!store.has(&operator_key(1)) && store.has(&operator_key(2)));
     store.remove_all(&store.entries()).unwrap();
     assert!(store.entries().is_empty() && fs::read_dir(folder.path().join("drafts")).unwrap().count() == 0);
+}
+
+fn operator_key(depth: u32) -> Key {
+    Key::new(OPERATOR, json!({"depth": depth}), [])
 }
 
 #[test]
@@ -110,12 +122,11 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
         store.put(&single, 1.5, &[("selection.json", b"[1, 2]")]).unwrap();
     };
     write();
-    for place in [packs(folder.path()).remove(0), store.place(&single)] {
-        let sound = fs::read(&place).unwrap();
-        let looked = || Store::look_at(folder.path(), WORDS).unwrap();
+    for path in [packs(folder.path()).remove(0), store.place(&single)] {
+        let sound = fs::read(&path).unwrap();
         let spoilt = |bytes: &[u8]| {
-            fs::write(&place, bytes).unwrap();
-            let store = looked();
+            fs::write(&path, bytes).unwrap();
+            let store = look_at(folder.path());
             assert!(damaged(&store) > 0, "no reader sees it");
             // Every value found equals the value written.
             for value in 0..3 {
@@ -125,27 +136,30 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
                 assert_eq!(found.read("selection.json").unwrap(), b"[1, 2]");
             }
         };
-        for at in (0..sound.len()).step_by(7).chain(0..30) {
+        for position in (0..sound.len()).step_by(7).chain(0..30) {
             let mut bytes = sound.clone();
-            bytes[at] ^= 4;
+            bytes[position] ^= 4;
             spoilt(&bytes);
         }
         for length in [0, 1, 24, 30, 200, sound.len() / 2, sound.len() - 1] {
             spoilt(&sound[..length]);
         }
         // Both a store with a cached index and a new store find the object.
-        for store in [&store, &looked()] {
+        for store in [&store, &look_at(folder.path())] {
             let mut bytes = sound.clone();
             let last = bytes.len() - 9;
             bytes[last] ^= 4;
-            fs::write(&place, &bytes).unwrap();
+            fs::write(&path, &bytes).unwrap();
             assert!(
                 matches!(store.get(&key(2)), Lookup::Damaged(_)) || matches!(store.get(&single), Lookup::Damaged(_))
             );
             write();
-            assert_eq!(damaged(&looked()), 0);
-            assert!((0..3).all(|value| whole(&looked(), value)) && matches!(looked().get(&single), Lookup::Whole(_)));
-            if place.exists() {
+            assert_eq!(damaged(&look_at(folder.path())), 0);
+            assert!(
+                (0..3).all(|value| whole(&look_at(folder.path()), value))
+                    && matches!(look_at(folder.path()).get(&single), Lookup::Whole(_))
+            );
+            if path.exists() {
                 continue;
             }
             // The other members of the file have moved to a new file.
@@ -153,6 +167,10 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
             write();
         }
     }
+}
+
+fn look_at(folder: &Path) -> Store {
+    Store::look_at(folder, WORDS).unwrap()
 }
 
 #[test]
@@ -201,9 +219,10 @@ fn some_of_a_file_go_and_who_reads_the_others_is_not_disturbed() {
     put(&store, 0..10);
     let reader = Store::look_at(folder.path(), WORDS).unwrap();
     let Lookup::Whole(held) = reader.look(&key(3)) else { panic!("not found") };
-    let going = |entry: &InventoryItem| [1, 2].iter().any(|&value| key(value).hash() == entry.hash);
     let entries = store.entries();
-    store.remove_all(entries.iter().filter(|entry| going(entry))).unwrap();
+    store
+        .remove_all(entries.iter().filter(|entry| [1, 2].iter().any(|&value| key(value).hash() == entry.hash)))
+        .unwrap();
     store.discard(&key(4)).unwrap();
     assert_eq!(held.read("values.f64").unwrap(), values(3), "it has moved meanwhile");
     held.verify().unwrap();

@@ -58,11 +58,14 @@ impl Process {
 
     /// Returns whether a name has the form `PID-DIGITS`.
     pub(super) fn is_id(text: &str) -> bool {
-        let of = |part: &str, is: fn(&char) -> bool| !part.is_empty() && part.chars().all(|c| is(&c));
         text.split_once('-').is_some_and(|(pid, unique)| {
-            of(pid, char::is_ascii_digit) && unique.len() == 12 && of(unique, char::is_ascii_hexdigit)
+            consists_of(pid, char::is_ascii_digit) && unique.len() == 12 && consists_of(unique, char::is_ascii_hexdigit)
         })
     }
+}
+
+fn consists_of(part: &str, is: fn(&char) -> bool) -> bool {
+    !part.is_empty() && part.chars().all(|c| is(&c))
 }
 
 #[cfg(test)]

@@ -42,13 +42,14 @@ pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
     let read: Vec<_> = disk.list(&folder).into_iter().filter_map(read).collect();
     let far = read.iter().any(|(process, ..)| process.owner.lives().is_none());
     let now = far.then(|| disk.clock(&folder));
-    let known = |(process, record, is_file): (Process, PathBuf, bool)| {
-        let dead = match (process.owner.lives(), now) {
-            (Some(lives), _) => !lives,
-            (None, Some(now)) => disk.age(&record, now).is_some_and(|age| age > PATIENCE),
-            (None, None) => false,
-        };
-        KnownProcess { record, process, dead, is_file }
-    };
-    read.into_iter().map(known).collect()
+    read.into_iter()
+        .map(|(process, record, is_file)| {
+            let dead = match (process.owner.lives(), now) {
+                (Some(lives), _) => !lives,
+                (None, Some(now)) => disk.age(&record, now).is_some_and(|age| age > PATIENCE),
+                (None, None) => false,
+            };
+            KnownProcess { record, process, dead, is_file }
+        })
+        .collect()
 }

@@ -75,7 +75,9 @@ impl Store {
 /// Returns the JSON of a record, if it is whole.
 fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
     match bytes.iter().rposition(|byte| *byte == b'\t') {
-        Some(at) if bytes[at + 1..].strip_suffix(b"\n") == Some(check(&bytes[..at]).as_bytes()) => Some(&bytes[..at]),
+        Some(tab) if bytes[tab + 1..].strip_suffix(b"\n") == Some(check(&bytes[..tab]).as_bytes()) => {
+            Some(&bytes[..tab])
+        }
         _ => serde_json::from_slice::<IgnoredAny>(bytes).is_ok().then_some(bytes),
     }
 }
@@ -110,13 +112,13 @@ mod tests {
         for path in [&run, &plan] {
             store.put_record(path, json).unwrap();
             assert_eq!(store.record(path).unwrap(), json);
-            let whole = fs::read(path).unwrap();
-            for at in 0..whole.len() {
+            let intact = fs::read(path).unwrap();
+            for position in 0..intact.len() {
                 for bit in 0..8 {
-                    let mut bytes = whole.clone();
-                    bytes[at] ^= 1 << bit;
+                    let mut bytes = intact.clone();
+                    bytes[position] ^= 1 << bit;
                     fs::write(path, bytes).unwrap();
-                    assert!(store.record(path).is_none(), "byte {at}, bit {bit}");
+                    assert!(store.record(path).is_none(), "byte {position}, bit {bit}");
                 }
             }
             let damaged = store.damaged_records();

@@ -24,22 +24,26 @@ impl Shadow {
     /// # Errors
     /// No room for temporary files.
     pub fn of(store: &Store, made: &[ObjectKind]) -> Result<Self> {
-        let failed = |error: io::Error| Error::io("write", &std::env::temp_dir(), &error);
-        let folder = tempfile::tempdir().map_err(failed)?;
-        let root = std::path::absolute(store.root()).map_err(failed)?;
+        let folder = tempfile::tempdir().map_err(|error| temp_error(&error))?;
+        let root = std::path::absolute(store.root()).map_err(|error| temp_error(&error))?;
         let mut shadow = Store::open(folder.path(), store.words)?.rehashing(store.rehash);
         shadow.room = Some(root.clone());
         for kind in store.words.kinds {
             let depth = if made.contains(kind) { 2 } else { 0 };
-            mirror(&root.join(kind.folder()), &folder.path().join(kind.folder()), depth).map_err(failed)?;
+            mirror(&root.join(kind.folder()), &folder.path().join(kind.folder()), depth)
+                .map_err(|error| temp_error(&error))?;
         }
-        mirror(&root.join("index"), &folder.path().join("index"), 3).map_err(failed)?;
+        mirror(&root.join("index"), &folder.path().join("index"), 3).map_err(|error| temp_error(&error))?;
         Ok(Self { store: shadow, _folder: folder })
     }
 
     pub fn store(&self) -> &Store {
         &self.store
     }
+}
+
+fn temp_error(error: &io::Error) -> Error {
+    Error::io("write", &std::env::temp_dir(), error)
 }
 
 /// Creates folders of `depth` levels with links to their content.

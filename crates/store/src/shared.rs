@@ -52,8 +52,8 @@ impl Shared {
 
     /// Gives a file or folder its mode.
     pub(super) fn give_path(self, path: &Path) {
-        let of = if path.is_dir() { Self::of_folder } else { Self::of_file };
-        self.give(fs::symlink_metadata(path), of, |permissions| fs::set_permissions(path, permissions));
+        let mode = if path.is_dir() { Self::of_folder } else { Self::of_file };
+        self.give(fs::symlink_metadata(path), mode, |permissions| fs::set_permissions(path, permissions));
     }
 
     /// Creates a folder and its parents, each with its mode.
@@ -107,14 +107,14 @@ impl Shared {
     fn give(
         self,
         data: io::Result<fs::Metadata>,
-        of: impl Fn(Self, u32) -> u32,
+        shared_mode: impl Fn(Self, u32) -> u32,
         set: impl FnOnce(fs::Permissions) -> io::Result<()>,
     ) {
         use std::os::unix::fs::PermissionsExt;
         let Ok(data) = data else { return };
         let mode = data.permissions().mode() & 0o7777;
         let is_link = data.file_type().is_symlink();
-        let wanted = of(self, mode);
+        let wanted = shared_mode(self, mode);
         if wanted != mode && !is_link {
             set(fs::Permissions::from_mode(wanted)).ok();
         }

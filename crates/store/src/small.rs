@@ -42,14 +42,14 @@ impl Store {
                 return None;
             }
         }
-        let place = self.place_of(kind, hash);
-        self.disk.exists(&place).then_some(ObjectPlace::Apart(place))
+        let path = self.place_of(kind, hash);
+        self.disk.exists(&path).then_some(ObjectPlace::Apart(path))
     }
 
     /// Opens the object at a place, checking record and sizes.
     pub(super) fn opened(&self, hash: &str, standing: &ObjectPlace) -> Result<StoredObject> {
         match standing {
-            ObjectPlace::Apart(place) => StoredObject::open(Arc::clone(&self.disk), place.clone(), Some(hash)),
+            ObjectPlace::Apart(path) => StoredObject::open(Arc::clone(&self.disk), path.clone(), Some(hash)),
             ObjectPlace::Among(file, member) => {
                 StoredObject::of_pack(&self.disk, &self.packs, hash, (file.clone(), member.clone()))
             }
@@ -92,11 +92,11 @@ impl Store {
             };
         }
         self.reserve([key.hash()])?;
-        let place = self.place(key);
+        let path = self.place(key);
         let meta = one.meta().clone();
         let (bytes, members) = packed::file_of(&[one])?;
-        self.draft()?.commit_file(&place, &bytes, || matches!(self.get(key), Lookup::Whole(_)))?;
-        Ok(StoredObject::packed(Arc::clone(&self.disk), place, members[0].at, meta, None))
+        self.draft()?.commit_file(&path, &bytes, || matches!(self.get(key), Lookup::Whole(_)))?;
+        Ok(StoredObject::packed(Arc::clone(&self.disk), path, members[0].at, meta, None))
     }
 
     /// Writes many small objects of a packed kind. Existing intact ones stay.
@@ -110,19 +110,20 @@ impl Store {
         self.reserve(all.iter().map(|one| &*one.hash))?;
         // One listing for all of them.
         self.packs.refresh();
-        let apart = self.apart.get_or_init(|| self.listed(self.words.packed));
+        let single_objects = self.apart.get_or_init(|| self.listed(self.words.packed));
         let (mut new, mut damaged) = (Vec::new(), Vec::new());
         for one in all {
             let standing = match self.packs.seen(&one.hash) {
                 Some((file, member)) => Some(ObjectPlace::Among(file, member)),
-                None if apart.contains(&one.hash) => {
+                None if single_objects.contains(&one.hash) => {
                     Some(ObjectPlace::Apart(self.place_of(self.words.packed, &one.hash)))
                 }
                 None => None,
             };
-            let whole =
-                |standing: &ObjectPlace| self.opened(&one.hash, standing).and_then(|there| there.verify()).is_ok();
-            if standing.as_ref().is_some_and(whole) {
+            if standing
+                .as_ref()
+                .is_some_and(|standing| self.opened(&one.hash, standing).and_then(|there| there.verify()).is_ok())
+            {
                 continue;
             }
             damaged.extend(standing.map(|standing| (one.hash.clone(), standing)));
@@ -136,7 +137,7 @@ impl Store {
             fault::here("replace");
             match standing {
                 ObjectPlace::Among(file, _) => among.entry(file).or_default().push(hash),
-                ObjectPlace::Apart(place) => self.take_away(&place, &hash)?,
+                ObjectPlace::Apart(path) => self.take_away(&path, &hash)?,
             }
         }
         for (file, hashes) in among {
@@ -149,13 +150,13 @@ impl Store {
     /// Writes a file of many into a folder of such files; its path.
     fn put_pack(&self, folder: &Path, members: &[Packing]) -> Result<PathBuf> {
         let (bytes, index) = packed::file_of(members)?;
-        let place = folder.join(ghostlab_core::files::sha256::of_bytes(&bytes));
+        let path = folder.join(ghostlab_core::files::sha256::of_bytes(&bytes));
         // A folder or a pipe in its place is nothing that was written.
-        self.draft()?.commit_file(&place, &bytes, || self.disk.size(&place).is_ok())?;
+        self.draft()?.commit_file(&path, &bytes, || self.disk.size(&path).is_ok())?;
         if folder == self.packs.folder() {
-            self.packs.added(&place, index);
+            self.packs.added(&path, index);
         }
-        Ok(place)
+        Ok(path)
     }
 
     /// Takes members out of a file of many, or out of those that they were moved to since it was looked at.
@@ -178,13 +179,12 @@ impl Store {
     /// Takes members out of a file of many, and damaged ones with them: a file of the others takes its place. Whether it was
     /// there.
     fn drop_from(&self, file: &Path, hashes: &[&str]) -> Result<bool> {
-        let failed = |error: std::io::Error| Error::io("remove", file, &error);
         let folder = file.parent().unwrap_or(file);
         let kept = match packed::without(&*self.disk, file, hashes) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             // A pipe or a folder is in its place.
             Err(error) if error.kind() == ErrorKind::InvalidData => Vec::new(),
-            kept => kept.map_err(failed)?,
+            kept => kept.map_err(|error| remove_error(&error, file))?,
         };
         if !kept.is_empty() && self.put_pack(folder, &kept)? == file {
             return Ok(true);
@@ -194,11 +194,15 @@ impl Store {
             _ => self.disk.remove_folder(file),
         });
         match removed {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(remove_error(&error, file)),
             _ => self.packs.gone(file),
         }
         // Only where they are empty.
         self.disk.remove_empty(folder).and_then(|()| self.disk.remove_empty(folder.parent().unwrap_or(folder))).ok();
         Ok(true)
     }
+}
+
+fn remove_error(error: &std::io::Error, file: &Path) -> Error {
+    Error::io("remove", file, error)
 }

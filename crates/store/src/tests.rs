@@ -36,19 +36,18 @@ fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredObject {
 #[test]
 fn the_journal_of_a_dead_process_goes_when_its_work_is_stored() {
     let (folder, store) = store();
-    let place = folder.path().join("journals/work");
-    let journal = |hash: &str| {
-        let mut journal = Journal::open(Arc::new(SystemDisk::default()), place.clone(), "9-0123456789ab");
-        let record = JournalRecord { key: hash.into(), chunk: 0, values: vec![1.0], seconds: 0.0 };
+    let journal_dir = folder.path().join("journals/work");
+    {
+        let mut journal = Journal::open(Arc::new(SystemDisk::default()), journal_dir.clone(), "9-0123456789ab");
+        let record = JournalRecord { key: (key(7).hash()).into(), chunk: 0, values: vec![1.0], seconds: 0.0 };
         journal.push(&record).unwrap();
         journal.flush().unwrap();
     };
-    journal(key(7).hash());
     drop(Store::open(folder.path(), WORDS).unwrap());
-    assert!(place.exists(), "it holds work that is not stored");
+    assert!(journal_dir.exists(), "it holds work that is not stored");
     write(&store, &key(7), b"done");
     drop(Store::open(folder.path(), WORDS).unwrap());
-    assert!(!place.exists());
+    assert!(!journal_dir.exists());
 }
 
 #[test]
@@ -106,11 +105,10 @@ fn of_two_that_write_the_same_the_first_stays_and_nobody_fails() {
 fn many_damaged_objects_are_mended_at_the_same_time() {
     use rayon::prelude::*;
     let (_folder, store) = store();
-    let spoil = |key: &Key| fs::write(store.place(key).join("a.bin"), b"hellx").unwrap();
     for _ in 0..20 {
         let keys: Vec<Key> = (0..16).map(key).collect();
         keys.iter().for_each(|key| drop(write(&store, key, b"hello")));
-        keys.iter().for_each(spoil);
+        keys.iter().for_each(|key| fs::write(store.place(key).join("a.bin"), b"hellx").unwrap());
         keys.par_iter().for_each(|key| drop(write(&store, key, b"hello")));
         assert!(keys.iter().all(|key| matches!(store.get(key), Lookup::Whole(_))));
     }
@@ -153,19 +151,22 @@ fn drafts_of_dead_processes_are_swept_living_ones_stay() {
     // Owner unknown: the record of a remote process may not be visible yet.
     let nobodys = folder.path().join("drafts/77-0123456789ab.3");
     fs::create_dir(&nobodys).unwrap();
-    let count = || fs::read_dir(folder.path().join("drafts")).unwrap().count();
     assert_eq!(store.drafts_left().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);
     Store::open(folder.path(), WORDS).unwrap();
     assert!(!killed.exists(), "the system knows that it is dead");
     assert!(far.exists() && nobodys.exists() && record.exists(), "in doubt they live");
-    assert_eq!(count(), 3);
+    assert_eq!(count_drafts(folder.path()), 3);
     aged(&record);
     aged(&nobodys);
     assert_eq!(store.drafts_left().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
     Store::open(folder.path(), WORDS).unwrap();
     assert!(!far.exists() && !nobodys.exists() && !record.exists(), "after all patience they do not");
-    assert_eq!(count(), 1);
+    assert_eq!(count_drafts(folder.path()), 1);
     drop(draft);
+}
+
+fn count_drafts(folder: &Path) -> usize {
+    fs::read_dir(folder.join("drafts")).unwrap().count()
 }
 
 #[test]
@@ -192,11 +193,14 @@ fn what_is_stored_is_as_readable_as_the_user_s_other_files() {
     let plain = folder.path().join("plain");
     fs::create_dir(&plain).unwrap();
     fs::write(plain.join("file"), "").unwrap();
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
-    assert_eq!(mode(object.folder()), mode(&plain));
+    assert_eq!(file_mode(object.folder()), file_mode(&plain));
     for file in [object.path("a.bin").unwrap(), object.folder().join("meta.json"), folder.path().join("store.json")] {
-        assert_eq!(mode(&file), mode(&plain.join("file")), "{}", file.display());
+        assert_eq!(file_mode(&file), file_mode(&plain.join("file")), "{}", file.display());
     }
+}
+
+fn file_mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode()
 }
 
 #[test]

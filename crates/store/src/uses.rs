@@ -108,8 +108,12 @@ impl Drop for Uses {
 /// Removes lists without a process record, after the time that a shared file system may take to show one.
 pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
     let folder = root.join("uses");
-    let nobodys = |name: &String| Process::is_id(name) && !known.iter().any(|known| known.process.id == *name);
-    let left: Vec<PathBuf> = disk.list(&folder).into_iter().filter(nobodys).map(|name| folder.join(name)).collect();
+    let left: Vec<PathBuf> = disk
+        .list(&folder)
+        .into_iter()
+        .filter(|name| Process::is_id(name) && !known.iter().any(|known| known.process.id == *name))
+        .map(|name| folder.join(name))
+        .collect();
     let now = if left.is_empty() { return } else { disk.clock(&folder) };
     for path in left.iter().filter(|path| disk.age(path, now).is_some_and(|age| age > PATIENCE)) {
         disk.remove(path).ok();

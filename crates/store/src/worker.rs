@@ -232,7 +232,9 @@ impl Worker {
             match processes::read(&*self.disk, &path) {
                 // A link over the network may have been made although the call reported an existing file: no other
                 // process uses this name.
-                Some(own) if own.id == self.process.id => return ClaimResult::Mine(self.lease(path, true)),
+                Some(lease_record) if lease_record.id == self.process.id => {
+                    return ClaimResult::Mine(self.lease(path, true));
+                }
                 Some(process) if self.alive(&process) => return theirs(process),
                 Some(dead) => {
                     if self.break_up(&path, Some(&dead)) {
@@ -281,11 +283,14 @@ impl Worker {
         let mut listed = lock(&self.listed);
         let now = self.disk.now();
         let old = listed.take().filter(|listing| now.saturating_sub(listing.at) < LISTING);
-        let fresh = || {
-            let names = self.disk.list(&self.claims).into_iter().collect();
-            ClaimListing { at: now, names, probes: PROBES }
-        };
-        look(&listed.insert(old.unwrap_or_else(fresh)).names)
+        look(
+            &listed
+                .insert(old.unwrap_or_else(|| {
+                    let names = self.disk.list(&self.claims).into_iter().collect();
+                    ClaimListing { at: now, names, probes: PROBES }
+                }))
+                .names,
+        )
     }
 
     /// Puts this process's record at the path of a claim, which must not exist.
@@ -368,8 +373,8 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, know
     for name in disk.list(&claims) {
         let path = claims.join(&name);
         let Some(process) = processes::read(disk, &path) else { continue };
-        let of = known.iter().find(|known| known.process.id == process.id);
-        let dead = of.map_or(process.owner.lives() == Some(false), |known| known.dead);
+        let owner = known.iter().find(|known| known.process.id == process.id);
+        let dead = owner.map_or(process.owner.lives() == Some(false), |known| known.dead);
         // Only one of several sweeping processes removes the file.
         if dead && disk.remove(&path).is_ok() {
             died(disk, &claims, words, &name, &process);

@@ -92,8 +92,15 @@ impl InMemory {
     /// Another number of rows than `shape` has.
     pub fn finish(self, shape: ActivationShape) -> Result<Activations> {
         let shard = shape.shard_rows() * shape.channels;
-        let cut = |rows: Vec<f32>| rows.chunks(shard.max(1)).map(|rows| Shard::Memory(rows.to_vec())).collect();
-        Activations::new(shape, self.0.into_iter().map(|(site, rows)| (site, cut(rows))).collect())
+        Activations::new(
+            shape,
+            self.0
+                .into_iter()
+                .map(|(site, rows)| {
+                    (site, rows.chunks(shard.max(1)).map(|rows| Shard::Memory(rows.to_vec())).collect())
+                })
+                .collect(),
+        )
     }
 }
 
@@ -199,9 +206,8 @@ mod tests {
         let kept = HookPoint::Stream(2);
         let left = HookPoint::Middle(1);
         let mut spool = InMemory::of([kept]);
-        let value = |row: usize, channel: usize| (row * 10 + channel) as f32;
         for first in (0..shape.rows()).step_by(48) {
-            let block: Vec<f32> = (first..first + 48).flat_map(|r| (0..10).map(move |c| value(r, c))).collect();
+            let block: Vec<f32> = (first..first + 48).flat_map(|r| (0..10).map(move |c| sample_value(r, c))).collect();
             spool.push(kept, &block).unwrap();
             spool.push(left, &block[..10]).unwrap();
         }
@@ -215,9 +221,13 @@ mod tests {
         }
         for block in blocks {
             let rows = activations.rows(kept, block.clone()).unwrap();
-            assert_eq!((rows[0], rows[rows.len() - 1]), (value(block.start, 0), value(block.end - 1, 9)));
+            assert_eq!((rows[0], rows[rows.len() - 1]), (sample_value(block.start, 0), sample_value(block.end - 1, 9)));
         }
         assert!(activations.rows(kept, 63..65).is_err(), "across two shards");
+    }
+
+    fn sample_value(row: usize, channel: usize) -> f32 {
+        (row * 10 + channel) as f32
     }
 
     #[test]

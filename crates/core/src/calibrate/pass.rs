@@ -33,11 +33,15 @@ impl PassRequest {
 
     /// Returns the dense program up to the last layer that is needed.
     pub fn program(&self, layers: usize) -> Program {
-        let of_site = |site: &HookPoint| match site {
-            HookPoint::Stream(layer) => 2 * layer,
-            HookPoint::Middle(layer) => 2 * layer + 1,
-        };
-        let last = self.pairs.iter().map(|pair| 2 * pair.to).chain(self.sites.iter().map(of_site)).max();
+        let last = self
+            .pairs
+            .iter()
+            .map(|pair| 2 * pair.to)
+            .chain(self.sites.iter().map(|site| match site {
+                HookPoint::Stream(layer) => 2 * layer,
+                HookPoint::Middle(layer) => 2 * layer + 1,
+            }))
+            .max();
         let mut program = Program::trunk(layers);
         program.0.truncate(1 + last.unwrap_or(0));
         program
@@ -74,19 +78,19 @@ pub fn run(
     while !left.is_empty() {
         let most = engine.pass_tokens(request.streams());
         let (now, later) = left.split_at(together(left.iter().map(|(_, batch)| batch.tokens()), most));
-        let (of, now): (Vec<OfPiece>, Vec<Batch>) = now.iter().cloned().unzip();
+        let (origins, now): (Vec<OfPiece>, Vec<Batch>) = now.iter().cloned().unzip();
         let mut taps = Taps {
             sites: &sites,
             channels: engine.config().hidden,
             batches: &now,
-            of: &of,
+            of: &origins,
             held: vec![BTreeMap::new(); now.len()],
             similarities: &mut similarities,
             pieces,
         };
         engine.observe(&trie, &now, &mut taps)?;
-        for (of, batch) in of.iter().zip(&now) {
-            similarities[of.piece].count(batch.segments.len());
+        for (origin, batch) in origin.iter().zip(&now) {
+            similarities[origin.piece].count(batch.segments.len());
             progress(batch.tokens())?;
         }
         left = later;
@@ -105,11 +109,14 @@ impl Piece<'_> {
     /// Splits the windows into batches of up to `most` tokens, with at least one window each.
     fn batches(&self, piece: usize, most: usize) -> Vec<(OfPiece, Batch)> {
         let each = (most / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
-        let of = |(index, windows): (usize, &[&[u32]])| {
-            let first_sequence = self.first_sequence + index * each;
-            (OfPiece { piece, first_sequence }, Batch::windows(windows.iter().copied()))
-        };
-        self.windows.chunks(each).enumerate().map(of).collect()
+        self.windows
+            .chunks(each)
+            .enumerate()
+            .map(|(index, windows)| {
+                let first_sequence = self.first_sequence + index * each;
+                (OfPiece { piece, first_sequence }, Batch::windows(windows.iter().copied()))
+            })
+            .collect()
     }
 }
 
@@ -134,9 +141,9 @@ pub fn in_memory(
 /// Maps trie nodes to sites: every boundary, and the requested middles. `X_0` leaves the embedding, the middle of layer `l`
 /// its attention, `X_{l+1}` its MLP.
 fn sites(trie: &Trie, request: &PassRequest) -> BTreeMap<usize, HookPoint> {
-    let of_step =
-        |step: usize| if step.is_multiple_of(2) { HookPoint::Stream(step / 2) } else { HookPoint::Middle(step / 2) };
-    let sites = trie.path(0).iter().enumerate().map(|(step, &node)| (node, of_step(step)));
+    let sites = trie.path(0).iter().enumerate().map(|(step, &node)| {
+        (node, if step.is_multiple_of(2) { HookPoint::Stream(step / 2) } else { HookPoint::Middle(step / 2) })
+    });
     sites.filter(|(_, site)| matches!(site, HookPoint::Stream(_)) || request.sites.contains(site)).collect()
 }
 
@@ -164,10 +171,11 @@ impl BatchObserver for Taps<'_, '_> {
         let batch = &self.batches[batch];
         held.insert(boundary, stream.rows()?);
         let pairs = similarities.ending_at(boundary);
-        let streams = held.iter().map(|(&at, rows)| Ok((at, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;
+        let streams =
+            held.iter().map(|(&boundary, rows)| Ok((boundary, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;
         let rows = &streams[&boundary];
         refuse_non_finite(rows, boundary, self.channels, batch, first_sequence)?;
-        similarities.add(&pairs, self.channels, &batch.segments, |at| &streams[&at]);
+        similarities.add(&pairs, self.channels, &batch.segments, |boundary| &streams[&boundary]);
         spool.push(site, rows)?;
         drop(streams);
         held.retain(|&from, _| similarities.last_use(from).is_some_and(|last| last > boundary));
@@ -176,12 +184,17 @@ impl BatchObserver for Taps<'_, '_> {
 }
 
 fn refuse_non_finite(stream: &[f32], boundary: usize, channels: usize, batch: &Batch, first: usize) -> Result<()> {
-    let Some(at) = first_not_finite(stream) else { return Ok(()) };
-    let row = at / channels;
+    let Some(index) = first_not_finite(stream) else { return Ok(()) };
+    let row = index / channels;
     let segment = batch.segments.iter().position(|rows| rows.contains(&row)).unwrap_or(0);
     Err(Error::job("an activation is not a finite number")
         .at(format!("residual stream entering layer {boundary}, calibration sequence {}", first + segment))
-        .found(format!("{} at token {}, channel {}", stream[at], row - batch.segments[segment].start, at % channels))
+        .found(format!(
+            "{} at token {}, channel {}",
+            stream[index],
+            row - batch.segments[segment].start,
+            index % channels
+        ))
         .hint("the backbone overflows on this text: check its weights and float type"))
 }
 
@@ -227,9 +240,11 @@ mod tests {
     fn first_number_not_finite_is_found_in_any_block() {
         let mut numbers = vec![f32::MAX; 40_000];
         assert_eq!(first_not_finite(&numbers), None);
-        for (at, number) in [(39_999, f32::NAN), (16_384, f32::NEG_INFINITY), (16_383, f32::INFINITY), (0, -f32::NAN)] {
-            numbers[at] = number;
-            assert_eq!(first_not_finite(&numbers), Some(at));
+        for (index, number) in
+            [(39_999, f32::NAN), (16_384, f32::NEG_INFINITY), (16_383, f32::INFINITY), (0, -f32::NAN)]
+        {
+            numbers[index] = number;
+            assert_eq!(first_not_finite(&numbers), Some(index));
         }
     }
 }

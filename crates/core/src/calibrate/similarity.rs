@@ -142,20 +142,21 @@ fn last_token_angle(x: &[f32], y: &[f32], channels: usize) -> f64 {
 
 fn token(x: &[f32], y: &[f32], channels: usize) -> f64 {
     let rows = x.len() / channels;
-    let of_row = |(x, y): (&[f32], &[f32])| {
-        let mut dot = 0.0;
-        let mut xx = 0.0;
-        let mut yy = 0.0;
-        for (&x, &y) in x.iter().zip(y) {
-            let x = f64::from(x);
-            let y = f64::from(y);
-            dot += x * y;
-            xx += x * x;
-            yy += y * y;
-        }
-        cosine(dot, xx, yy)
-    };
-    x.chunks_exact(channels).zip(y.chunks_exact(channels)).map(of_row).sum::<f64>() / rows as f64
+    x.chunks_exact(channels).zip(y.chunks_exact(channels)).map(row_cosine).sum::<f64>() / rows as f64
+}
+
+fn row_cosine((x, y): (&[f32], &[f32])) -> f64 {
+    let mut dot = 0.0;
+    let mut xx = 0.0;
+    let mut yy = 0.0;
+    for (&x, &y) in x.iter().zip(y) {
+        let x = f64::from(x);
+        let y = f64::from(y);
+        dot += x * y;
+        xx += x * x;
+        yy += y * y;
+    }
+    cosine(dot, xx, yy)
 }
 
 #[cfg(test)]

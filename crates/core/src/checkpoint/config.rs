@@ -15,12 +15,12 @@ use crate::model::{Config, FloatType};
 /// file fails. The model type stays, so that transformers finds the tokenizer class without remote code.
 pub fn trimmed(
     mut config: Map<String, Value>,
-    whole: &Config,
+    unpruned: &Config,
     layout: &Layout,
     dtype: Option<FloatType>,
 ) -> Map<String, Value> {
-    let architecture = whole.architecture;
-    count_layers(&mut config, whole, &layout.kept);
+    let architecture = unpruned.architecture;
+    count_layers(&mut config, unpruned, &layout.kept);
     // With `true` and a separate head, transformers 5 uses both tables and other loaders use the embedding twice. Some
     // classes default to true.
     if layout.has_head() && config.get("tie_word_embeddings").map_or(architecture.is_tied(), |tied| *tied == true) {
@@ -41,15 +41,14 @@ pub fn trimmed(
         }
     }
     if !layout.attached.is_empty() {
-        let operator = |of: &super::Attached| {
-            let form = if of.operator.is_diagonal() { "diagonal" } else { "dense" };
-            json!({"layer": of.layer, "at": of.place.name(), "form": form, "bias": of.operator.has_bias()})
-        };
-        let operators: Vec<Value> = layout.attached.iter().map(operator).collect();
+        let operators: Vec<Value> = layout.attached.iter().map(|attached| {
+            let form = if attached.operator.is_diagonal() { "diagonal" } else { "dense" };
+            json!({"layer": attached.layer, "at": attached.place.name(), "form": form, "bias": attached.operator.has_bias()})
+        }).collect();
         let file = MODELING.trim_end_matches(".py");
         let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
         let key = architecture.activation.0;
-        let activation = activation_names(whole.activation)[0];
+        let activation = activation_names(unpruned.activation)[0];
         config.insert(ENTRY.into(), json!({ "operators": operators, ACTIVATION: activation }));
         config.insert(key.into(), GUARD.into());
         config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));
@@ -61,8 +60,8 @@ pub fn trimmed(
 }
 
 /// Keeps the per-layer settings of the kept layers.
-fn count_layers(config: &mut Map<String, Value>, whole: &Config, kept: &[usize]) {
-    let architecture = whole.architecture;
+fn count_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usize]) {
+    let architecture = unpruned.architecture;
     let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
     for value in config.values_mut() {
         // `layer_types` above all; whatever else has a word for each layer.
@@ -82,18 +81,18 @@ fn count_layers(config: &mut Map<String, Value>, whole: &Config, kept: &[usize])
     }
     // transformers would derive this setting from a layer's index, which changed, so it is written for each layer.
     if matches!(architecture.window, SlidingWindow::Patterned { .. } | SlidingWindow::Unrotated) {
-        config.insert("layer_types".into(), layer_types(kept.iter().map(|&layer| whole.windows[layer])));
+        config.insert("layer_types".into(), layer_types(kept.iter().map(|&layer| unpruned.windows[layer])));
         // Other readers go by it whatever the list says.
         for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
             config.remove(key);
         }
     }
     if architecture.rope == RopeEntries::SomeLayers {
-        let rotated: Vec<u8> = kept.iter().map(|&layer| whole.rotated[layer].into()).collect();
+        let rotated: Vec<u8> = kept.iter().map(|&layer| unpruned.rotated[layer].into()).collect();
         config.insert("no_rope_layers".into(), rotated.into());
     }
     if [DENSE_LAYERS, STEP].iter().any(|key| config.contains_key(*key)) {
-        let dense: Vec<usize> = (0..kept.len()).filter(|&layer| !whole.sparse[kept[layer]]).collect();
+        let dense: Vec<usize> = (0..kept.len()).filter(|&layer| !unpruned.sparse[kept[layer]]).collect();
         config.insert(STEP.into(), 1.into());
         config.insert(DENSE_LAYERS.into(), dense.into());
     }
@@ -117,7 +116,7 @@ pub fn modeling(architecture: &Architecture) -> String {
         ("INNER", inner),
         ("FOLDER", folder),
     ];
-    names.into_iter().fold(TEMPLATE.to_owned(), |text, (name, of)| text.replace(name, of))
+    names.into_iter().fold(TEMPLATE.to_owned(), |text, (name, value)| text.replace(name, value))
 }
 
 /// Returns the name of the class that replaces a class of transformers.
@@ -147,9 +146,9 @@ mod tests {
             Program::pruned(4, &[1, 2], |_| operator.then(|| Operator::diagonal(vec![2.0; config.hidden]).unwrap()));
         let layout = Layout::of(&config, &folder, &deployed(&program, &config), None).unwrap();
         let text = std::fs::read(folder.join("config.json")).unwrap();
-        let mut own: Map<String, Value> = serde_json::from_slice(&text).unwrap();
-        own.extend(more.as_object().unwrap().clone());
-        trimmed(own, &config, &layout, Some(FloatType::Bf16))
+        let mut entries: Map<String, Value> = serde_json::from_slice(&text).unwrap();
+        entries.extend(more.as_object().unwrap().clone());
+        trimmed(entries, &config, &layout, Some(FloatType::Bf16))
     }
 
     #[test]
@@ -167,37 +166,38 @@ mod tests {
     fn windows_stay_with_layers_if_config_gives_no_start() {
         let text =
             std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/qwen2/config.json"));
-        let mut own: Map<String, Value> = serde_json::from_slice(&text.unwrap()).unwrap();
-        own.extend(
+        let mut entries: Map<String, Value> = serde_json::from_slice(&text.unwrap()).unwrap();
+        entries.extend(
             json!({"num_hidden_layers": 34, "use_sliding_window": true, "sliding_window": 40})
                 .as_object()
                 .unwrap()
                 .clone(),
         );
         for key in ["max_window_layers", "layer_types"] {
-            own.remove(key);
+            entries.remove(key);
         }
         let folder = tempfile::tempdir().unwrap();
-        let read = |config: &Map<String, Value>| {
-            let file = folder.path().join("config.json");
-            std::fs::write(&file, serde_json::to_vec(config).unwrap()).unwrap();
-            Config::read_file(&file).unwrap()
-        };
-        let whole = read(&own);
+        let unpruned = read_written(&entries, folder.path());
         // transformers' own default: windows from layer 28 on.
-        assert_eq!(whole.windows.iter().filter(|window| window.is_some()).count(), 6);
+        assert_eq!(unpruned.windows.iter().filter(|window| window.is_some()).count(), 6);
         let kept: Vec<usize> = (0..34).filter(|layer| !(5..25).contains(layer) && *layer != 30).collect();
         let cut = |mut config: Map<String, Value>| {
-            count_layers(&mut config, &whole, &kept);
-            read(&config).windows
+            count_layers(&mut config, &unpruned, &kept);
+            read_written(&config, folder.path()).windows
         };
-        let expected: Vec<Option<usize>> = kept.iter().map(|&layer| whole.windows[layer]).collect();
-        assert_eq!(cut(own.clone()), expected);
+        let expected: Vec<Option<usize>> = kept.iter().map(|&layer| unpruned.windows[layer]).collect();
+        assert_eq!(cut(entries.clone()), expected);
         let kinds: Vec<&str> =
             (0..34).map(|layer| if layer % 3 == 0 { "sliding_attention" } else { "full_attention" }).collect();
-        own.insert("layer_types".into(), json!(kinds));
+        entries.insert("layer_types".into(), json!(kinds));
         let expected: Vec<Option<usize>> = kept.iter().map(|&layer| (layer % 3 == 0).then_some(40)).collect();
-        assert_eq!(cut(own), expected);
+        assert_eq!(cut(entries), expected);
+    }
+
+    fn read_written(config: &Map<String, Value>, folder: &std::path::Path) -> Config {
+        let file = folder.join("config.json");
+        std::fs::write(&file, serde_json::to_vec(config).unwrap()).unwrap();
+        Config::read_file(&file).unwrap()
     }
 
     /// Expected: the rules by which transformers reads such configs, for each kept layer.
@@ -206,35 +206,34 @@ mod tests {
         let base = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,
             "head_dim": 8, "vocab_size": 64, "sliding_window": 8, "num_experts": 4, "num_experts_per_tok": 2, "rms_norm_eps": 1e-6});
         let folder = tempfile::tempdir().unwrap();
-        let read = |config: &Map<String, Value>| {
-            let file = folder.path().join("config.json");
-            std::fs::write(&file, serde_json::to_vec(config).unwrap()).unwrap();
-            Config::read_file(&file).unwrap()
-        };
         for (model_type, class, more) in [
             ("gemma2", "Gemma2ForCausalLM", json!({})),
             ("gemma3_text", "Gemma3ForCausalLM", json!({"sliding_window_pattern": 3})),
             ("smollm3", "SmolLM3ForCausalLM", json!({"use_sliding_window": true, "no_rope_layer_interval": 2})),
             ("qwen3_moe", "Qwen3MoeForCausalLM", json!({"decoder_sparse_step": 2, "mlp_only_layers": [3]})),
         ] {
-            let mut own: Map<String, Value> = base.as_object().unwrap().clone();
-            own.extend(more.as_object().unwrap().clone());
-            own.insert("model_type".into(), model_type.into());
-            own.insert("architectures".into(), json!([class]));
-            let whole = read(&own);
+            let mut entries: Map<String, Value> = base.as_object().unwrap().clone();
+            entries.extend(more.as_object().unwrap().clone());
+            entries.insert("model_type".into(), model_type.into());
+            entries.insert("architectures".into(), json!([class]));
+            let unpruned = read_written(&entries, folder.path());
             for kept in [vec![0, 2, 3, 4, 5], vec![1, 5], vec![0, 1, 2, 5]] {
-                let mut config = own.clone();
-                count_layers(&mut config, &whole, &kept);
-                let cut = read(&config);
-                let of = |layers: &[usize], config: &Config| -> Vec<(Option<usize>, bool, bool)> {
-                    let layer = |&layer: &usize| (config.windows[layer], config.rotated[layer], config.sparse[layer]);
-                    layers.iter().map(layer).collect()
-                };
+                let mut config = entries.clone();
+                count_layers(&mut config, &unpruned, &kept);
+                let cut = read_written(&config, folder.path());
                 let all: Vec<usize> = (0..kept.len()).collect();
-                assert_eq!(of(&all, &cut), of(&kept, &whole), "{model_type} {kept:?}: {config:?}");
+                assert_eq!(
+                    layer_settings(&all, &cut),
+                    layer_settings(&kept, &unpruned),
+                    "{model_type} {kept:?}: {config:?}"
+                );
                 assert!(!config.contains_key("sliding_window_pattern"));
             }
         }
+    }
+
+    fn layer_settings(layers: &[usize], config: &Config) -> Vec<(Option<usize>, bool, bool)> {
+        layers.iter().map(|&layer| (config.windows[layer], config.rotated[layer], config.sparse[layer])).collect()
     }
 
     #[test]

@@ -82,31 +82,30 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     }
     let context = config.max_positions.unwrap_or(usize::MAX);
     let windows = || layout.kept.iter().map(|&layer| config.windows[layer].filter(|&window| window < context));
-    let unlike = |pattern: &dyn Fn(usize) -> bool, own: &dyn Fn(usize) -> bool| {
-        (0..layout.kept.len()).find(|&place| pattern(place) != own(layout.kept[place]))
+    let unlike = |pattern: &dyn Fn(usize) -> bool, original: &dyn Fn(usize) -> bool| {
+        (0..layout.kept.len()).find(|&index| pattern(index) != original(layout.kept[index]))
     };
     if let (None, Some(window)) = (window_of(form), windows().flatten().min()) {
         let expected = format!("no sliding windows, which llama.cpp does not honour in `{}`", form.name);
         return Err(refused(&expected, format!("a window of {window} tokens")));
     }
     if let (Some(every), true) = (window_of(form), windows().any(|window| window.is_some())) {
-        let in_window = |place: usize| place % every < every - 1;
-        if let Some(place) = unlike(&in_window, &|layer| config.windows[layer].is_some()) {
-            let found = if in_window(place) { "none" } else { "one" };
+        if let Some(index) = unlike(&|index| is_in_window(index, every), &|layer| config.windows[layer].is_some()) {
+            let found = if is_in_window(index, every) { "none" } else { "one" };
             let expected =
                 format!("windows in all layers but every {every}th, as llama.cpp has them in `{}`", form.name);
-            return Err(refused(&expected, format!("{found} in remaining layer {place}")));
+            return Err(refused(&expected, format!("{found} in remaining layer {index}")));
         }
         if windows().flatten().collect::<BTreeSet<_>>().len() > 1 {
             return Err(refused("one width of all windows", "several".to_owned()));
         }
     }
     if let GgufPlaces::Unrotated(every) = form.places
-        && let Some(place) = unlike(&|place| (place + 1) % every != 0, &|layer| config.rotated[layer])
+        && let Some(index) = unlike(&|index| (index + 1) % every != 0, &|layer| config.rotated[layer])
     {
         let expected =
             format!("every {every}th layer without a rotary embedding, as llama.cpp has it in `{}`", form.name);
-        return Err(refused(&expected, format!("another kind in remaining layer {place}")));
+        return Err(refused(&expected, format!("another kind in remaining layer {index}")));
     }
     let scale = scale_in_gguf(form, layout.kept.len(), config.hidden, config.heads, config.head_dim);
     if (config.scale / scale - 1.0).abs() > 1e-6 {
@@ -131,6 +130,10 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     Ok(form)
 }
 
+fn is_in_window(index: usize, every: usize) -> bool {
+    index % every < every - 1
+}
+
 /// Returns llama.cpp's period of layers without a window, if the form has windows.
 fn window_of(form: GgufForm) -> Option<usize> {
     if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
@@ -138,19 +141,19 @@ fn window_of(form: GgufForm) -> Option<usize> {
 
 /// Returns the `rope.scaling.` entries that describe the scaling. `llama3` scaling is a tensor of divisors instead.
 fn stretched(config: &Config) -> Result<Vec<(&'static str, Value)>> {
-    let text = |of: &str| Value::String(of.to_owned());
-    let number = |of: f64| Value::F32(of as f32);
     match &config.rope.scaling {
         None | Some(Scaling::Llama3(_)) => Ok(Vec::new()),
-        Some(Scaling::Linear { factor }) => Ok(vec![("type", text("linear")), ("factor", number(*factor))]),
+        Some(Scaling::Linear { factor }) => Ok(vec![("type", string_value("linear")), ("factor", f32_value(*factor))]),
         // llama.cpp has the usual attention factor, and always rounds the bounds.
-        Some(Scaling::Yarn(of)) if of.truncate && (of.attention - (0.1 * of.factor.ln() + 1.0)).abs() < 1e-6 => {
+        Some(Scaling::Yarn(yarn))
+            if yarn.truncate && (yarn.attention - (0.1 * yarn.factor.ln() + 1.0)).abs() < 1e-6 =>
+        {
             Ok(vec![
-                ("type", text("yarn")),
-                ("factor", number(of.factor)),
-                ("original_context_length", Value::U32(of.original_max_position_embeddings as u32)),
-                ("yarn_beta_fast", number(of.beta_fast)),
-                ("yarn_beta_slow", number(of.beta_slow)),
+                ("type", string_value("yarn")),
+                ("factor", f32_value(yarn.factor)),
+                ("original_context_length", Value::U32(yarn.original_max_position_embeddings as u32)),
+                ("yarn_beta_fast", f32_value(yarn.beta_fast)),
+                ("yarn_beta_slow", f32_value(yarn.beta_slow)),
             ])
         }
         Some(other) => {
@@ -160,12 +163,20 @@ fn stretched(config: &Config) -> Result<Vec<(&'static str, Value)>> {
     }
 }
 
+fn f32_value(value: f64) -> Value {
+    Value::F32(value as f32)
+}
+
+fn string_value(text: &str) -> Value {
+    Value::String(text.to_owned())
+}
+
 impl Layout {
     /// Computes the size of a GGUF file's tensors in bytes.
-    pub fn gguf_bytes(&self, of: GgufType) -> u64 {
+    pub fn gguf_bytes(&self, dtype: GgufType) -> u64 {
         self.tensors
             .iter()
-            .map(|tensor| (tensor.numbers(), of.of(&tensor.shape)))
+            .map(|tensor| (tensor.numbers(), dtype.of(&tensor.shape)))
             .map(|(numbers, dtype)| numbers / dtype.block_size() as u64 * dtype.type_size() as u64)
             .sum()
     }
@@ -184,16 +195,25 @@ impl Layout {
         wrote: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let form = fits_gguf(config, self)?;
-        let named = |tensor: &CheckpointTensor| {
-            let unnamed = || Error::job("a tensor has no name in GGUF files").at(format!("tensor {}", tensor.name));
-            let name = name_in_gguf(config.architecture, &tensor.name).ok_or_else(unnamed)?;
-            Ok(GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() })
-        };
-        let mut infos = self.tensors.iter().map(named).collect::<Result<Vec<_>>>()?;
+        let mut infos = self
+            .tensors
+            .iter()
+            .map(|tensor| {
+                let name = name_in_gguf(config.architecture, &tensor.name).ok_or_else(|| {
+                    Error::job("a tensor has no name in GGUF files").at(format!("tensor {}", tensor.name))
+                })?;
+                Ok(GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() })
+            })
+            .collect::<Result<Vec<_>>>()?;
         let stretched = stretched(config)?;
         let mut factors = None;
-        if let Some(Scaling::Llama3(of)) = &config.rope.scaling {
-            let llama3 = [of.factor, of.low_freq_factor, of.high_freq_factor, of.original_max_position_embeddings];
+        if let Some(Scaling::Llama3(scaling)) = &config.rope.scaling {
+            let llama3 = [
+                scaling.factor,
+                scaling.low_freq_factor,
+                scaling.high_freq_factor,
+                scaling.original_max_position_embeddings,
+            ];
             let factors = factors.insert(divisors_of(config.rope.theta, config.head_dim / 2, llama3));
             infos.push(GgufInfo { name: ROPE_FACTORS.to_owned(), dtype: GgmlDType::F32, shape: vec![factors.len()] });
         }
@@ -207,7 +227,7 @@ impl Layout {
             let one_more = has_one_more(config.architecture, &tensor.name);
             let mut write = |values: &[f32]| {
                 if one_more {
-                    let more: Vec<f32> = values.iter().map(|of| of + 1.0).collect();
+                    let more: Vec<f32> = values.iter().map(|value| value + 1.0).collect();
                     stored(tensor, info.dtype, &more, &mut bytes)?;
                 } else {
                     stored(tensor, info.dtype, values, &mut bytes)?;
@@ -223,7 +243,7 @@ impl Layout {
             put(&vec![0; padding(info.bytes())])?;
         }
         if let Some(factors) = factors {
-            let bytes: Vec<u8> = factors.iter().flat_map(|of| (*of as f32).to_le_bytes()).collect();
+            let bytes: Vec<u8> = factors.iter().flat_map(|factor| (*factor as f32).to_le_bytes()).collect();
             put(&bytes)?;
             put(&vec![0; padding(bytes.len())])?;
         }
@@ -238,7 +258,6 @@ impl Layout {
         text: &GgufText,
         stretched: Vec<(&'static str, Value)>,
     ) -> Vec<(String, Value)> {
-        let count = |n: usize| Value::U32(u32::try_from(n).unwrap_or(u32::MAX));
         let general = [
             ("architecture", Value::String(form.name.to_owned())),
             ("type", Value::String("model".to_owned())),
@@ -249,34 +268,38 @@ impl Layout {
         ];
         // A context that the config does not tell: what every llama.cpp program asks for by itself.
         let context = config.max_positions.unwrap_or(2048);
-        let own = [
-            ("block_count", count(self.kept.len())),
-            ("context_length", count(context)),
-            ("embedding_length", count(config.hidden)),
-            ("feed_forward_length", count(config.intermediate)),
-            ("attention.head_count", count(config.heads)),
-            ("attention.head_count_kv", count(config.kv_heads)),
-            ("attention.key_length", count(config.head_dim)),
-            ("attention.value_length", count(config.head_dim)),
+        let pairs = [
+            ("block_count", count_value(self.kept.len())),
+            ("context_length", count_value(context)),
+            ("embedding_length", count_value(config.hidden)),
+            ("feed_forward_length", count_value(config.intermediate)),
+            ("attention.head_count", count_value(config.heads)),
+            ("attention.head_count_kv", count_value(config.kv_heads)),
+            ("attention.key_length", count_value(config.head_dim)),
+            ("attention.value_length", count_value(config.head_dim)),
             ("attention.layer_norm_rms_epsilon", Value::F32(config.norm_eps)),
-            ("rope.dimension_count", count(config.rotary_width)),
+            ("rope.dimension_count", count_value(config.rotary_width)),
             ("rope.freq_base", Value::F32(config.rope.theta as f32)),
-            ("vocab_size", count(config.vocab)),
+            ("vocab_size", count_value(config.vocab)),
         ];
-        let mut own = own.to_vec();
+        let mut pairs = pairs.to_vec();
         if window_of(form).is_some() {
             // Without windows, one that no text is longer than.
             let window = self.kept.iter().find_map(|&layer| config.windows[layer]).unwrap_or(context);
-            own.push(("attention.sliding_window", count(window)));
+            pairs.push(("attention.sliding_window", count_value(window)));
         }
         let caps = [("attn_logit_softcapping", config.score_cap), ("final_logit_softcapping", config.logit_cap)];
-        own.extend(caps.into_iter().filter_map(|(key, cap)| Some((key, Value::F32(cap?)))));
-        own.extend(config.window_rope.as_ref().map(|rope| ("rope.freq_base_swa", Value::F32(rope.theta as f32))));
+        pairs.extend(caps.into_iter().filter_map(|(key, cap)| Some((key, Value::F32(cap?)))));
+        pairs.extend(config.window_rope.as_ref().map(|rope| ("rope.freq_base_swa", Value::F32(rope.theta as f32))));
         let general = general.map(|(key, value)| (format!("general.{key}"), value));
         let scaling = stretched.into_iter().map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
-        let own = own.into_iter().map(|(key, value)| (format!("{}.{key}", form.name), value));
-        general.into_iter().chain(own).chain(scaling).chain(text.entries.iter().cloned()).collect()
+        let pairs = pairs.into_iter().map(|(key, value)| (format!("{}.{key}", form.name), value));
+        general.into_iter().chain(pairs).chain(scaling).chain(text.entries.iter().cloned()).collect()
     }
+}
+
+fn count_value(n: usize) -> Value {
+    Value::U32(u32::try_from(n).unwrap_or(u32::MAX))
 }
 
 /// Interleaves the halves of each head: row 2·i + j of a head is row i of its half j.
@@ -286,8 +309,8 @@ fn in_turns(values: &[f32], rows: usize, head_dim: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(values.len());
     for row in 0..rows {
         let head = row / head_dim * head_dim;
-        let of = row % head_dim;
-        let from = head + of % 2 * half + of / 2;
+        let channel = row % head_dim;
+        let from = head + channel % 2 * half + channel / 2;
         out.extend_from_slice(&values[from * inner..(from + 1) * inner]);
     }
     out
@@ -323,14 +346,14 @@ mod tests {
 
     #[test]
     fn rows_that_are_no_whole_blocks_stay_in_f16_and_norms_in_f32() {
-        for (of, shape, expected) in [
+        for (dtype, shape, expected) in [
             (GgufType::Q8_0, &[4, 64][..], GgmlDType::Q8_0),
             (GgufType::Q8_0, &[4, 40], GgmlDType::F16),
             (GgufType::Q8_0, &[64], GgmlDType::F32),
             (GgufType::Bf16, &[64], GgmlDType::F32),
             (GgufType::Bf16, &[1, 3], GgmlDType::BF16),
         ] {
-            assert_eq!(of.of(shape), expected, "{of:?} {shape:?}");
+            assert_eq!(dtype.of(shape), expected, "{dtype:?} {shape:?}");
         }
     }
 }

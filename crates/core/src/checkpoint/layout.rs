@@ -81,21 +81,22 @@ impl Layout {
         };
         add(EMBEDDING.to_owned(), vec![vocab, c], TensorContent::Stored(EMBEDDING.to_owned()));
         for (index, &layer) in kept.iter().enumerate() {
-            let of_layer = || attached.iter().filter(|of| of.layer == index);
+            let of_layer = || attached.iter().filter(|attached| attached.layer == index);
             for part in stored(config, layer) {
-                let own = name(layer, &part.name);
+                let tensor = name(layer, &part.name);
                 let content = match part.ends.and_then(|half| deployed.folds.get(&(layer, half))) {
-                    Some(operator) => TensorContent::Folded(own, Arc::clone(operator)),
-                    None => TensorContent::Stored(own),
+                    Some(operator) => TensorContent::Folded(tensor, Arc::clone(operator)),
+                    None => TensorContent::Stored(tensor),
                 };
                 // A norm with a map behind it is a part of both together.
-                let mapped = of_layer().any(|of| matches!(of.place, BranchPlace::Norm(norm) if norm == part.name));
+                let mapped =
+                    of_layer().any(|attached| matches!(attached.place, BranchPlace::Norm(norm) if norm == part.name));
                 let new = if mapped { norm_name(index, &part.name) } else { name(index, &part.name) };
                 add(new, part.shape, content);
             }
-            for Attached { place, operator, .. } in of_layer() {
+            for Attached { place: branch, operator, .. } in of_layer() {
                 let shape = if operator.is_diagonal() { vec![c] } else { vec![c, c] };
-                let module = place.module();
+                let module = branch.module();
                 if operator.has_bias() {
                     let bias = TensorContent::Bias(Arc::clone(operator));
                     add(bias_name(index, &module), vec![c], bias);
@@ -174,31 +175,40 @@ mod tests {
     fn places(config: &Config, removed: &[usize], repairs: &Repairs) -> (Vec<usize>, Vec<(usize, &'static str)>) {
         let program = Program::repaired(6, removed, repairs);
         let (kept, attached) = walked(config, &deployed(&program, config)).unwrap();
-        (kept, attached.iter().map(|of| (of.layer, of.place.name())).collect())
+        (kept, attached.iter().map(|attached| (attached.layer, attached.place.name())).collect())
     }
 
     #[test]
     fn operators_stand_where_the_layers_were_whichever_end_that_is() {
         let config = config("llama-gqa");
         let operator = Operator::diagonal(vec![2.0]).unwrap();
-        let at = |layers: &[usize]| Repairs {
-            stream: layers.iter().map(|&layer| (layer, operator.clone())).collect(),
-            ..Repairs::default()
-        };
-        assert_eq!(places(&config, &[2, 3], &at(&[2])), (vec![0, 1, 4, 5], vec![(2, "before")]));
-        assert_eq!(places(&config, &[0, 5], &at(&[0, 5])), (vec![1, 2, 3, 4], vec![(0, "before"), (3, "after")]));
+        assert_eq!(
+            places(&config, &[2, 3], &repairs_of_stream(&[2], &operator)),
+            (vec![0, 1, 4, 5], vec![(2, "before")])
+        );
+        assert_eq!(
+            places(&config, &[0, 5], &repairs_of_stream(&[0, 5], &operator)),
+            (vec![1, 2, 3, 4], vec![(0, "before"), (3, "after")])
+        );
         assert_eq!(places(&config, &[1, 2], &Repairs::default()), (vec![0, 3, 4, 5], vec![]));
+    }
+
+    fn repairs_of_stream(layers: &[usize], operator: &Arc<Operator>) -> Repairs {
+        Repairs { stream: layers.iter().map(|&layer| (layer, operator.clone())).collect(), ..Repairs::default() }
     }
 
     #[test]
     fn operators_at_one_place_are_their_product() {
         let config = config("llama-gqa");
-        let diagonal = |d| Operator::diagonal(vec![d]).unwrap();
-        let stream = [(1, diagonal(2.0)), (2, diagonal(5.0))].into();
+        let stream = [(1, one_channel(2.0)), (2, one_channel(5.0))].into();
         let program = Program::repaired(4, &[1, 2], &Repairs { stream, ..Repairs::default() });
         let (_, attached) = walked(&config, &deployed(&program, &config)).unwrap();
         assert_eq!(attached.len(), 1);
         assert_eq!(attached[0].operator.parts().unwrap().1, [10.0]);
+    }
+
+    fn one_channel(d: f32) -> Operator {
+        Operator::diagonal(vec![d]).unwrap()
     }
 
     #[test]

@@ -50,10 +50,12 @@ impl Layout {
             };
             map.extend(tensors.iter().map(|tensor| (tensor.name.clone(), Value::from(name.clone()))));
             let path = folder.join(&name);
-            let failed = |error: &std::io::Error| Error::io("write", &path, error);
-            let mut file = File::create(&path).map_err(|error| failed(&error))?;
-            let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|error| failed(&error));
-            let infos = tensors.iter().map(|of| (of.name.clone(), stored(of.dtype), of.shape.clone())).collect();
+            let mut file = File::create(&path).map_err(|error| write_error(&error, &path))?;
+            let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|error| write_error(&error, &path));
+            let infos = tensors
+                .iter()
+                .map(|tensor| (tensor.name.clone(), stored(tensor.dtype), tensor.shape.clone()))
+                .collect();
             put(&header(infos)?)?;
             for tensor in tensors {
                 let mut bytes = Vec::new();
@@ -63,7 +65,7 @@ impl Layout {
                     wrote(bytes.len() as u64)
                 })?;
             }
-            file.sync_all().map_err(|error| failed(&error))?;
+            file.sync_all().map_err(|error| write_error(&error, &path))?;
             names.push(name);
         }
         let metadata = json!({"total_parameters": self.parameters(), "total_size": self.bytes()});
@@ -73,20 +75,24 @@ impl Layout {
 
     /// Groups the tensors by file. In a file wider types come first, so that each tensor is aligned to its width.
     fn shards(&self, most: u64) -> Vec<Vec<&CheckpointTensor>> {
-        let (mut shards, mut room): (Vec<Vec<&CheckpointTensor>>, u64) = (Vec::new(), 0);
+        let (mut shards, mut free): (Vec<Vec<&CheckpointTensor>>, u64) = (Vec::new(), 0);
         for tensor in &self.tensors {
             match shards.last_mut() {
-                Some(shard) if tensor.bytes() <= room => shard.push(tensor),
+                Some(shard) if tensor.bytes() <= free => shard.push(tensor),
                 _ => {
                     shards.push(vec![tensor]);
-                    room = most;
+                    free = most;
                 }
             }
-            room = room.saturating_sub(tensor.bytes());
+            free = free.saturating_sub(tensor.bytes());
         }
         shards.iter_mut().for_each(|shard| shard.sort_by_key(|tensor| std::cmp::Reverse(tensor.dtype.bytes())));
         shards
     }
+}
+
+fn write_error(error: &std::io::Error, path: &Path) -> Error {
+    Error::io("write", path, error)
 }
 
 fn stored(dtype: FloatType) -> Dtype {
@@ -103,7 +109,6 @@ fn stored(dtype: FloatType) -> Dtype {
 /// # Errors
 /// None that a caller could mend.
 pub fn header(tensors: Vec<(String, Dtype, Vec<usize>)>) -> Result<Vec<u8>> {
-    let failed = |found: String| Error::job("the header of a weight file cannot be made").found(found);
     let mut end = 0;
     let infos = tensors.into_iter().map(|(name, dtype, shape)| {
         let start = end;
@@ -111,10 +116,14 @@ pub fn header(tensors: Vec<(String, Dtype, Vec<usize>)>) -> Result<Vec<u8>> {
         (name, TensorInfo { dtype, shape, data_offsets: (start, end) })
     });
     let format = HashMap::from([("format".to_string(), "pt".to_string())]);
-    let metadata = Metadata::new(Some(format), infos.collect()).map_err(|error| failed(error.to_string()))?;
-    let mut text = serde_json::to_vec(&metadata).map_err(|error| failed(error.to_string()))?;
+    let metadata = Metadata::new(Some(format), infos.collect()).map_err(|error| header_error(error.to_string()))?;
+    let mut text = serde_json::to_vec(&metadata).map_err(|error| header_error(error.to_string()))?;
     text.resize(text.len().next_multiple_of(8), b' ');
     Ok([&(text.len() as u64).to_le_bytes()[..], &text].concat())
+}
+
+fn header_error(found: String) -> Error {
+    Error::job("the header of a weight file cannot be made").found(found)
 }
 
 /// Visits the numbers of a tensor in order, block by block.

@@ -36,10 +36,9 @@ impl AddedToken {
     /// Reads a map with a `content` and flags.
     fn of_map(map: &Value) -> Option<Self> {
         let content = map["content"].as_str()?.to_owned();
-        let flag = |key: &str| map[key].as_bool().unwrap_or(false);
-        let special = flag("special");
+        let special = flag_of("special", map);
         let normalized = map["normalized"].as_bool().unwrap_or(!special);
-        let [single_word, lstrip, rstrip] = ["single_word", "lstrip", "rstrip"].map(flag);
+        let [single_word, lstrip, rstrip] = ["single_word", "lstrip", "rstrip"].map(|key| flag_of(key, map));
         Some(Self { content, single_word, lstrip, rstrip, normalized, special })
     }
 
@@ -54,6 +53,10 @@ impl AddedToken {
         json!({"id": id, "content": content, "single_word": single_word, "lstrip": lstrip, "rstrip": rstrip,
             "normalized": normalized, "special": special})
     }
+}
+
+fn flag_of(key: &str, map: &Map<String, Value>) -> bool {
+    map[key].as_bool().unwrap_or(false)
 }
 
 /// Tokens that a `tokenizer.json` itself adds.
@@ -116,8 +119,8 @@ pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
     }
     let bytes = regular::read(tokenizer)?;
     // A damaged file is refused where it is loaded.
-    let Ok(own) = serde_json::from_slice::<OwnTokens>(&bytes) else { return Ok(None) };
-    let added = changed(&own.added_tokens, tokenizer)?;
+    let Ok(tokens) = serde_json::from_slice::<OwnTokens>(&bytes) else { return Ok(None) };
+    let added = changed(&tokens.added_tokens, tokenizer)?;
     let added: Vec<Value> = added.iter().map(|token| token.with_id(0)).collect();
     Ok((!added.is_empty()).then(|| json!(added)))
 }
@@ -130,8 +133,8 @@ pub(super) fn own_id(tokenizer: &Path, content: &str) -> Result<Option<u32>> {
     if is_gguf(tokenizer) {
         return Ok(None);
     }
-    let Ok(own) = serde_json::from_slice::<OwnTokens>(&regular::read(tokenizer)?) else { return Ok(None) };
-    let found = own.added_tokens.iter().find(|token| token["content"] == content);
+    let Ok(tokens) = serde_json::from_slice::<OwnTokens>(&regular::read(tokenizer)?) else { return Ok(None) };
+    let found = tokens.added_tokens.iter().find(|token| token["content"] == content);
     Ok(found.and_then(|token| u32::try_from(token["id"].as_u64()?).ok()))
 }
 
@@ -156,13 +159,13 @@ pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Ve
     let mut next = highest.map_or(size, |id| size.max(id + 1));
     let mut new = Vec::new();
     for token in added {
-        let known = added_tokens.iter().position(|own| own["content"] == token.content);
+        let known = added_tokens.iter().position(|entry| entry["content"] == token.content);
         let in_vocab = vocab[&token.content].as_u64().or_else(|| {
             let pieces = vocab.as_array()?;
-            pieces.iter().position(|piece| piece[0] == token.content).map(|at| at as u64)
+            pieces.iter().position(|piece| piece[0] == token.content).map(|index| index as u64)
         });
         match (known, in_vocab) {
-            (Some(at), _) => added_tokens[at] = token.with_id(added_tokens[at]["id"].as_u64().unwrap_or(next)),
+            (Some(index), _) => added_tokens[index] = token.with_id(added_tokens[index]["id"].as_u64().unwrap_or(next)),
             (None, Some(id)) => added_tokens.push(token.with_id(id)),
             (None, None) => {
                 if next < rows as u64 {
@@ -179,7 +182,7 @@ pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Ve
 
 /// Returns the tokens of the files next to a `tokenizer.json` that it has not, or not with their flags, in the order in which they
 /// are added.
-fn changed(own: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
+fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
     let config = tokenizer_config(&tokenizer.with_file_name(TOKENIZER_CONFIG))?;
     let extra = [&config["extra_special_tokens"], &config["additional_special_tokens"]];
     let extra = extra.into_iter().find_map(|list| list.as_array().filter(|list| !list.is_empty()));
@@ -192,19 +195,19 @@ fn changed(own: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
         listed.extend(tokens);
     } else if let Value::Object(older) = read_json(&tokenizer.with_file_name(ADDED_TOKENS))? {
         for (token, index) in &older {
-            let is_special = roles.contains(&token.as_str()) || extra.iter().any(|of| of.content == *token);
+            let is_special = roles.contains(&token.as_str()) || extra.iter().any(|token| token.content == *token);
             listed.extend(index.as_u64().map(|index| (index, AddedToken::plain(token, is_special))));
         }
         // `tokenizer.json` takes precedence over the older file.
-        own.iter().filter_map(|token| token["id"].as_u64()).for_each(|id| _ = listed.remove(&id));
+        known_tokens.iter().filter_map(|token| token["id"].as_u64()).for_each(|id| _ = listed.remove(&id));
     }
-    let known: Vec<AddedToken> = own.iter().filter_map(AddedToken::of_map).collect();
+    let known: Vec<AddedToken> = known_tokens.iter().filter_map(AddedToken::of_map).collect();
     let mut added: Vec<AddedToken> = listed.into_values().filter(|token| !known.contains(token)).collect();
     for token in &mut added {
         token.special |= roles.contains(&token.content.as_str());
     }
     for token in extra {
-        if !known.iter().chain(&added).any(|of| of.content == token.content) {
+        if !known.iter().chain(&added).any(|token| token.content == token.content) {
             added.push(token);
         }
     }
@@ -227,10 +230,10 @@ mod tests {
     use super::super::tokenizer::{Tokenizer, sample};
     use super::*;
 
-    fn loaded(own: &Value, files: &[(&str, Value)]) -> (Tokenizer, Option<Value>) {
+    fn loaded(description: &Value, files: &[(&str, Value)]) -> (Tokenizer, Option<Value>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokenizer.json");
-        fs::write(&path, own.to_string()).unwrap();
+        fs::write(&path, description.to_string()).unwrap();
         for (name, file) in files {
             fs::write(folder.path().join(name), file.to_string()).unwrap();
         }
@@ -244,7 +247,7 @@ mod tests {
     /// Ids as transformers 5.24's `PreTrainedTokenizerFast.from_pretrained` gives them for the same files.
     #[test]
     fn tokens_of_files_beside_are_one_token_each() {
-        let own = sample::description();
+        let description = sample::description();
         let text = "a <|end|> b";
         let decoder = json!({"added_tokens_decoder": {"31": token("<|end|>"), "30": token("<|start|>")}});
         let older = json!({"<|end|>": 29, "<|start|>": 28});
@@ -255,7 +258,7 @@ mod tests {
             vec![("added_tokens.json", older.clone()), ("tokenizer_config.json", json!({}))],
             vec![("tokenizer_config.json", list)],
         ] {
-            let (tokenizer, added) = loaded(&own, &files);
+            let (tokenizer, added) = loaded(&description, &files);
             assert_eq!(tokenizer.encode(text).unwrap(), [1, 2, 29, 3], "{files:?}");
             assert_eq!(tokenizer.vocab_size(), 28, "tokens of other files need no row until they are used");
             assert!(added.is_some(), "{files:?}");
@@ -268,24 +271,24 @@ mod tests {
             vec![("added_tokens.json", older), ("tokenizer_config.json", json!({"added_tokens_decoder": {}}))],
             vec![("tokenizer_config.json", json!({"bos_token": "<s>"}))],
         ] {
-            let (tokenizer, added) = loaded(&own, &files);
+            let (tokenizer, added) = loaded(&description, &files);
             assert_eq!((tokenizer.encode(text).unwrap().as_slice(), added), (&cut[..], None), "{files:?}");
         }
     }
 
     #[test]
     fn token_that_tokenizer_json_has_keeps_its_id() {
-        let mut own = sample::description();
-        own["added_tokens"] = json!([{"id": 28, "content": "<|end|>", "single_word": false, "lstrip": false,
+        let mut description = sample::description();
+        description["added_tokens"] = json!([{"id": 28, "content": "<|end|>", "single_word": false, "lstrip": false,
             "rstrip": false, "normalized": false, "special": true}]);
         let same = json!({"added_tokens_decoder": {"28": token("<|end|>")}});
-        let (tokenizer, added) = loaded(&own, &[("tokenizer_config.json", same)]);
+        let (tokenizer, added) = loaded(&description, &[("tokenizer_config.json", same)]);
         assert_eq!((tokenizer.encode("a<|end|>").unwrap(), added), (vec![1, 2, 28], None));
         // Other flags count, and what is new comes behind the highest id.
         let mut strips = token("<|end|>");
         strips["lstrip"] = json!(true);
         let other = json!({"added_tokens_decoder": {"28": strips, "31": token("<|new|>"), "30": token("z")}});
-        let (tokenizer, added) = loaded(&own, &[("tokenizer_config.json", other)]);
+        let (tokenizer, added) = loaded(&description, &[("tokenizer_config.json", other)]);
         assert_eq!(tokenizer.encode("a <|end|> <|new|> z").unwrap(), [1, 2, 28, 29, 27]);
         assert_eq!(added.unwrap().as_array().unwrap().len(), 3);
         assert_eq!(tokenizer.within(29).encode("<|new|>").unwrap_err().exit_code(), 2);
@@ -298,13 +301,13 @@ mod tests {
         let roles = json!({"bos_token": {"content": "<s>", "special": true}, "eos_token": "</s>"});
         fs::write(folder.path().join(SPECIAL_TOKENS), roles.to_string()).unwrap();
         assert_eq!(tokenizer_config(&config).unwrap(), roles);
-        for (own, expected) in [
+        for (tokenizer_config_json, expected) in [
             (json!({"bos_token": "<s>"}), json!({"bos_token": "<s>", "eos_token": "</s>"})),
             (json!({"bos_token": "<b>"}), roles),
             (json!({"added_tokens_decoder": {}}), json!({"added_tokens_decoder": {}})),
         ] {
-            fs::write(&config, own.to_string()).unwrap();
-            assert_eq!(tokenizer_config(&config).unwrap(), expected, "{own}");
+            fs::write(&config, tokenizer_config_json.to_string()).unwrap();
+            assert_eq!(tokenizer_config(&config).unwrap(), expected, "{tokenizer_config_json}");
         }
     }
 }

@@ -78,17 +78,17 @@ impl PythonRandom {
         if count <= set_size {
             let mut pool: Vec<usize> = (0..count).collect();
             for left in (count - wanted + 1..=count).rev() {
-                let at = self.randint(0, left as u64 - 1)? as usize;
-                drawn.push(pool[at]);
-                pool[at] = pool[left - 1];
+                let index = self.randint(0, left as u64 - 1)? as usize;
+                drawn.push(pool[index]);
+                pool[index] = pool[left - 1];
             }
             return Ok(drawn);
         }
         let mut seen = HashSet::new();
         while drawn.len() < wanted {
-            let at = self.randint(0, count as u64 - 1)? as usize;
-            if seen.insert(at) {
-                drawn.push(at);
+            let index = self.randint(0, count as u64 - 1)? as usize;
+            if seen.insert(index) {
+                drawn.push(index);
             }
         }
         Ok(drawn)

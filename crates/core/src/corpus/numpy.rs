@@ -18,10 +18,9 @@ const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
 impl NumpyRandom {
     pub(super) fn new(seed: u64) -> Self {
         let [a, b, c, d] = SeedSequence::new(seed).words();
-        let wide = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
-        let mut new = Self { state: 0, increment: wide(c, d) << 1 | 1, half: None };
+        let mut new = Self { state: 0, increment: join_words(c, d) << 1 | 1, half: None };
         new.step();
-        new.state = new.state.wrapping_add(wide(a, b));
+        new.state = new.state.wrapping_add(join_words(a, b));
         new.step();
         new
     }
@@ -81,6 +80,10 @@ impl NumpyRandom {
     }
 }
 
+fn join_words(high: u64, low: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
+}
+
 /// NumPy's hash of a seed into a pool of four words.
 struct SeedSequence([u32; 4]);
 
@@ -137,11 +140,6 @@ mod tests {
     /// eight shards.
     #[test]
     fn a_shuffled_list_is_numpys() {
-        let shuffled = |seed, count: u32| {
-            let mut list: Vec<u32> = (0..count).collect();
-            NumpyRandom::new(seed).shuffle(&mut list);
-            list
-        };
         assert_eq!(shuffled(0, 8), [2, 4, 3, 6, 5, 0, 1, 7]);
         assert_eq!(shuffled(1, 8), [5, 0, 1, 4, 2, 6, 3, 7]);
         assert_eq!(shuffled(0, 1024)[..12], [84, 752, 296, 982, 863, 470, 986, 2, 357, 643, 356, 36]);
@@ -150,5 +148,11 @@ mod tests {
         // numpy.random.default_rng(0).integers(0, 10, 5)
         let mut random = NumpyRandom::new(0);
         assert_eq!([0; 5].map(|_| random.below(10)), [8, 6, 5, 2, 3]);
+    }
+
+    fn shuffled(seed: u32, count: u32) -> Vec<u32> {
+        let mut list: Vec<u32> = (0..count).collect();
+        NumpyRandom::new(seed).shuffle(&mut list);
+        list
     }
 }

@@ -20,17 +20,21 @@ pub(super) fn read_parquet(
     limit: TextLimit,
     pick: impl Fn(&[&str]) -> Result<String>,
 ) -> Result<Vec<String>> {
-    let choose = |schema: &ArrowSchema| {
-        let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
-        let name = pick(&names).map_err(|error| error.at(path.display()))?;
-        Ok(vec![name])
-    };
-    parquet::read(file, path, limit, choose, |frame, _| texts(frame, path, limit))
+    parquet::read(
+        file,
+        path,
+        limit,
+        |schema: &ArrowSchema| {
+            let names: Vec<&str> = schema.iter_names().map(PlSmallStr::as_str).collect();
+            let name = pick(&names).map_err(|error| error.at(path.display()))?;
+            Ok(vec![name])
+        },
+        |frame, _| texts(frame, path, limit),
+    )
 }
 
 /// Extracts the texts of the only column.
 fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>> {
-    let broken = |error| broken(path, &error);
     let values = frame.select_at_idx(0).ok_or_else(|| bad("the parquet file has no columns", path))?;
     let name = values.name();
     if *values.dtype() != DataType::String {
@@ -38,7 +42,7 @@ fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>
             .expected("a string in every row")
             .found(values.dtype()));
     }
-    let texts = values.str().map_err(broken)?;
+    let texts = values.str().map_err(|error| broken(path, &error))?;
     let mut rows = Vec::new();
     let mut held = HeldRows::new(limit, path);
     for (index, text) in texts.iter().enumerate() {
@@ -96,21 +100,21 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_refused() {
-        let whole = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
+        let intact = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
         refused(b"not parquet at all");
-        for size in [1, 7, whole.len() / 2, whole.len() - 1] {
-            refused(&whole[..size]);
+        for size in [1, 7, intact.len() / 2, intact.len() - 1] {
+            refused(&intact[..size]);
         }
     }
 
     /// Altered files may still be read, because the format has no checked checksum, but must not panic.
     #[test]
     fn an_altered_footer_is_not_a_panic() {
-        let whole = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
+        let intact = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");
-        for position in whole.len().saturating_sub(400)..whole.len() {
-            let mut altered = whole.clone();
+        for position in intact.len().saturating_sub(400)..intact.len() {
+            let mut altered = intact.clone();
             altered[position] ^= 1 << (position % 8);
             std::fs::write(&path, altered).unwrap();
             if let Err(error) = read_rows(&path, None) {

@@ -45,14 +45,15 @@ impl ShardOrder {
         };
         let mut rest = shuffled.into_iter();
         // The first groups have one more where the shards do not go up.
-        let size = |group: usize| shards / groups + usize::from(group < shards % groups);
-        (0..groups).map(|group| rest.by_ref().take(size(group)).collect()).collect()
+        (0..groups)
+            .map(|group| rest.by_ref().take(shards / groups + usize::from(group < shards % groups)).collect())
+            .collect()
     }
 
     /// Returns the shards that are read if each group reads only its first `read` shards, in the order of opening.
     pub fn first(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
         let groups = self.groups(shards, seed);
-        (0..read).flat_map(|place| groups.iter().filter_map(move |group| group.get(place).copied())).collect()
+        (0..read).flat_map(|position| groups.iter().filter_map(move |group| group.get(position).copied())).collect()
     }
 }
 
@@ -81,10 +82,14 @@ type StreamRow = (usize, String);
 
 impl<'a> Interleaved<'a> {
     fn new(shards: &Shards<'a>, seed: u64) -> Self {
-        let group = |waiting| ShardGroup { waiting, opened: None };
         Self {
             open: shards.open,
-            groups: shards.order.groups(shards.count, seed).into_iter().map(group).collect(),
+            groups: shards
+                .order
+                .groups(shards.count, seed)
+                .into_iter()
+                .map(|waiting| ShardGroup { waiting, opened: None })
+                .collect(),
             turn: 0,
         }
     }
@@ -186,8 +191,8 @@ impl<'a> Shuffled<'a> {
         if self.places.is_empty() {
             self.places.extend((0..BLOCK).map(|_| self.random.below(self.size as u32)));
         }
-        let place = self.places.pop_front().unwrap_or(0) as usize;
-        self.out.push(std::mem::replace(&mut self.buffer[place], row));
+        let slot = self.places.pop_front().unwrap_or(0) as usize;
+        self.out.push(std::mem::replace(&mut self.buffer[slot], row));
     }
 
     /// Shuffles the buffer and releases its first rows.
@@ -274,9 +279,8 @@ mod tests {
 
     /// Returns the complete order as `shard/row`.
     fn order(order: ShardOrder, (count, rows): (usize, usize), seed: u64, buffer: usize) -> Vec<String> {
-        let open =
-            |shard: usize| -> Result<Rows<'_>> { Ok(Box::new((0..rows).map(move |row| Ok(format!("{shard}/{row}"))))) };
-        let mut shuffled = Shuffled::new(&Shards { count, order, open: &open }, seed, buffer);
+        let mut shuffled =
+            Shuffled::new(&Shards { count, order, open: &|shard| open_counted(shard, rows) }, seed, buffer);
         let mut all = Vec::new();
         while let Some((shard, name)) = shuffled.next().unwrap() {
             assert!(name.starts_with(&format!("{shard}/")));
@@ -285,30 +289,38 @@ mod tests {
         all
     }
 
+    fn open_counted(shard: usize, rows: usize) -> Result<Rows<'_>> {
+        Ok(Box::new((0..rows).map(move |row| Ok(format!("{shard}/{row}")))))
+    }
+
     fn texts(value: &Value) -> Vec<&str> {
         value.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect()
     }
 
     #[test]
     fn shards_and_rows_come_in_the_order_of_datasets() {
-        for of in ORDERS {
-            let Some(oracle) = oracle(of) else { return };
+        for shard_order in ORDERS {
+            let Some(oracle) = oracle(shard_order) else { return };
             for count in [8, 1024] {
                 for seed in 0..4 {
                     let expected = &oracle["shard_order"][format!("{count} shards, seed {seed}")];
                     let expected = expected.as_array().unwrap().iter().map(|shard| format!("{shard}/0"));
                     let expected: Vec<String> = expected.collect();
-                    assert_eq!(order(of, (count, 1), seed, 1)[..expected.len()], expected, "{of:?} {count} {seed}");
+                    assert_eq!(
+                        order(shard_order, (count, 1), seed, 1)[..expected.len()],
+                        expected,
+                        "{shard_order:?} {count} {seed}"
+                    );
                 }
             }
             for (name, expected) in oracle["order"].as_object().unwrap() {
                 let numbers: Vec<u64> =
                     name.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
-                let all = order(of, (8, 3000), numbers[0], numbers[1] as usize);
-                assert_eq!(all[..40], texts(&expected["first"]), "{of:?} {name}");
-                assert_eq!(all[all.len() - 10..], texts(&expected["last"]), "{of:?} {name}");
+                let all = order(shard_order, (8, 3000), numbers[0], numbers[1] as usize);
+                assert_eq!(all[..40], texts(&expected["first"]), "{shard_order:?} {name}");
+                assert_eq!(all[all.len() - 10..], texts(&expected["last"]), "{shard_order:?} {name}");
                 let hash = sha256::of_bytes(all.join("\n"));
-                assert_eq!(expected["sha256_of_all_joined_by_newline"], hash, "{of:?} {name}");
+                assert_eq!(expected["sha256_of_all_joined_by_newline"], hash, "{shard_order:?} {name}");
             }
         }
     }
@@ -318,15 +330,9 @@ mod tests {
         // Words are letters here, and the sample tokenizer begins a text with a token of its own: so each row goes one word
         // short, and a window of the same length has the same start.
         let tokenizer = sample::words();
-        let letter = |word: usize| char::from(b'a' + word as u8).to_string();
-        for of in ORDERS {
-            let Some(oracle) = oracle(of) else { return };
-            let open = |shard: usize| -> Result<Rows<'_>> {
-                let text =
-                    move |row: usize| words(shard, row).into_iter().skip(1).map(letter).collect::<Vec<_>>().join(" ");
-                Ok(Box::new((0..3000).map(move |row| Ok(text(row)))))
-            };
-            let shards = Shards { count: 8, order: of, open: &open };
+        for shard_order in ORDERS {
+            let Some(oracle) = oracle(shard_order) else { return };
+            let shards = Shards { count: 8, order: shard_order, open_rows: &open_rows };
             let mut checked = 0;
             for (name, expected) in oracle["windows"].as_object().unwrap() {
                 let numbers: Vec<u64> =
@@ -338,11 +344,11 @@ mod tests {
                 let mut random = PythonRandom::new(seed);
                 let windows = draw_windows(&shards, stream, &tokenizer, (count, length), &mut random).unwrap();
                 assert_eq!(windows.count(), count);
-                let names = order(of, (8, 3000), stream, BUFFER);
+                let names = order(shard_order, (8, 3000), stream, BUFFER);
                 let expected = expected.as_array().unwrap();
                 for (start, pair) in windows.starts.iter().zip(expected) {
                     let found = serde_json::json!([names[start.document], start.token]);
-                    assert_eq!(found, *pair, "{of:?} {name}");
+                    assert_eq!(found, *pair, "{shard_order:?} {name}");
                     checked += 1;
                 }
             }
@@ -350,20 +356,32 @@ mod tests {
         }
     }
 
+    fn open_rows(shard: usize) -> Result<Rows<'_>> {
+        Ok(Box::new((0..3000).map(move |row| {
+            Ok(words(shard, row)
+                .into_iter()
+                .skip(1)
+                .map(|word| char::from(b'a' + word as u8).to_string())
+                .collect::<Vec<_>>()
+                .join(" "))
+        })))
+    }
+
     #[test]
     fn no_shard_is_opened_before_its_turn() {
-        for (of, opened_first) in [(ShardOrder::OneByOne, vec![2]), (ShardOrder::ByTurns, vec![2, 4, 3, 6, 5, 0, 1, 7])]
+        for (shard_order, opened_first) in
+            [(ShardOrder::OneByOne, vec![2]), (ShardOrder::ByTurns, vec![2, 4, 3, 6, 5, 0, 1, 7])]
         {
             let opened = RefCell::new(Vec::new());
             let open = |shard: usize| -> Result<Rows<'_>> {
                 opened.borrow_mut().push(shard);
                 Ok(Box::new((0..300).map(move |row| Ok(format!("{shard}/{row}")))))
             };
-            let shards = Shards { count: 8, order: of, open: &open };
+            let shards = Shards { count: 8, order: shard_order, open: &open };
             let mut rows = Shuffled::new(&shards, 0, 100);
             (0..20).for_each(|_| drop(rows.next().unwrap()));
             assert_eq!(*opened.borrow(), opened_first);
-            assert_eq!(of.first(8, 0, 1), opened_first);
+            assert_eq!(shard_order.first(8, 0, 1), opened_first);
         }
         // 1,024 shards in ten groups: of four 103, of the others 102.
         assert_eq!(ShardOrder::OneByOne.first(1024, 0, 3), [84, 752, 296]);
@@ -373,17 +391,23 @@ mod tests {
 
     #[test]
     fn a_stream_that_ends_too_early_says_what_it_had() {
-        let open = |_| -> Result<Rows<'_>> { Ok(Box::new((0..5).map(|_| Ok("a b c d e f g h".to_owned())))) };
-        let shards = Shards { count: 2, order: ShardOrder::ByTurns, open: &open };
+        let shards = Shards { count: 2, order: ShardOrder::ByTurns, open_five_rows: &open_five_rows };
         let draw = |count| draw_windows(&shards, 0, &sample::words(), (count, 4), &mut PythonRandom::new(0));
         assert_eq!(draw(10).unwrap().count(), 10);
         let error = draw(11).unwrap_err();
         assert!(error.to_string().contains("10 of 10 documents, the longest of 9 tokens"), "{error}");
-        let open = |_| -> Result<Rows<'_>> { Err(Error::missing("this shard is not here")) };
-        let shards = Shards { count: 2, order: ShardOrder::OneByOne, open: &open };
+        let shards = Shards { count: 2, order: ShardOrder::OneByOne, open_missing: &open_missing };
         assert_eq!(
             draw_windows(&shards, 0, &sample::words(), (1, 4), &mut PythonRandom::new(0)).unwrap_err().exit_code(),
             3
         );
+    }
+
+    fn open_five_rows(_: usize) -> Result<Rows<'_>> {
+        Ok(Box::new((0..5).map(|_| Ok("a b c d e f g h".to_owned()))))
+    }
+
+    fn open_missing(_: usize) -> Result<Rows<'_>> {
+        Err(Error::missing("this shard is not here"))
     }
 }

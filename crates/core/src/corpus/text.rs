@@ -103,13 +103,16 @@ pub fn rows(path: &Path, column: Option<&str>) -> Result<Rows<'static>> {
 
 fn rows_within(path: &Path, column: Option<&str>, limit: TextLimit) -> Result<Rows<'static>> {
     let (file, form) = FILES.open(path, limit)?;
-    let all = |rows: Vec<String>| -> Rows<'static> { Box::new(rows.into_iter().map(Ok)) };
     Ok(match form {
-        RowForm::Text | RowForm::Csv => all(read_text(file, path, column)?),
+        RowForm::Text | RowForm::Csv => boxed_rows(read_text(file, path, column)?),
         RowForm::Json { zipped: false } => read_json(BufReader::new(file), (path, false), column),
         RowForm::Json { zipped: true } => read_json(gzip::reader(file, limit), (path, true), column),
-        RowForm::Parquet => all(read_parquet(file, path, limit, |names| pick(column, names.iter().copied()))?),
+        RowForm::Parquet => boxed_rows(read_parquet(file, path, limit, |names| pick(column, names.iter().copied()))?),
     })
+}
+
+fn boxed_rows(rows: Vec<String>) -> Rows<'static> {
+    Box::new(rows.into_iter().map(Ok))
 }
 
 fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<String>> {
@@ -281,13 +284,12 @@ mod tests {
 
     #[test]
     fn rows_count_for_what_they_take_in_memory_the_empty_ones_too() {
-        let rows = |count: usize| "{\"text\": \"\"}\n".repeat(count);
         let limit = TextLimit::current().within(2400);
         let empty: Vec<String> = vec![String::new(); 3];
         assert!(parquet(vec![Column::new("text".into(), empty)]).len() < 2400);
         for (name, bytes) in [
-            ("a.jsonl", rows(160).into_bytes()),
-            ("a.jsonl.gz", zip(rows(160))),
+            ("a.jsonl", empty_rows(160).into_bytes()),
+            ("a.jsonl.gz", zip(empty_rows(160))),
             ("a.parquet", parquet(vec![Column::new("text".into(), vec![String::new(); 160])])),
         ] {
             let (_folder, path) = write(name, &bytes);
@@ -296,8 +298,12 @@ mod tests {
             assert!(message.contains("more text than is read") && message.contains(name), "{message}");
             assert_eq!(read_rows(&path, None).unwrap().len(), 160);
         }
-        let (_folder, path) = write("b.jsonl", rows(100).as_bytes());
+        let (_folder, path) = write("b.jsonl", empty_rows(100).as_bytes());
         assert_eq!(read_rows_within(&path, None, limit).unwrap().len(), 100);
+    }
+
+    fn empty_rows(count: usize) -> String {
+        "{\"text\": \"\"}\n".repeat(count)
     }
 
     #[test]
@@ -316,13 +322,13 @@ mod tests {
 
     #[test]
     fn a_damaged_gzip_file_is_refused() {
-        let whole = zip(lines("text"));
-        for size in [5, 12, whole.len() / 2, whole.len() - 1] {
-            let message = refused("a.jsonl.gz", &whole[..size], None);
+        let intact = zip(lines("text"));
+        for size in [5, 12, intact.len() / 2, intact.len() - 1] {
+            let message = refused("a.jsonl.gz", &intact[..size], None);
             assert!(message.contains("cut short"), "{size} bytes: {message}");
         }
         assert!(refused("a.json.gz", "not gzip at all, but long enough", None).contains("damaged"));
-        let mut altered = whole.clone();
+        let mut altered = intact.clone();
         let checksum = altered.len() - 6;
         altered[checksum] ^= 1;
         assert!(refused("a.json.gz", altered, None).contains("damaged"));

@@ -36,37 +36,36 @@ impl Tokenizer {
     /// When the file is absent or unreadable, or is not a tokenizer in the Hugging Face format.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let (bytes, beside) = description_beside(path, usize::MAX)?;
-        let malformed = |found: String| {
-            Error::bad_input("the tokenizer cannot be read")
-                .at(path.display())
-                .expected("a tokenizer.json in the Hugging Face format")
-                .found(found)
-                .hint("download the file again, or save it with `tokenizer.save_pretrained`")
-        };
-        let file: Value = serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string()))?;
+        let (bytes, added_tokens) = description_beside(path, usize::MAX)?;
+        let file: Value =
+            serde_json::from_slice(&bytes).map_err(|error| malformed_tokenizer(error.to_string(), path))?;
         if let Some(complaint) = tokenizer_file::complaint(&file) {
-            return Err(malformed(complaint));
+            return Err(malformed_tokenizer(complaint, path));
         }
         drop(file);
         let read = || {
             let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
             inner.with_truncation(None)?;
             inner.with_padding(None);
-            let highest =
-                inner.get_vocab(true).into_iter().filter(|(token, _)| !beside.contains(token)).map(|(_, id)| id).max();
+            let highest = inner
+                .get_vocab(true)
+                .into_iter()
+                .filter(|(token, _)| !added_tokens.contains(token))
+                .map(|(_, id)| id)
+                .max();
             Ok::<_, tokenizers::Error>((inner, highest))
         };
-        let read = caught::catch(read).map_err(|panic| malformed(format!("a panic of its reader: {panic}")))?;
-        let (inner, highest) = read.map_err(|error| malformed(error.to_string()))?;
+        let read = caught::catch(read)
+            .map_err(|panic| malformed_tokenizer(format!("a panic of its reader: {panic}"), path))?;
+        let (inner, highest) = read.map_err(|error| malformed_tokenizer(error.to_string(), path))?;
         let Some(highest) = highest else {
-            return Err(malformed("a vocabulary without any token".to_owned()));
+            return Err(malformed_tokenizer("a vocabulary without any token".to_owned(), path));
         };
         let mut tokenizer = Self { inner, path: path.to_owned(), vocab_size: usize::MAX, id_limit: usize::MAX };
         // Tokens of the post-processor need not be in the vocabulary, but the embedding must have them.
         let special = tokenizer.encode("")?.into_iter().max();
         tokenizer.vocab_size = special.map_or(highest, |special| special.max(highest)) as usize + 1;
-        let added = beside.iter().filter_map(|token| Some(tokenizer.id(token)? as usize + 1)).max();
+        let added = added_tokens.iter().filter_map(|token| Some(tokenizer.id(token)? as usize + 1)).max();
         tokenizer.id_limit = added.unwrap_or(0).max(tokenizer.vocab_size);
         Ok(tokenizer)
     }
@@ -166,6 +165,14 @@ impl Tokenizer {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+fn malformed_tokenizer(found: String, path: &Path) -> Error {
+    Error::bad_input("the tokenizer cannot be read")
+        .at(path.display())
+        .expected("a tokenizer.json in the Hugging Face format")
+        .found(found)
+        .hint("download the file again, or save it with `tokenizer.save_pretrained`")
 }
 
 /// Returns what a file and those next to it say of a tokenizer, as one `tokenizer.json`. Tokens that files next to it add are left
@@ -291,28 +298,18 @@ mod tests {
     /// Each of these files made the library panic, or failed only when the embedding was indexed.
     #[test]
     fn a_damaged_file_is_an_error_that_names_it_and_not_a_panic() {
-        let template = |ids: Value| {
-            json!({"type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": ids, "tokens": ["<s>"]}}})
-        };
-        let with = |part: &str, value: Value| {
-            let mut description = sample::description();
-            description[part] = value;
-            sample::load(&description)
-        };
-        assert_eq!(with("post_processor", template(json!([4000]))).unwrap().vocab_size(), 4001);
-        let fixed = with("pre_tokenizer", json!({"type": "FixedLength", "length": 0})).unwrap();
+        assert_eq!(sample_with("post_processor", template_with_ids(&json!([4000]))).unwrap().vocab_size(), 4001);
+        let fixed = sample_with("pre_tokenizer", json!({"type": "FixedLength", "length": 0})).unwrap();
         // A trie of one unit, which points far beyond itself.
-        let precompiled = with("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}));
-        let nothing = template(json!([]));
+        let precompiled =
+            sample_with("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}));
+        let nothing = template_with_ids(&json!([]));
         let no_special = json!({"type": "TemplateProcessing", "single": nothing["single"], "pair": nothing["pair"], "special_tokens": {}});
         for result in [
             fixed.encode("a b").map(drop),
             precompiled.and_then(|tokenizer| tokenizer.encode("a b")).map(drop),
-            with("post_processor", no_special).and_then(|tokenizer| tokenizer.encode("a")).map(drop),
-            with("decoder", json!({"type": "Strip", "content": "a", "start": 5, "stop": 1_u64 << 60}))
+            sample_with("post_processor", no_special).and_then(|tokenizer| tokenizer.encode("a")).map(drop),
+            sample_with("decoder", json!({"type": "Strip", "content": "a", "start": 5, "stop": 1_u64 << 60}))
                 .and_then(|tokenizer| tokenizer.decode(2))
                 .map(drop),
             sample::words().decode(99).map(drop),
@@ -320,6 +317,19 @@ mod tests {
             let error = result.unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("tokenizer.json"), "{error}");
         }
+    }
+
+    fn template_with_ids(ids: &Value) -> Value {
+        json!({"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": ids, "tokens": ["<s>"]}}})
+    }
+
+    fn sample_with(part: &str, value: Value) -> Result<Tokenizer> {
+        let mut description = sample::description();
+        description[part] = value;
+        sample::load(&description)
     }
 
     #[test]

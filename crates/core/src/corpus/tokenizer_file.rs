@@ -71,12 +71,14 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
         Some("TemplateProcessing") => {
             let pieces = map.get("single").and_then(Value::as_array)?;
             let tokens = map.get("special_tokens").and_then(Value::as_object);
-            let ids = |piece: &Value| {
-                let name = piece["SpecialToken"]["id"].as_str()?;
-                tokens?.get(name)?["ids"].as_array().map(Vec::len)
-            };
             let (special, texts): (usize, usize) = (
-                pieces.iter().filter_map(ids).fold(0, usize::saturating_add),
+                pieces
+                    .iter()
+                    .filter_map(|piece| {
+                        let name = piece["SpecialToken"]["id"].as_str()?;
+                        tokens?.get(name)?["ids"].as_array().map(Vec::len)
+                    })
+                    .fold(0, usize::saturating_add),
                 pieces.iter().filter(|piece| piece.get("Sequence").is_some()).count(),
             );
             (special > MAX_SPECIAL || texts > 1 || pieces.len() > MAX_SPECIAL).then(|| {
@@ -92,19 +94,26 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
 
 /// Checks the size of the trie at the start of the map, for which the library allocates up to 8 GB unchecked.
 fn charsmap(text: &str) -> Option<String> {
-    let digit = |c: u8| match c {
+    // Base64: six bits of each character.
+    let bits = text
+        .bytes()
+        .take(6)
+        .filter_map(base64_digit)
+        .fold(0u64, |bits, base64_digit| bits << 6 | u64::from(base64_digit));
+    let size = u32::swap_bytes((bits >> 4) as u32);
+    let most = text.len() as u64 / 4 * 3;
+    (text.len() < 8 || u64::from(size) > most).then(|| format!("a precompiled_charsmap of {size} bytes in {most}"))
+}
+
+fn base64_digit(c: u8) -> Option<u8> {
+    match c {
         b'A'..=b'Z' => Some(c - b'A'),
         b'a'..=b'z' => Some(c - b'a' + 26),
         b'0'..=b'9' => Some(c - b'0' + 52),
         b'+' => Some(62),
         b'/' => Some(63),
         _ => None,
-    };
-    // Base64: six bits of each character.
-    let bits = text.bytes().take(6).filter_map(digit).fold(0u64, |bits, digit| bits << 6 | u64::from(digit));
-    let size = u32::swap_bytes((bits >> 4) as u32);
-    let most = text.len() as u64 / 4 * 3;
-    (text.len() < 8 || u64::from(size) > most).then(|| format!("a precompiled_charsmap of {size} bytes in {most}"))
+    }
 }
 
 #[cfg(test)]
@@ -126,10 +135,6 @@ mod tests {
 
     #[test]
     fn what_would_take_gigabytes_is_named() {
-        let template = |single: Value, ids: Value| {
-            json!({"type": "TemplateProcessing", "single": single,
-            "special_tokens": {"<s>": {"id": "<s>", "ids": ids, "tokens": ["<s>"]}}})
-        };
         let special = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
         let text = json!({"Sequence": {"id": "A", "type_id": 0}});
         let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(100)});
@@ -141,9 +146,9 @@ mod tests {
             ),
             ("normalizer", json!({"type": "Sequence", "normalizers": [replace, replace, replace]}), "times as long"),
             ("normalizer", json!({"type": "Prepend", "prepend": "a".repeat(5000)}), "times as long"),
-            ("post_processor", template(json!([special, text]), json!([1_u64 << 40])), "the number"),
-            ("post_processor", template(json!([special, text]), json!(vec![1; 1000])), "1000 special"),
-            ("post_processor", template(json!([text, text]), json!([1])), "2 times"),
+            ("post_processor", template_with_ids(&json!([special, text]), &json!([1_u64 << 40])), "the number"),
+            ("post_processor", template_with_ids(&json!([special, text]), &json!(vec![1; 1000])), "1000 special"),
+            ("post_processor", template_with_ids(&json!([text, text]), &json!([1])), "2 times"),
             (
                 "post_processor",
                 json!({"type": "BertProcessing", "sep": ["</s>", 1_u64 << 30], "cls": ["<s>", 1]}),
@@ -157,5 +162,10 @@ mod tests {
             let found = complaint(&description).unwrap_or_default();
             assert!(found.contains(words), "{part}: {found}");
         }
+    }
+
+    fn template_with_ids(single: &Value, ids: &Value) -> Value {
+        json!({"type": "TemplateProcessing", "single": single,
+            "special_tokens": {"<s>": {"id": "<s>", "ids": ids, "tokens": ["<s>"]}}})
     }
 }

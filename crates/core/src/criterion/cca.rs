@@ -113,9 +113,9 @@ fn bound(activations: &Activations, start: usize, end: usize) -> Result<f64> {
     let mut normal = NormalEquations::new(channels);
     let mut gram = vec![0.0; channels * channels]; // YᵀY
     for rows in activations.blocks(0..shape.rows(), BLOCK_ROWS) {
-        let centred = |at: usize| -> Result<Vec<f64>> {
-            let rows = activations.rows(sites[at], rows.clone())?;
-            Ok(rows.iter().zip(means[at].iter().cycle()).map(|(&v, mean)| f64::from(v) - mean).collect())
+        let centred = |site: usize| -> Result<Vec<f64>> {
+            let rows = activations.rows(sites[site], rows.clone())?;
+            Ok(rows.iter().zip(means[site].iter().cycle()).map(|(&v, mean)| f64::from(v) - mean).collect())
         };
         let y = centred(1)?;
         normal.add(&centred(0)?, &y);
@@ -155,7 +155,7 @@ mod tests {
     fn select(options: &serde_json::Value, depth: usize) -> Selection {
         let mut kept = InMemory::of((0..5).map(HookPoint::Stream));
         for (layer, channels) in streams().iter().enumerate() {
-            let rows: Vec<f32> = (0..4).flat_map(|t| channels.map(|of| of(t))).collect();
+            let rows: Vec<f32> = (0..4).flat_map(|t| channels.map(|channel| of(t))).collect();
             kept.push(HookPoint::Stream(layer), &rows).unwrap();
         }
         let activations = kept.finish(ActivationShape { channels: 2, sequences: 2, length: 2 }).unwrap();

@@ -295,16 +295,19 @@ pub(super) mod tests {
 
     #[test]
     fn missing_similarity_is_refused_with_its_layers() {
-        let pair = |from| Pair { axis: crate::calibrate::SimilarityAxis::Token, from, to: 3 };
-        let mut similarities = Similarities::new(&[pair(1), pair(2)].into());
+        let mut similarities = Similarities::new(&[pair_to_last(1), pair_to_last(2)].into());
         similarities.add_sums(&[f64::NAN, 0.5], 1);
         let stats =
             CalibrationStats { similarities: &similarities, activations: None, perplexities: &mut |_| Ok(Vec::new()) };
-        assert_eq!(stats.similarity(pair(2)).unwrap(), 0.5);
+        assert_eq!(stats.similarity(pair_to_last(2)).unwrap(), 0.5);
         for (from, found) in [(0, "None"), (1, "NaN")] {
-            let text = stats.similarity(pair(from)).unwrap_err().to_string();
+            let text = stats.similarity(pair_to_last(from)).unwrap_err().to_string();
             assert!(text.contains(&format!("layers {from} and 3")) && text.contains(found), "{text}");
         }
+    }
+
+    fn pair_to_last(from: usize) -> Pair {
+        Pair { axis: crate::calibrate::SimilarityAxis::Token, from, to: 3 }
     }
 
     #[test]
@@ -329,23 +332,26 @@ pub(super) mod tests {
 
     #[test]
     fn indistinguishable_layers_are_noted_for_every_criterion() {
-        let reasons_of = |rule: &str, ids: &[u32], scores: &[f64]| reasons(rule, &json!({}), ids, scores);
         for rule in ["llm-streamline", "shortgpt", "angular", "cca", "sleb", "shortened-llama"] {
             let compares = !["sleb", "shortened-llama"].contains(&rule);
-            assert_eq!(reasons_of(rule, &[1, 2, 3, 4], &[0.5, 0.25]), [""; 0], "{rule}");
-            assert!(reasons_of(rule, &[7; 8], &[0.5, 0.25])[0].contains("one token over and over"), "{rule}");
-            let single = reasons_of(rule, &[7], &[0.5, 0.25]);
+            assert_eq!(default_reasons(rule, &[1, 2, 3, 4], &[0.5, 0.25]), [""; 0], "{rule}");
+            assert!(default_reasons(rule, &[7; 8], &[0.5, 0.25])[0].contains("one token over and over"), "{rule}");
+            let single = default_reasons(rule, &[7], &[0.5, 0.25]);
             assert_eq!(single, ["the layers were chosen by one token of calibration"], "{rule}");
-            let few = reasons_of(rule, &[1, 2, 3], &[0.5, 0.25]);
+            let few = default_reasons(rule, &[1, 2, 3], &[0.5, 0.25]);
             assert_eq!(few.len(), usize::from(compares), "{rule}: {few:?}");
             assert!(few.iter().all(|why| why.contains("3 tokens of calibration: fewer than 4 channels")), "{few:?}");
-            let tied = reasons_of(rule, &[1, 2, 3, 4], &[0.5, 0.5 + 1e-12, 0.5]);
+            let tied = default_reasons(rule, &[1, 2, 3, 4], &[0.5, 0.5 + 1e-12, 0.5]);
             assert_eq!(tied, ["all scores that the layers were chosen by are the same"], "{rule}");
-            assert!(reasons_of(rule, &[1, 2, 3, 4], &[0.0]).is_empty(), "one candidate is no tie");
+            assert!(default_reasons(rule, &[1, 2, 3, 4], &[0.0]).is_empty(), "one candidate is no tie");
         }
         for (rule, options) in [("explicit", json!({"layers": [1]})), ("shortened-llama", json!({"order": "released"}))]
         {
             assert!(reasons(rule, &options, &[7], &[]).is_empty(), "{rule} reads none");
         }
+    }
+
+    fn default_reasons(rule: &str, ids: &[u32], scores: &[f64]) -> Vec<String> {
+        reasons(rule, &json!({}), ids, scores)
     }
 }

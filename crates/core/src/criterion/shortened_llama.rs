@@ -207,8 +207,9 @@ mod tests {
     #[test]
     fn measured_removes_the_lowest_leave_one_out_perplexities() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
-        let perplexity = |removed: &[usize]| [9.0, 2.0, 4.0, 3.0][removed[0]];
-        let selection = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
+        let selection =
+            select(&super::ENTRY, &json!({}), &cut, |_| 0.0, |removed: &[usize]| [9.0, 2.0, 4.0, 3.0][removed[0]])
+                .unwrap();
         assert_eq!(selection.removed, [1, 3]);
         assert_eq!(selection.scores, [(0, 9.0), (1, 2.0), (2, 4.0), (3, 3.0)]);
     }

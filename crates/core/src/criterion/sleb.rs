@@ -80,15 +80,21 @@ mod tests {
     fn each_step_measures_the_remaining_layers() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
         // Alone, 1 hurts least and 2 next; but after 1, 2 hurts most and 3 least.
-        let perplexity = |removed: &[usize]| match removed {
-            [1] => 1.0,
-            [2] => 2.0,
-            [1, 2] => 99.0,
-            [1, 3] => 3.0,
-            [0, 1] => 4.0,
-            _ => 9.0,
-        };
-        let selection = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
+        let selection = select(
+            &super::ENTRY,
+            &json!({}),
+            &cut,
+            |_| 0.0,
+            |removed: &[usize]| match removed {
+                [1] => 1.0,
+                [2] => 2.0,
+                [1, 2] => 99.0,
+                [1, 3] => 3.0,
+                [0, 1] => 4.0,
+                _ => 9.0,
+            },
+        )
+        .unwrap();
         assert_eq!(selection.removed, [1, 3]);
         assert_eq!(selection.scores, [(1, 1.0), (3, 3.0)]);
     }

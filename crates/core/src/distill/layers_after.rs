@@ -49,12 +49,19 @@ impl LayersAfter {
                 Entry::Vacant(free) => free.insert(causal(positions, layer.window, self.device())?),
             };
             let rotary = tables[self.weights.rotary_of(layer.index)].as_ref();
-            let attend = |queries: &Tensor, keys: &Tensor, values: &Tensor| -> Result<Tensor> {
-                let [queries, keys, values] = [queries, keys, values].map(|x| x.unsqueeze(0));
-                Ok(ops::attention(&queries?, &keys?, &values?, mask, scores)?.squeeze(0)?)
-            };
             for sublayer in Sublayer::BOTH {
-                x = (&x + layer.branch(&self.config, sublayer, &x, End::Branch, rotary, attend)?)?;
+                x = (&x
+                    + layer.branch(
+                        &self.config,
+                        sublayer,
+                        &x,
+                        End::Branch,
+                        rotary,
+                        |queries: &Tensor, keys: &Tensor, values: &Tensor| -> Result<Tensor> {
+                            let [queries, keys, values] = [queries, keys, values].map(|x| x.unsqueeze(0));
+                            Ok(ops::attention(&queries?, &keys?, &values?, mask, scores)?.squeeze(0)?)
+                        },
+                    )?)?;
             }
         }
         self.project(&x)

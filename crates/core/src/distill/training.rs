@@ -48,12 +48,11 @@ impl Checkpoint {
     /// # Errors
     /// Kind `Damaged`: the length is not the one that the header implies.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let damaged = || Error::damaged("the length of a training checkpoint differs from its header");
-        let (count, rest) = bytes.split_at_checked(8).ok_or_else(damaged)?;
-        let steps = u64::from_le_bytes(count.try_into().map_err(|_| damaged())?) as usize;
-        let losses = steps.checked_mul(8).and_then(|bytes| rest.len().checked_sub(bytes)).ok_or_else(damaged)?;
+        let (count, rest) = bytes.split_at_checked(8).ok_or_else(damaged_length)?;
+        let steps = u64::from_le_bytes(count.try_into().map_err(|_| damaged_length())?) as usize;
+        let losses = steps.checked_mul(8).and_then(|bytes| rest.len().checked_sub(bytes)).ok_or_else(damaged_length)?;
         if !losses.is_multiple_of(12) {
-            return Err(damaged());
+            return Err(damaged_length());
         }
         let (numbers, losses) = rest.split_at(losses);
         let numbers: Vec<f32> = numbers.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
@@ -64,6 +63,10 @@ impl Checkpoint {
         state.losses = losses.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
         Ok(state)
     }
+}
+
+fn damaged_length() -> Error {
+    Error::damaged("the length of a training checkpoint differs from its header")
 }
 
 impl<'a> Training<'a> {
@@ -177,10 +180,16 @@ mod tests {
         let logits = Tensor::new(&[[0.0f32, 1.0, 3.0], [2.0, 0.0, 0.0]], &Device::Cpu).unwrap();
         let teacher = TopTokens { kept: 2, tokens: vec![2, 1, 0, 2], logits: vec![1.0, 0.0, 0.0, 0.0] };
         let found = divergence(&logits, &teacher).unwrap().to_scalar::<f32>().unwrap();
-        // Two tokens: p = σ(difference of logits). Teacher σ(1), student σ(2); then teacher 1/2, student σ(2).
-        let sigma = |x: f64| 1.0 / (1.0 + (-x).exp());
-        let kl = |p: f64, q: f64| p * (p / q).ln() + (1.0 - p) * ((1.0 - p) / (1.0 - q)).ln();
-        let expected = (kl(sigma(1.0), sigma(2.0)) + kl(0.5, sigma(2.0))) / 2.0;
+        let expected = (binary_kl(sigmoid(1.0), sigmoid(2.0)) + binary_kl(0.5, sigmoid(2.0))) / 2.0;
         assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}");
+    }
+
+    /// Two tokens: p = σ(difference of logits). Teacher σ(1), student σ(2); then teacher 1/2, student σ(2).
+    fn sigmoid(x: f64) -> f64 {
+        1.0 / (1.0 + (-x).exp())
+    }
+
+    fn binary_kl(p: f64, q: f64) -> f64 {
+        p * (p / q).ln() + (1.0 - p) * ((1.0 - p) / (1.0 - q)).ln()
     }
 }

@@ -37,8 +37,8 @@ struct PrefixTree<'a> {
 impl<'a> PrefixTree<'a> {
     fn new(inputs: &[&'a [u32]]) -> Self {
         let first = inputs.first().copied().unwrap_or_default();
-        let common = |input: &&[u32]| first.iter().zip(*input).take_while(|(a, b)| a == b).count();
-        let shared = inputs.iter().map(common).min().unwrap_or(0);
+        let shared =
+            inputs.iter().map(|input| first.iter().zip(*input).take_while(|(a, b)| a == b).count()).min().unwrap_or(0);
         Self { prefix: &first[..shared], branches: inputs.iter().map(|input| &input[shared..]).collect() }
     }
 
@@ -54,8 +54,13 @@ impl<'a> PrefixTree<'a> {
             batch.push(self.prefix, None);
         }
         // An input that is a prefix of the others has no branch of its own.
-        let push = |branch: &&[u32]| if branch.is_empty() { batch.tokens() } else { batch.push(branch, parent) };
-        (start, self.branches.iter().map(push).collect())
+        (
+            start,
+            self.branches
+                .iter()
+                .map(|branch| if branch.is_empty() { batch.tokens() } else { batch.push(branch, parent) })
+                .collect(),
+        )
     }
 }
 
@@ -72,7 +77,7 @@ impl<'a> DocumentTrees<'a> {
         let mut of_choice = Vec::with_capacity(choices.len());
         for choice in choices {
             let regime = config.length_regime(choice.input.len());
-            let tree = inputs.iter().position(|(of, _)| *of == regime).unwrap_or_else(|| {
+            let tree = inputs.iter().position(|(known, _)| *known == regime).unwrap_or_else(|| {
                 inputs.push((regime, Vec::new()));
                 inputs.len() - 1
             });
@@ -134,13 +139,14 @@ impl<'a> MultipleChoiceEval<'a> {
         let mut targets: BTreeMap<usize, Vec<(u32, usize)>> = BTreeMap::new();
         let mut choices = 0;
         for &document in documents {
-            let own = &self.trees[document];
-            let rows: Vec<(usize, Vec<usize>)> = own.trees.iter().map(|tree| tree.push(&mut batch)).collect();
-            for (choice, &(tree, branch)) in self.documents[document].iter().zip(&own.of_choice) {
+            let document_trees = &self.trees[document];
+            let rows: Vec<(usize, Vec<usize>)> =
+                document_trees.trees.iter().map(|tree| tree.push(&mut batch)).collect();
+            for (choice, &(tree, branch)) in self.documents[document].iter().zip(&document_trees.of_choice) {
                 let (start, branches) = &rows[tree];
                 let begin = choice.input.len() - choice.continuation.len();
                 for (position, &token) in (begin..).zip(choice.continuation) {
-                    let row = match position.checked_sub(own.trees[tree].prefix.len()) {
+                    let row = match position.checked_sub(document_trees.trees[tree].prefix.len()) {
                         None => start + position,
                         Some(beyond) => branches[branch] + beyond,
                     };
@@ -149,7 +155,7 @@ impl<'a> MultipleChoiceEval<'a> {
                 choices += 1;
             }
         }
-        let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |of| (row, *of)));
+        let flat = || targets.iter().flat_map(|(&row, of_row)| of_row.iter().map(move |target| (row, *target)));
         batch.targets = flat().map(|(row, (token, _))| ScoredRow { row, token }).collect();
         // In the order of the targets.
         let of_target: Vec<usize> = flat().map(|(_, (_, choice))| choice).collect();
@@ -188,9 +194,15 @@ impl EvalSet for MultipleChoiceEval<'_> {
     }
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
-        let tokens = |&document: &usize| self.trees[document].tokens();
         let members: Vec<&[usize]> = chunks.iter().map(|&chunk| self.batches[chunk].as_slice()).collect();
-        in_parts(engine, trie, &members, tokens, seconds, |documents| self.part(documents))
+        in_parts(
+            engine,
+            trie,
+            &members,
+            |&document: &usize| self.trees[document].tokens(),
+            seconds,
+            |documents| self.part(documents),
+        )
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
@@ -198,8 +210,8 @@ impl EvalSet for MultipleChoiceEval<'_> {
         for (members, values) in self.batches.iter().zip(chunks) {
             let mut rest = values.as_slice();
             for &document in members {
-                let (own, later) = rest.split_at((2 * self.documents[document].len()).min(rest.len()));
-                (of_document[document], rest) = (own, later);
+                let (scores, later) = rest.split_at((2 * self.documents[document].len()).min(rest.len()));
+                (of_document[document], rest) = (scores, later);
             }
         }
         of_document.concat()
@@ -211,17 +223,17 @@ fn batches(trees: &[DocumentTrees<'_>], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..trees.len()).collect();
     order.sort_by_key(|&document| std::cmp::Reverse(trees[document].tokens()));
     let mut batches: Vec<Vec<usize>> = Vec::new();
-    let mut room = 0;
+    let mut free = 0;
     for document in order {
         let tokens = trees[document].tokens();
         match batches.last_mut() {
-            Some(batch) if tokens <= room => batch.push(document),
+            Some(batch) if tokens <= free => batch.push(document),
             _ => {
                 batches.push(vec![document]);
-                room = budget.max(tokens);
+                free = budget.max(tokens);
             }
         }
-        room -= tokens;
+        free -= tokens;
     }
     batches
 }
@@ -270,8 +282,8 @@ mod tests {
             let name = scaling.name();
             let mut config = config("llama-gqa");
             config.rope.scaling = Some(scaling);
-            let apart = trees(&inputs, &config);
-            assert_eq!((apart.of_choice.as_slice(), apart.tokens()), (&expected[..], tokens), "{name}");
+            let separate = trees(&inputs, &config);
+            assert_eq!((separate.of_choice.as_slice(), separate.tokens()), (&expected[..], tokens), "{name}");
         }
     }
 

@@ -61,29 +61,35 @@ pub fn prefix_token<'a>(
     config: &'a Value,
     id_of: impl Fn(&str) -> Result<Option<u32>>,
 ) -> Result<Option<PrefixToken<'a>>> {
-    let found = |role, token| Ok(Some(PrefixToken { role, token, is_of_config: false }));
     if let Some(bos) = token_text(&tokenizer_config["bos_token"]) {
-        return found("bos", SpecialToken::Text(bos));
+        return named_prefix("bos", SpecialToken::Text(bos));
     }
     let [bos_id, eos_id] = ["bos_token_id", "eos_token_id"].map(|key| main_id(&config[key]));
     let class = tokenizer_config["tokenizer_class"].as_str().map(|class| class.trim_end_matches("Fast"));
     let of_class = OF_CLASSES.iter().find(|(name, ..)| Some(*name) == class);
-    let is_absent = |key: &str| tokenizer_config.get(key).is_none();
-    let class_bos = of_class.and_then(|(_, bos, _)| *bos).filter(|_| is_absent("bos_token"));
-    let class_eos = of_class.map(|(.., eos)| *eos).filter(|_| is_absent("eos_token"));
+    let class_bos = of_class.and_then(|(_, bos, _)| *bos).filter(|_| is_absent("bos_token", tokenizer_config));
+    let class_eos = of_class.map(|(.., eos)| *eos).filter(|_| is_absent("eos_token", tokenizer_config));
     let eos = token_text(&tokenizer_config["eos_token"]);
     for (role, text) in [("bos", class_bos), ("eos", eos), ("eos", class_eos)] {
         let Some(text) = text else { continue };
         let known = id_of(text)?.map(u64::from);
         return match bos_id {
             // One token under two names keeps the name that keys know it by.
-            Some(id) if known == Some(id) => found("bos", SpecialToken::Id(id)),
-            _ if known.is_some() || eos == Some(text) => found(role, SpecialToken::Text(text)),
+            Some(id) if known == Some(id) => named_prefix("bos", SpecialToken::Id(id)),
+            _ if known.is_some() || eos == Some(text) => named_prefix(role, SpecialToken::Text(text)),
             _ => continue,
         };
     }
     let of_config = bos_id.map(|id| ("bos", id)).or_else(|| eos_id.map(|id| ("eos", id)));
     Ok(of_config.map(|(role, id)| PrefixToken { role, token: SpecialToken::Id(id), is_of_config: true }))
+}
+
+fn is_absent(key: &str, tokenizer_config: &Value) -> bool {
+    tokenizer_config.get(key).is_none()
+}
+
+fn named_prefix<'a>(role: &'static str, token: SpecialToken<'a>) -> Result<Option<PrefixToken<'a>>> {
+    Ok(Some(PrefixToken { role, token, is_of_config: false }))
 }
 
 /// Returns the text of a special token, which is written as a text or as a map with a `content`.
@@ -177,7 +183,6 @@ mod tests {
     /// are our own rule. `</s>` is token 2, `<s>` token 1.
     #[test]
     fn prefix_is_the_tokenizers_bos_then_eos_then_config() {
-        let id_of = |text: &str| Ok(["<unk>", "<s>", "</s>"].iter().position(|of| *of == text).map(|id| id as u32));
         let ids = json!({"bos_token_id": 1, "eos_token_id": [2, 7]});
         let one = json!({"bos_token_id": 2, "eos_token_id": 2});
         let only_eos = json!({"eos_token_id": [2, 7]});
@@ -203,9 +208,13 @@ mod tests {
             (json!(null), &ids, json!(1), true),
             (json!({"bos_token": null, "eos_token": null}), &only_eos, json!(2), true),
         ] {
-            let found = prefix_token(&tokenizer, config, id_of).unwrap().unwrap();
+            let found = prefix_token(&tokenizer, config, sample_id).unwrap().unwrap();
             assert_eq!((json!(found.token), found.note().is_some()), (expected, noted), "{tokenizer} {config}");
         }
-        assert_eq!(prefix_token(&json!({}), &json!({}), id_of).unwrap(), None);
+        assert_eq!(prefix_token(&json!({}), &json!({}), sample_id).unwrap(), None);
+    }
+
+    fn sample_id(text: &str) -> Result<Option<u32>> {
+        Ok(["<unk>", "<s>", "</s>"].iter().position(|token| *token == text).map(|id| id as u32))
     }
 }

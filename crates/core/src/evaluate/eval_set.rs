@@ -75,11 +75,10 @@ pub(super) fn in_parts<'a, M>(
     part: impl Fn(&'a [M]) -> EvalPart<'a>,
 ) -> Result<ChunkValues> {
     let started = Instant::now();
-    let of_chunk = |(chunk, members): (usize, &&'a [M])| {
+    let parts = chunks.iter().enumerate().flat_map(|(chunk, members)| {
         let parts = split(engine.part_tokens(), members, &tokens);
         parts.into_iter().map(|members| (chunk, part(members))).collect::<Vec<_>>()
-    };
-    let parts = chunks.iter().enumerate().flat_map(of_chunk);
+    });
     let (batches, values): (Vec<_>, Vec<_>) = parts.map(|(chunk, part)| (part.batch, (chunk, part.values))).unzip();
     let mut nodes = vec![0.0; trie.len()];
     let done = engine.score(trie, &batches, &mut nodes)?;
@@ -151,12 +150,22 @@ mod tests {
 
     /// Computes the loss of each member, which is the first of two tokens, under a program: members in two parts.
     fn run(program: Program, seconds: &mut [f64]) -> Result<Vec<Vec<f64>>> {
-        let part = |ids: &[u32]| {
-            let windows: Vec<[u32; 2]> = ids.iter().map(|&id| [id, 0]).collect();
-            let losses = |of: &[Prediction]| of.iter().map(|of| -f64::from(of.log_probability)).collect();
-            EvalPart { batch: Batch::windows(windows.iter().map(<[u32; 2]>::as_slice)), values: Box::new(losses) }
-        };
-        let mut done = in_parts(&Adding::new(), &Trie::new(&[program]), &[&[5, 6, 7]], |_| 2, seconds, part)?;
+        let mut done = in_parts(
+            &Adding::new(),
+            &Trie::new(&[program]),
+            &[&[5, 6, 7]],
+            |_| 2,
+            seconds,
+            |ids: &[u32]| {
+                let windows: Vec<[u32; 2]> = ids.iter().map(|&id| [id, 0]).collect();
+                EvalPart {
+                    batch: Batch::windows(windows.iter().map(<[u32; 2]>::as_slice)),
+                    values: Box::new(|predictions: &[Prediction]| {
+                        predictions.iter().map(|predictions| -f64::from(predictions.log_probability)).collect()
+                    }),
+                }
+            },
+        )?;
         Ok(done.remove(0))
     }
 

@@ -36,7 +36,7 @@ impl<'a> GenerationEval<'a> {
     /// room.
     pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a dyn Detokenizer) -> Self {
         let mut eval = Self { prompts, settings, text, together: usize::MAX.into(), device_tokens: 0 };
-        let tokens: usize = prompts.iter().map(|of| eval.size(of)).sum();
+        let tokens: usize = prompts.iter().map(|prompt| eval.size(prompt)).sum();
         // Adds half a chunk, because chunks differ in size.
         let together = tokens * (2 * DEVICE_PROMPTS + CHUNK) / (2 * prompts.len().max(1));
         eval.device_tokens = together.min(DEVICE_TOKENS);
@@ -54,7 +54,7 @@ impl<'a> GenerationEval<'a> {
                     self.together.fetch_min(batch / 2, Relaxed);
                 }
                 Err(error) if is_out_of_memory(&error) => {
-                    let longest = prompts.iter().map(|of| self.size(of)).max().unwrap_or(0);
+                    let longest = prompts.iter().map(|prompt| self.size(prompt)).max().unwrap_or(0);
                     return Err(out_of_memory(
                         &error,
                         format!("a prompt of {longest} tokens, with those that it may get"),
@@ -84,12 +84,14 @@ impl<'a> GenerationEval<'a> {
             Error::job("the tokens do not fit the prompts").expected(format!("those of {} prompts", self.prompts.len()))
         };
         let parts = parts(values).filter(|parts| parts.len() == self.prompts.len()).ok_or_else(unlike)?;
-        let generation = |(end, ids): (f64, &[f64])| {
-            let end = ENDS.get(end as usize).copied().ok_or_else(unlike)?;
-            let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
-            Generation::new(ids, end, &self.settings, self.text)
-        };
-        parts.into_iter().map(generation).collect()
+        parts
+            .into_iter()
+            .map(|(end, ids)| {
+                let end = ENDS.get(end as usize).copied().ok_or_else(unlike)?;
+                let ids: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
+                Generation::new(ids, end, &self.settings, self.text)
+            })
+            .collect()
     }
 }
 
@@ -107,9 +109,9 @@ fn parts(mut values: &[f64]) -> Option<Vec<(f64, &[f64])>> {
     values.is_empty().then_some(parts)
 }
 
-fn values(of: &Generation) -> impl Iterator<Item = f64> {
-    let end = ENDS.iter().position(|end| *end == of.end).unwrap_or(ENDS.len());
-    [end as f64, of.ids.len() as f64].into_iter().chain(of.ids.iter().map(|&id| f64::from(id)))
+fn values(generation: &Generation) -> impl Iterator<Item = f64> {
+    let end = ENDS.iter().position(|end| *end == generation.end).unwrap_or(ENDS.len());
+    [end as f64, generation.ids.len() as f64].into_iter().chain(generation.ids.iter().map(|&id| f64::from(id)))
 }
 
 impl EvalSet for GenerationEval<'_> {
@@ -119,7 +121,7 @@ impl EvalSet for GenerationEval<'_> {
 
     /// Returns an upper bound, because a continuation may end early.
     fn tokens(&self, chunk: usize) -> usize {
-        self.prompts[self.members(chunk)].iter().map(|of| self.size(of)).sum()
+        self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt)).sum()
     }
 
     /// Counts each prompt once, plus the average number of generated tokens.
@@ -127,14 +129,14 @@ impl EvalSet for GenerationEval<'_> {
         let new = |values: &&[f64]| parts(values).map(|parts| parts.iter().map(|(_, ids)| ids.len()).sum::<usize>());
         let new: usize = of_programs.iter().map(new).sum::<Option<usize>>()?;
         let most = self.settings.max_new_tokens;
-        let prompts: usize = self.prompts[self.members(chunk)].iter().map(|of| self.size(of) - most).sum();
+        let prompts: usize = self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt) - most).sum();
         Some(prompts + new / of_programs.len().max(1))
     }
 
     fn load(&self, chunks: &[usize]) -> Load {
         let members = || chunks.iter().flat_map(|&chunk| self.members(chunk));
         let count = members().count();
-        let tokens = members().map(|at| self.size(&self.prompts[at])).sum::<usize>();
+        let tokens = members().map(|member| self.size(&self.prompts[member])).sum::<usize>();
         Load { tokens, scored: count * self.settings.max_new_tokens, length: tokens / count.max(1) }
     }
 
@@ -146,14 +148,20 @@ impl EvalSet for GenerationEval<'_> {
 
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let started = Instant::now();
-        let prompts: Vec<Prompt> = chunks.iter().flat_map(|&of| &self.prompts[self.members(of)]).cloned().collect();
+        let prompts: Vec<Prompt> =
+            chunks.iter().flat_map(|&chunk| &self.prompts[self.members(chunk)]).cloned().collect();
         let mut done = self.generated(engine, trie, &prompts)?.into_iter();
-        let of_chunk = |&chunk: &usize| {
-            let done: Vec<Vec<Generation>> = done.by_ref().take(self.members(chunk).len()).collect();
-            let of_program = |program: usize| done.iter().flat_map(|of| values(&of[program])).collect::<Vec<f64>>();
-            (0..trie.programs()).map(of_program).collect()
-        };
-        let of_chunks = chunks.iter().map(of_chunk).collect();
+        let of_chunks = chunks
+            .iter()
+            .map(|&chunk| {
+                let done: Vec<Vec<Generation>> = done.by_ref().take(self.members(chunk).len()).collect();
+                (0..trie.programs())
+                    .map(|program| {
+                        done.iter().flat_map(|generations| values(&generations[program])).collect::<Vec<f64>>()
+                    })
+                    .collect()
+            })
+            .collect();
         // All programs share the first step, so they share the time equally.
         if let Some(first) = seconds.first_mut() {
             *first += started.elapsed().as_secs_f64();
@@ -195,7 +203,7 @@ mod tests {
     #[test]
     fn generation_cache_rejects_values_of_other_prompts() {
         let settings = Settings { stops: vec!["c".to_owned()], ..Settings::greedy(4, 64) };
-        let prompts: Vec<Prompt> = (0..2).map(|at| Prompt { identity: at.to_string(), ids: vec![1] }).collect();
+        let prompts: Vec<Prompt> = (0..2).map(|index| Prompt { identity: index.to_string(), ids: vec![1] }).collect();
         let generations = [
             Generation::new(vec![10, 11, 12], End::Stop, &settings, &Letters).unwrap(),
             Generation::new(Vec::new(), End::NotFinite, &settings, &Letters).unwrap(),
@@ -221,13 +229,14 @@ mod tests {
 
     #[test]
     fn device_batches_chunks_together_and_fewer_long_prompts() {
-        let passes = |length: usize| {
-            let prompts: Vec<Prompt> =
-                (0..40 * CHUNK).map(|at| Prompt { identity: at.to_string(), ids: vec![1; length] }).collect();
-            let eval = GenerationEval::new(&prompts, Settings::greedy(6, 1 << 20), &Letters);
-            eval.device_tokens / eval.tokens(0)
-        };
-        assert_eq!((passes(4), passes(100)), (DEVICE_PROMPTS / CHUNK, DEVICE_PROMPTS / CHUNK));
-        assert_eq!(passes(1018), DEVICE_TOKENS / 1024 / CHUNK);
+        assert_eq!((count_passes(4), count_passes(100)), (DEVICE_PROMPTS / CHUNK, DEVICE_PROMPTS / CHUNK));
+        assert_eq!(count_passes(1018), DEVICE_TOKENS / 1024 / CHUNK);
+    }
+
+    fn count_passes(length: usize) -> usize {
+        let prompts: Vec<Prompt> =
+            (0..40 * CHUNK).map(|index| Prompt { identity: index.to_string(), ids: vec![1; length] }).collect();
+        let eval = GenerationEval::new(&prompts, Settings::greedy(6, 1 << 20), &Letters);
+        eval.device_tokens / eval.tokens(0)
     }
 }

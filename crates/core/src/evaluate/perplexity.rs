@@ -94,23 +94,30 @@ impl EvalSet for PerplexityEval<'_> {
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
         let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.members(chunk).collect()).collect();
         let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
-        let length = |_: &usize| self.windows.length;
-        in_parts(engine, trie, &members, length, seconds, |members| {
-            let batch = Batch::windows(members.iter().map(|&index| self.windows.window(index)));
-            let values = |predictions: &[Prediction]| {
-                let predicted = predictions.len() / members.len();
-                let mean = |window: &[Prediction]| {
-                    window.iter().map(|p| -f64::from(p.log_probability)).sum::<f64>() / window.len() as f64
-                };
-                predictions.chunks_exact(predicted.max(1)).map(mean).collect()
-            };
-            EvalPart { batch, values: Box::new(values) }
-        })
+        in_parts(
+            engine,
+            trie,
+            &members,
+            |_: &usize| self.windows.length,
+            seconds,
+            |members| {
+                let batch = Batch::windows(members.iter().map(|&index| self.windows.window(index)));
+                EvalPart { batch, values: Box::new(|predictions| window_losses(predictions, members.len())) }
+            },
+        )
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
         chunks.concat()
     }
+}
+
+fn window_losses(predictions: &[Prediction], members: usize) -> Vec<f64> {
+    let predicted = predictions.len() / members;
+    predictions
+        .chunks_exact(predicted.max(1))
+        .map(|window| window.iter().map(|p| -f64::from(p.log_probability)).sum::<f64>() / window.len() as f64)
+        .collect()
 }
 
 #[cfg(test)]

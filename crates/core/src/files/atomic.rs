@@ -108,17 +108,20 @@ pub fn age(path: &Path, now: SystemTime) -> Option<Duration> {
 /// # Errors
 /// What `fill` reports, or exit code 3 naming the file.
 pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
-    let failed = |error: &std::io::Error| Error::io("write", path, error);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let dir = match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
-    let mut temporary = temporary(dir, &name).map_err(|error| failed(&error))?;
+    let mut temporary = temporary(dir, &name).map_err(|error| write_error(&error, path))?;
     fill(temporary.as_file_mut())?;
-    temporary.as_file().sync_all().map_err(|error| failed(&error))?;
-    temporary.persist(path).map_err(|error| failed(&error.error))?;
+    temporary.as_file().sync_all().map_err(|error| write_error(&error, path))?;
+    temporary.persist(path).map_err(|error| write_error(&error.error, path))?;
     Ok(())
+}
+
+fn write_error(error: &std::io::Error, path: &Path) -> Error {
+    Error::io("write", path, error)
 }
 
 /// Writes bytes with [`write_atomically`].
@@ -262,16 +265,15 @@ mod tests {
     fn what_killed_processes_left_is_swept_and_nothing_else() {
         let root = tempfile::tempdir().unwrap();
         let this = Owner::this();
-        let of = |owner: &Owner, name: &str| root.path().join(format!(".{name}.{}.abcdef{ENDING}", owner.tag()));
         let far = Owner { system: Some("another machine".into()), ..this.clone() };
-        let killed = of(&Owner { pid: 99_999_999, ..this.clone() }, "results.csv");
-        let own = of(&this, "run.json");
-        let far_dead = of(&far, "old");
-        let far_living = of(&far, "new");
+        let killed = part_of(&Owner { pid: 99_999_999, ..this.clone() }, "results.csv", root.path());
+        let living = part_of(&this, "run.json", root.path());
+        let far_dead = part_of(&far, "old", root.path());
+        let far_living = part_of(&far, "new", root.path());
         let others = root.path().join(".results.csv.swp");
         let theirs = ["mine.5.ghostlab-tmp", ".notes.ghostlab-tmp", ".notes.of.mine.ghostlab-tmp"];
         let theirs = theirs.map(|name| root.path().join(name));
-        let all = [&killed, &own, &far_dead, &far_living, &others];
+        let all = [&killed, &living, &far_dead, &far_living, &others];
         for path in all.into_iter().chain(&theirs) {
             fs::write(path, "half").unwrap();
         }
@@ -279,15 +281,19 @@ mod tests {
             let old = File::options().append(true).open(path).unwrap();
             old.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
         }
-        let folder = of(&Owner { pid: 99_999_999, ..this.clone() }, "backbone");
+        let folder = part_of(&Owner { pid: 99_999_999, ..this.clone() }, "backbone", root.path());
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("config.json"), "half").unwrap();
         ensure_writable(root.path(), &[]).unwrap();
         let left = |path: &Path| path.exists();
         assert!(!left(&folder), "a folder goes with what is in it");
         assert!(!left(&killed) && !left(&far_dead), "the dead have no use for them");
-        assert!(left(&own) && left(&far_living) && left(&others), "the living have, and others' files are theirs");
+        assert!(left(&living) && left(&far_living) && left(&others), "the living have, and others' files are theirs");
         assert!(theirs.iter().all(|path| left(path)), "the suffix alone does not mark a file as ours");
+    }
+
+    fn part_of(owner: &Owner, name: &str, root: &Path) -> PathBuf {
+        root.join(format!(".{name}.{}.abcdef{ENDING}", owner.tag()))
     }
 
     #[test]

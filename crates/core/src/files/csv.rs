@@ -79,8 +79,11 @@ mod tests {
     #[test]
     fn rows_have_their_lines_and_a_quoted_field_may_hold_a_comma() {
         let read = rows::<Row>("a.csv", &["name", "count"], "name,count\n\"a,b\",1\nc,2\n").unwrap();
-        let row = |name: &str, count| Row { name: name.into(), count };
-        assert_eq!(read, [(2, row("a,b", 1)), (3, row("c", 2))]);
+        assert_eq!(read, [(2, named_row("a,b", 1)), (3, named_row("c", 2))]);
+    }
+
+    fn named_row(name: &str, count: usize) -> Row {
+        Row { name: name.into(), count }
     }
 
     #[test]

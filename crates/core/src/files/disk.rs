@@ -89,8 +89,8 @@ pub(super) fn of_open(file: &File) -> Option<FileSystem> {
 }
 
 #[cfg(target_os = "linux")]
-fn known(about: &rustix::fs::StatFs) -> Option<FileSystem> {
-    let magic = about.f_type as u32;
+fn known(stat: &rustix::fs::StatFs) -> Option<FileSystem> {
+    let magic = stat.f_type as u32;
     KNOWN.iter().find(|(known, _)| *known == magic).map(|(_, system)| *system)
 }
 

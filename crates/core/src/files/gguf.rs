@@ -19,7 +19,7 @@ pub const TYPES: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_
 
 /// Returns whether a path names a GGUF file, by its extension.
 pub fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|of| of.eq_ignore_ascii_case("gguf")) && !path.is_dir()
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) && !path.is_dir()
 }
 
 /// A tensor of a GGUF file.
@@ -55,36 +55,28 @@ impl Gguf {
     /// # Errors
     /// As [`Self::open`].
     pub fn read(path: &Path, file: &mut File) -> Result<Self> {
-        let io = |error: std::io::Error| Error::io("read", path, &error);
-        let length = file.metadata().map_err(io)?.len();
+        let length = file.metadata().map_err(|error| read_error(&error, path))?.len();
         let mut head = Vec::new();
-        file.seek(SeekFrom::Start(0)).map_err(io)?;
-        file.take(MAX_HEADER).read_to_end(&mut head).map_err(io)?;
-        let damaged = |found: String| {
-            Error::bad_input("the GGUF file cannot be read")
-                .at(path.display())
-                .expected(format!("a whole GGUF file of version 1 to 3, its tensors {TYPES}"))
-                .found(found)
-                .hint("fetch the file again; other types can be converted by llama.cpp's llama-quantize")
-        };
+        file.seek(SeekFrom::Start(0)).map_err(|error| read_error(&error, path))?;
+        file.take(MAX_HEADER).read_to_end(&mut head).map_err(|error| read_error(&error, path))?;
         // Number of tensors according to the header. Duplicate names would be merged by the map.
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))
-            .map_err(|panic| damaged(format!("a panic of its reader: {panic}")))?
+            .map_err(|panic| damaged_file(format!("a panic of its reader: {panic}"), path))?
             // candle's errors may have a backtrace below.
-            .map_err(|error| damaged(error.to_string().lines().next().unwrap_or_default().to_owned()))?;
+            .map_err(|error| damaged_file(error.to_string().lines().next().unwrap_or_default().to_owned(), path))?;
         if !old && count != Some(content.tensor_infos.len() as u64) {
-            return Err(damaged("two tensors of one name".to_owned()));
+            return Err(damaged_file("two tensors of one name".to_owned(), path));
         }
         let mut tensors = BTreeMap::new();
         for (name, info) in content.tensor_infos {
             let dtype = info.ggml_dtype;
             let shape = info.shape.dims().to_vec();
             if matches!(dtype, GgmlDType::Q8_1 | GgmlDType::Q8K) {
-                return Err(damaged(format!("tensor {name} of type {dtype:?}")));
+                return Err(damaged_file(format!("tensor {name} of type {dtype:?}"), path));
             }
-            let wrong = || damaged(format!("tensor {name} of shape {shape:?}, type {dtype:?}"));
+            let wrong = || damaged_file(format!("tensor {name} of shape {shape:?}, type {dtype:?}"), path);
             let numbers = shape.iter().try_fold(1_usize, |all, &side| all.checked_mul(side)).ok_or_else(wrong)?;
             let block = dtype.block_size();
             let row = shape.last().copied().unwrap_or(1);
@@ -94,10 +86,10 @@ impl Gguf {
             let bytes = (numbers / block).checked_mul(dtype.type_size()).ok_or_else(wrong)? as u64;
             let start = content.tensor_data_offset.saturating_add(info.offset);
             if start.saturating_add(bytes) > length {
-                return Err(damaged(format!(
-                    "{length} bytes, where tensor {name} ends at byte {}",
-                    start.saturating_add(bytes)
-                )));
+                return Err(damaged_file(
+                    format!("{length} bytes, where tensor {name} ends at byte {}", start.saturating_add(bytes)),
+                    path,
+                ));
             }
             tensors.insert(name, GgufTensor { dtype, shape, start, bytes });
         }
@@ -140,8 +132,13 @@ impl Gguf {
             .found(self.shown(key))
     }
 
-    fn typed<'a, T>(&'a self, key: &str, expected: &str, of: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
-        self.metadata.get(key).map(|value| of(value).ok_or_else(|| self.wrong(key, expected))).transpose()
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &str,
+        convert: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        self.metadata.get(key).map(|value| convert(value).ok_or_else(|| self.wrong(key, expected))).transpose()
     }
 
     /// Reads an integer of any width. If the file has one per layer, they must be equal.
@@ -152,7 +149,7 @@ impl Gguf {
         self.typed(key, "a whole number, the same for each layer", |value| match value {
             Value::Array(list) => {
                 let first = whole(list.first()?)?;
-                list.iter().all(|of| whole(of) == Some(first)).then_some(first)
+                list.iter().all(|item| whole(item) == Some(first)).then_some(first)
             }
             value => whole(value),
         })
@@ -179,7 +176,11 @@ impl Gguf {
     /// # Errors
     /// Another type.
     pub fn flag(&self, key: &str) -> Result<Option<bool>> {
-        self.typed(key, "true or false", |value| if let Value::Bool(on) = value { Some(*on) } else { None })
+        self.typed(
+            key,
+            "true or false",
+            |value| if let Value::Bool(flag_value) = value { Some(*flag_value) } else { None },
+        )
     }
 
     /// Reads a list of strings.
@@ -222,6 +223,18 @@ impl Gguf {
     }
 }
 
+fn read_error(error: &std::io::Error, path: &Path) -> Error {
+    Error::io("read", path, error)
+}
+
+fn damaged_file(found: String, path: &Path) -> Error {
+    Error::bad_input("the GGUF file cannot be read")
+        .at(path.display())
+        .expected(format!("a whole GGUF file of version 1 to 3, its tensors {TYPES}"))
+        .found(found)
+        .hint("fetch the file again; other types can be converted by llama.cpp's llama-quantize")
+}
+
 impl std::fmt::Debug for Gguf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Gguf({}, {} tensors)", self.path.display(), self.tensors.len())
@@ -256,7 +269,7 @@ impl Blocks {
         let dtype = self.dtype;
         let numbers = self.numbers;
         let tensor = ggml_file::qtensor_from_ggml(dtype, self.bytes(), vec![numbers], &candle_core::Device::Cpu);
-        let values = tensor.and_then(|of| of.dequantize(&candle_core::Device::Cpu)?.to_vec1());
+        let values = tensor.and_then(|tensor_data| tensor_data.dequantize(&candle_core::Device::Cpu)?.to_vec1());
         values.map_err(|error| Error::bad_input("a tensor has a type that is not read").found(error))
     }
 }
@@ -299,7 +312,7 @@ fn real(value: &Value) -> Option<f64> {
 fn scalar(value: &Value) -> String {
     let text = match value {
         Value::String(text) => format!("`{text}`"),
-        Value::Bool(on) => on.to_string(),
+        Value::Bool(boolean) => boolean.to_string(),
         value => real(value).map_or_else(|| "a number".to_owned(), |number| number.to_string()),
     };
     shortened(&text, 80)

@@ -33,8 +33,8 @@ pub fn header(entries: &[(String, Value)], tensors: &[GgufInfo]) -> Result<Vec<u
     out.extend((entries.len() as u64).to_le_bytes());
     for (key, value) in entries {
         out.extend(text(key));
-        let unlike = || Error::job("an entry of a GGUF file cannot be written").at(key);
-        let (kind, bytes) = written(value).ok_or_else(unlike)?;
+        let (kind, bytes) =
+            written(value).ok_or_else(|| Error::job("an entry of a GGUF file cannot be written").at(key))?;
         out.extend(kind.to_le_bytes());
         out.extend(bytes);
     }
@@ -70,15 +70,15 @@ fn written(value: &Value) -> Option<(u32, Vec<u8>)> {
         Value::U32(n) => (4, n.to_le_bytes().to_vec()),
         Value::I32(n) => (5, n.to_le_bytes().to_vec()),
         Value::F32(n) => (6, n.to_le_bytes().to_vec()),
-        Value::Bool(on) => (7, vec![(*on).into()]),
-        Value::String(of) => (8, text(of)),
+        Value::Bool(boolean) => (7, vec![(*boolean).into()]),
+        Value::String(string) => (8, text(string)),
         Value::Array(list) => {
             let items = list.iter().map(written).collect::<Option<Vec<_>>>()?;
-            let of = items.first().map_or(8, |(of, _)| *of);
-            let mut out = of.to_le_bytes().to_vec();
+            let item_type = items.first().map_or(8, |(item_type, _)| *item_type);
+            let mut out = item_type.to_le_bytes().to_vec();
             out.extend((list.len() as u64).to_le_bytes());
-            for (own, bytes) in items {
-                (own == of).then(|| out.extend(bytes))?;
+            for (written_type, bytes) in items {
+                (written_type == item_type).then(|| out.extend(bytes))?;
             }
             (9, out)
         }
@@ -130,8 +130,8 @@ mod tests {
         ];
         let mut bytes = header(&entries, &tensors).unwrap();
         let start = bytes.len();
-        for of in &tensors {
-            bytes.resize(bytes.len() + of.bytes() + padding(of.bytes()), 0);
+        for tensor in &tensors {
+            bytes.resize(bytes.len() + tensor.bytes() + padding(tensor.bytes()), 0);
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.gguf");

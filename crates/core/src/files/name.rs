@@ -8,8 +8,11 @@ const READABLE: usize = 120;
 /// Returns a unique, readable file name for any text: at most 137 bytes of ASCII letters, digits and `-.=_`, with sixteen
 /// digits of the text's SHA-256. It is unique on case-insensitive file systems too.
 pub fn of(text: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '=') { c } else { '_' };
-    let readable: String = text.chars().map(plain).take(READABLE).collect();
+    let readable: String = text
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '=') { c } else { '_' })
+        .take(READABLE)
+        .collect();
     // A name that begins with a dot is hidden.
     let readable = readable.trim_start_matches('.');
     format!("{readable}-{}", &sha256::of_bytes(text)[..16])

@@ -8,9 +8,9 @@ pub(super) fn with_finite_numbers(text: &str) -> Option<String> {
     let mut finite = String::with_capacity(text.len());
     let mut rest = text;
     let mut is_found = false;
-    while let Some(at) = rest.find(['"', 'N', 'I', '-']) {
-        finite.push_str(&rest[..at]);
-        rest = &rest[at..];
+    while let Some(start) = rest.find(['"', 'N', 'I', '-']) {
+        finite.push_str(&rest[..start]);
+        rest = &rest[start..];
         if rest.starts_with('"') {
             let end = string_end(rest);
             finite.push_str(&rest[..end]);
@@ -31,11 +31,11 @@ pub(super) fn with_finite_numbers(text: &str) -> Option<String> {
 /// Length of the string of JSON that a text begins with.
 fn string_end(text: &str) -> usize {
     let mut is_escaped = false;
-    for (at, byte) in text.bytes().enumerate().skip(1) {
+    for (index, byte) in text.bytes().enumerate().skip(1) {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' => is_escaped = true,
-            b'"' => return at + 1,
+            b'"' => return index + 1,
             _ => {}
         }
     }

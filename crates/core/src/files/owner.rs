@@ -43,8 +43,7 @@ impl Owner {
     /// Returns whether a text is an output of [`Self::tag`].
     pub fn is_tag(text: &str) -> bool {
         let parts: Vec<&str> = text.split('-').collect();
-        let number = |text: &str| text.parse::<u64>().is_ok();
-        parts.len() == 3 && number(parts[0]) && number(parts[1]) && parts[2].len() == 12
+        parts.len() == 3 && is_number(parts[0]) && is_number(parts[1]) && parts[2].len() == 12
     }
 
     /// Returns whether the process of a tag is alive, if the system can tell.
@@ -55,6 +54,10 @@ impl Owner {
         system().filter(|system| parts.next() == Some(&short(Some(system))))?;
         lives(Path::new(PROC), pid, Some(started).filter(|&started| started > 0))
     }
+}
+
+fn is_number(text: &str) -> bool {
+    text.parse::<u64>().is_ok()
 }
 
 /// Returns the machine's name, or an empty string.
@@ -154,22 +157,39 @@ mod tests {
     fn a_process_that_is_not_shown_is_unknown_and_never_dead() {
         // `hidepid=2` hides other users' processes completely. This process still exists.
         let proc = tempfile::tempdir().unwrap();
-        let own = std::process::id();
-        let of = |pid: u32| proc.path().join(pid.to_string());
-        assert_eq!(lives(proc.path(), own, Some(1)), None, "its number is in use, by whom is hidden");
+        let this_process = std::process::id();
+        assert_eq!(lives(proc.path(), this_process, Some(1)), None, "its number is in use, by whom is hidden");
         assert_eq!(lives(proc.path(), 99_999_999, Some(1)), Some(false), "no process has the number");
         // `hidepid=1` shows a process's folder with unreadable content.
-        fs::create_dir_all(of(own).join("stat")).unwrap();
-        assert_eq!(lives(proc.path(), own, Some(1)), None);
+        fs::create_dir_all(process_dir(this_process, proc.path()).join("stat")).unwrap();
+        assert_eq!(lives(proc.path(), this_process, Some(1)), None);
         // Malformed content gives no information.
         for text in ["", "5", "5 (a b) S", "5 (a) b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 x"] {
-            fs::remove_dir_all(of(own)).unwrap();
-            fs::create_dir(of(own)).unwrap();
-            fs::write(of(own).join("stat"), text).unwrap();
-            assert_eq!(lives(proc.path(), own, Some(1)), None, "{text}");
+            fs::remove_dir_all(process_dir(this_process, proc.path())).unwrap();
+            fs::create_dir(process_dir(this_process, proc.path())).unwrap();
+            fs::write(process_dir(this_process, proc.path()).join("stat"), text).unwrap();
+            assert_eq!(lives(proc.path(), this_process, Some(1)), None, "{text}");
         }
-        fs::write(of(own).join("stat"), "5 (a) b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0").unwrap();
-        let told = |started| lives(proc.path(), own, started);
-        assert_eq!([told(Some(77)), told(Some(78)), told(None)], [Some(true), Some(false), None]);
+        fs::write(
+            process_dir(this_process, proc.path()).join("stat"),
+            "5 (a) b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0",
+        )
+        .unwrap();
+        assert_eq!(
+            [
+                lives_since(Some(77), proc.path(), this_process),
+                lives_since(Some(78), proc.path(), this_process),
+                lives_since(None, proc.path(), this_process)
+            ],
+            [Some(true), Some(false), None]
+        );
+    }
+
+    fn lives_since(started: Option<u64>, proc: &Path, this_process: u32) -> Option<bool> {
+        lives(proc, this_process, started)
+    }
+
+    fn process_dir(pid: u32, proc: &Path) -> std::path::PathBuf {
+        proc.join(pid.to_string())
     }
 }

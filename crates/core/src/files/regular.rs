@@ -12,10 +12,9 @@ use crate::error::{Error, Result};
 /// # Errors
 /// Exit code 2: it is a folder, a pipe, a socket or a device. Exit code 3: it cannot be opened, or Git LFS has not fetched it.
 pub fn open(path: &Path) -> Result<File> {
-    let failed = |error: std::io::Error| Error::io("open", path, &error);
     // Checked before opening, because opening a pipe waits for a writer.
-    let about = fs::metadata(path).map_err(failed)?;
-    let kind = about.file_type();
+    let metadata = fs::metadata(path).map_err(|error| open_error(&error, path))?;
+    let kind = metadata.file_type();
     if !kind.is_file() {
         return Err(Error::bad_input("this is not an ordinary file")
             .at(path.display())
@@ -23,15 +22,19 @@ pub fn open(path: &Path) -> Result<File> {
             .found(name_of(kind))
             .hint("write the content to a file first: inputs are read more than once"));
     }
-    let mut file = File::open(path).map_err(failed)?;
-    if about.len() <= MAX_POINTER_BYTES && is_lfs_pointer(&mut file).map_err(failed)? {
+    let mut file = File::open(path).map_err(|error| open_error(&error, path))?;
+    if metadata.len() <= MAX_POINTER_BYTES && is_lfs_pointer(&mut file).map_err(|error| open_error(&error, path))? {
         return Err(Error::missing("this file is a Git LFS pointer, not the content")
             .at(path.display())
             .expected("the content that the pointer names")
-            .found(format!("{} bytes that begin with `{LFS_POINTER}`", about.len()))
+            .found(format!("{} bytes that begin with `{LFS_POINTER}`", metadata.len()))
             .hint("run `git lfs install` and `git lfs pull` in that repository, or download the file itself"));
     }
     Ok(file)
+}
+
+fn open_error(error: &std::io::Error, path: &Path) -> Error {
+    Error::io("open", path, error)
 }
 
 /// The first bytes of a Git LFS pointer.
@@ -78,15 +81,18 @@ pub fn oddity(path: &Path) -> Option<&'static str> {
 /// # Errors
 /// As [`open`], a file larger than such a file may be, and where the reading fails.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
-    let failed = |error: std::io::Error| Error::io("read", path, &error);
     let mut file = open(path)?;
-    let about = file.metadata().map_err(failed)?;
+    let metadata = file.metadata().map_err(|error| read_error(&error, path))?;
     // Files that are read completely are settings or JSON trees. A sparse file of a terabyte takes no disk space but
     // would take memory.
-    TextLimit::current().of_json().check(path, about.len())?;
+    TextLimit::current().of_json().check(path, metadata.len())?;
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(failed)?;
+    file.read_to_end(&mut bytes).map_err(|error| read_error(&error, path))?;
     Ok(bytes)
+}
+
+fn read_error(error: &std::io::Error, path: &Path) -> Error {
+    Error::io("read", path, error)
 }
 
 /// Returns the name of a file type for messages.

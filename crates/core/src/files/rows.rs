@@ -70,12 +70,12 @@ impl RowFiles {
     /// An absent file, or none at all; an unknown ending; an empty file, or one of more bytes than `limit`.
     pub fn open(&self, path: &Path, limit: TextLimit) -> Result<(File, RowForm)> {
         let file = regular::open(path)?;
-        let about = file.metadata().map_err(|error| Error::io("read", path, &error))?;
+        let metadata = file.metadata().map_err(|error| Error::io("read", path, &error))?;
         let form = self.form(path)?;
-        if about.len() == 0 {
+        if metadata.len() == 0 {
             return Err(self.empty(path));
         }
-        limit.check(path, about.len())?;
+        limit.check(path, metadata.len())?;
         Ok((file, form))
     }
 
@@ -84,7 +84,7 @@ impl RowFiles {
         bad(format!("the {} file is empty", self.noun), path).expected("at least one row")
     }
 
-    /// The JSON of a `part` of a file; `at` says where in it an error is. `NaN` and `Infinity`, which Python writes, are read
+    /// Parses the JSON of a `part` of a file. `locate` names the position of an error. `NaN` and `Infinity`, which Python writes, are read
     /// as an object with the key [`not_finite::NOT_FINITE`].
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl RowFiles {
         &self,
         bytes: &[u8],
         part: &str,
-        at: impl Fn(&serde_json::Error) -> String,
+        locate: impl Fn(&serde_json::Error) -> String,
     ) -> Result<T> {
         let text = std::str::from_utf8(bytes.strip_suffix(b"\n").unwrap_or(bytes))
             .map_err(|error| not_utf8(error.valid_up_to(), part))?;
@@ -107,7 +107,7 @@ impl RowFiles {
             let message = message.split(" at line ").next().unwrap_or_default();
             Error::bad_input(format!("the {part} is not JSON"))
                 .expected(self.expected)
-                .found(format!("{message}, at {}", at(&error)))
+                .found(format!("{message}, at {}", locate(&error)))
         })
     }
 

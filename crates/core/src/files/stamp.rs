@@ -35,11 +35,10 @@ impl Stamp {
     #[cfg(unix)]
     pub fn of(data: &Metadata) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
-        let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
         Some(Self {
             bytes: data.len(),
-            modified: nanoseconds(data.mtime(), data.mtime_nsec()),
-            changed: nanoseconds(data.ctime(), data.ctime_nsec()),
+            modified: to_nanoseconds(data.mtime(), data.mtime_nsec()),
+            changed: to_nanoseconds(data.ctime(), data.ctime_nsec()),
             file: (data.dev(), data.ino()),
         })
     }
@@ -55,6 +54,10 @@ impl Stamp {
         let [now, grain] = [now, grain].map(|time| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX));
         now.saturating_sub(self.modified.max(self.changed)) > grain
     }
+}
+
+fn to_nanoseconds(seconds: i64, rest: i64) -> i128 {
+    i128::from(seconds) * 1_000_000_000 + i128::from(rest)
 }
 
 /// Returns the resolution of change times. `None` if changes may leave no trace, as writes through shared mappings in

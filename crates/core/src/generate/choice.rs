@@ -58,11 +58,11 @@ fn drawn(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
     }
     let of_staying: f64 = weights[..staying].iter().sum();
     let mut sum = 0.0;
-    let place = weights[..staying].iter().position(|weight| {
+    let position = weights[..staying].iter().position(|weight| {
         sum += weight;
         sum > draw * of_staying
     });
-    order[place.unwrap_or(0)] as u32
+    order[position.unwrap_or(0)] as u32
 }
 
 #[cfg(test)]
@@ -75,26 +75,33 @@ mod tests {
     fn tokens_are_sampled_within_top_k_and_top_p() {
         // Computed by hand: probabilities 0.2, 0.5, 0.3.
         let logits = [0.2f32.ln(), 0.5f32.ln(), 0.3f32.ln()];
-        let at = |of: Sampling, draw| drawn(&logits, &of, draw);
-        assert_eq!([0.0, 0.49, 0.51, 0.79, 0.81, 0.999].map(|draw| at(PLAIN, draw)), [1, 1, 2, 2, 0, 0]);
-        assert_eq!(at(Sampling { top_k: Some(1), ..PLAIN }, 0.999), 1);
+        assert_eq!(
+            [0.0, 0.49, 0.51, 0.79, 0.81, 0.999].map(|draw| drawn_token(PLAIN, draw, &logits)),
+            [1, 1, 2, 2, 0, 0]
+        );
+        assert_eq!(drawn_token(Sampling { top_k: Some(1), ..PLAIN }, 0.999, &logits), 1);
         // 0.5 and 0.3 reach 0.6; of their 0.8 the first has 0.625.
-        let of = Sampling { top_p: 0.6, ..PLAIN };
-        assert_eq!([0.62, 0.63, 0.999].map(|draw| at(of, draw)), [1, 2, 2]);
+        let sampling = Sampling { top_p: 0.6, ..PLAIN };
+        assert_eq!([0.62, 0.63, 0.999].map(|draw| drawn_token(sampling, draw, &logits)), [1, 2, 2]);
         // Half the temperature squares them: 0.04, 0.25 and 0.09 of 0.38.
         let cold = Sampling { temperature: 0.5, ..PLAIN };
-        assert_eq!([0.65, 0.66, 0.89, 0.90].map(|draw| at(cold, draw)), [1, 2, 2, 0]);
+        assert_eq!([0.65, 0.66, 0.89, 0.90].map(|draw| drawn_token(cold, draw, &logits)), [1, 2, 2, 0]);
+    }
+
+    fn drawn_token(sampling: Sampling, draw: f64, logits: &[f32]) -> u32 {
+        drawn(logits, &sampling, draw)
     }
 
     #[test]
     fn draws_are_those_of_the_seed_and_the_prompt() {
         let logits = vec![0.0; 1000];
-        let draws = |seed, identity| {
-            let mut choice = Choice::new(Sampling { seed, ..PLAIN }, identity);
-            [(); 4].map(|()| choice.next(&logits))
-        };
-        assert_eq!(draws(1, "a"), draws(1, "a"));
-        assert_ne!(draws(1, "a"), draws(1, "b"));
-        assert_ne!(draws(1, "a"), draws(2, "a"));
+        assert_eq!(four_draws(1, "a", &logits), four_draws(1, "a", &logits));
+        assert_ne!(four_draws(1, "a", &logits), four_draws(1, "b", &logits));
+        assert_ne!(four_draws(1, "a", &logits), four_draws(2, "a", &logits));
+    }
+
+    fn four_draws(seed: u64, identity: &str, logits: &[f32]) -> [Option<u32>; 4] {
+        let mut choice = Choice::new(Sampling { seed, ..PLAIN }, identity);
+        [(); 4].map(|()| choice.next(logits))
     }
 }

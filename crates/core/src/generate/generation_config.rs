@@ -66,15 +66,14 @@ impl GenerationConfig {
         settings.check_search()?;
         let of_config = Settings { name: "config.json", entries: config.as_object().unwrap_or(&none) }.ends()?;
         let end_of_text = Some(settings.ends()?).filter(|ends| !ends.is_empty()).unwrap_or_else(|| of_config.clone());
-        let set = |ids: &[u32]| ids.iter().copied().collect::<BTreeSet<u32>>();
-        let has_other_ends = set(&end_of_text) != set(&of_config);
+        let has_other_ends = to_set(&end_of_text) != to_set(&of_config);
         let mut processors = settings.processors()?;
         if !processors.is_empty() {
             processors.end_of_text.clone_from(&end_of_text);
         }
         if processors.exponential_decay_length_penalty.is_some() && end_of_text.is_empty() {
             let key = "exponential_decay_length_penalty";
-            return Err(wrong(name, key, "an `eos_token_id` beside it", &file[key]));
+            return Err(wrong(name, key, "an `eos_token_id` next to it", &file[key]));
         }
         let max_new_tokens = settings.count("max_new_tokens", 1)?;
         Ok(Self { end_of_text, has_other_ends, max_new_tokens, processors })
@@ -108,6 +107,10 @@ impl GenerationConfig {
                 .found(id)),
         }
     }
+}
+
+fn to_set(ids: &[u32]) -> BTreeSet<u32> {
+    ids.iter().copied().collect::<BTreeSet<u32>>()
 }
 
 /// Entries of a file.
@@ -204,8 +207,8 @@ impl Settings<'_> {
         let pairs = value.as_array().and_then(|pairs| pairs.iter().map(biased).collect::<Option<Vec<_>>>());
         let pairs = pairs.ok_or_else(|| wrong(self.name, KEY, "a list of [[token ids], number]", value))?;
         // The last bias of a sequence counts.
-        let last = (0..pairs.len()).filter(|&at| pairs[at + 1..].iter().all(|(ids, _)| *ids != pairs[at].0));
-        Ok(last.map(|at| pairs[at].clone()).collect())
+        let last = (0..pairs.len()).filter(|&index| pairs[index + 1..].iter().all(|(ids, _)| *ids != pairs[index].0));
+        Ok(last.map(|index| pairs[index].clone()).collect())
     }
 
     fn decay(&self) -> Result<Option<(i64, f64)>> {

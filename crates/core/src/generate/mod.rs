@@ -3,6 +3,11 @@
 //! The continuation of a prompt depends only on prompt, program and settings, not on the number or order of concurrent
 //! sequences, nor on shared prefixes. On the CPU engine every sum of a row has a fixed order; tests compare tokens, not
 //! the bits of logits.
+//!
+//! ```
+//! use ghostlab_core::generate::Settings;
+//! assert_eq!(Settings::greedy(4, 32).max_new_tokens, 4);
+//! ```
 
 mod choice;
 mod generation_config;

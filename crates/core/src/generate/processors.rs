@@ -73,8 +73,8 @@ impl LogitsProcessors {
     }
 
     /// Changes the logits of a sequence's next token.
-    pub(super) fn apply(&self, logits: &mut [f32], of: Generated<'_>) {
-        let ids = [of.prompt, of.new].concat();
+    pub(super) fn apply(&self, logits: &mut [f32], generated: Generated<'_>) {
+        let ids = [generated.prompt, generated.new].concat();
         let biases = self.sequence_bias.iter().map(|(sequence, bias)| (sequence, *bias as f32));
         add_biases(logits, &ids, biases);
         if let Some(penalty) = self.repetition_penalty {
@@ -87,26 +87,27 @@ impl LogitsProcessors {
             self.bad_words_ids.iter().filter(|word| !matches!(word[..], [end] if self.end_of_text.contains(&end)));
         add_biases(logits, &ids, bad_words.map(|word| (word, f32::NEG_INFINITY)));
         let is_short = match (self.min_new_tokens, self.min_length) {
-            (Some(tokens), _) => of.new.len() < tokens,
-            (None, Some(tokens)) => of.len() < tokens,
+            (Some(tokens), _) => generated.new.len() < tokens,
+            (None, Some(tokens)) => generated.len() < tokens,
             (None, None) => false,
         };
         if is_short {
             suppress(logits, &self.end_of_text);
         }
-        if let Some(token) = self.forced_bos_token_id.filter(|_| of.len() == 1) {
+        if let Some(token) = self.forced_bos_token_id.filter(|_| generated.len() == 1) {
             force(logits, &[token]);
         }
-        if !self.forced_eos_token_id.is_empty() && of.new.len() + 1 == of.max_new_tokens {
+        if !self.forced_eos_token_id.is_empty() && generated.new.len() + 1 == generated.max_new_tokens {
             force(logits, &self.forced_eos_token_id);
         }
         if let Some((start, factor)) = self.exponential_decay_length_penalty {
-            self.hasten(logits, of.new.len() as i64 - start, factor);
+            self.hasten(logits, generated.new.len() as i64 - start, factor);
         }
         suppress(logits, &self.suppress_tokens);
         // A forced BOS stands before the first token that is chosen.
-        let begin = of.prompt.len() + usize::from(of.prompt.len() <= 1 && self.forced_bos_token_id.is_some());
-        if of.len() == begin {
+        let begin =
+            generated.prompt.len() + usize::from(generated.prompt.len() <= 1 && self.forced_bos_token_id.is_some());
+        if generated.len() == begin {
             suppress(logits, &self.begin_suppress_tokens);
         }
     }

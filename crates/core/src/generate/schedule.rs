@@ -55,14 +55,15 @@ pub fn generate(
     watch: &mut dyn Watch,
 ) -> Result<Vec<Vec<Generation>>> {
     settings.check()?;
-    let cache_bytes = engine.cache_bytes().map_or(settings.cache_bytes, |room| room.min(settings.cache_bytes));
+    let cache_bytes =
+        engine.cache_bytes().map_or(settings.cache_bytes, |available| available.min(settings.cache_bytes));
     let settings = &Settings { cache_bytes, ..settings.clone() };
     let mut schedule = Schedule::new(engine, trie, prompts, settings)?;
     while schedule.is_busy() {
         watch.round()?;
         schedule.round(text, watch)?;
     }
-    let done = schedule.done.into_iter().map(|of| of.into_iter().flatten().collect());
+    let done = schedule.done.into_iter().map(|outcomes| outcomes.into_iter().flatten().collect());
     Ok(done.collect())
 }
 
@@ -123,7 +124,8 @@ impl<'a> Schedule<'a> {
     fn new(engine: &'a dyn Engine, trie: &'a Trie, prompts: &'a [Prompt], settings: &'a Settings) -> Result<Self> {
         let programs: Vec<usize> = (0..trie.programs()).collect();
         let most = settings.context - settings.max_new_tokens;
-        let ids: Vec<&[u32]> = prompts.iter().map(|of| &of.ids[of.ids.len().saturating_sub(most)..]).collect();
+        let ids: Vec<&[u32]> =
+            prompts.iter().map(|prompt| &prompt.ids[prompt.ids.len().saturating_sub(most)..]).collect();
         let mut order: Vec<usize> = (0..prompts.len()).collect();
         order.sort_by_key(|&prompt| ids[prompt]);
         let done = vec![vec![None; programs.len()]; prompts.len()];
@@ -143,13 +145,13 @@ impl<'a> Schedule<'a> {
             used: 0,
             next: 0,
         };
-        for (at, (prompt, ids)) in schedule.prompts.iter().zip(&schedule.ids).enumerate() {
+        for (index, (prompt, ids)) in schedule.prompts.iter().zip(&schedule.ids).enumerate() {
             if ids.is_empty() {
                 return Err(Error::bad_input("a prompt without tokens cannot be continued")
                     .at(format!("prompt `{}`", prompt.identity))
                     .hint("put the backbone's BOS token there"));
             }
-            let bytes = schedule.prompt_bytes(ids.len()) + schedule.new_bytes(at);
+            let bytes = schedule.prompt_bytes(ids.len()) + schedule.new_bytes(index);
             if bytes > settings.cache_bytes {
                 return Err(Error::missing("the cache has no room for a prompt")
                     .at(format!("prompt `{}`", prompt.identity))
@@ -214,19 +216,19 @@ impl<'a> Schedule<'a> {
     /// Keys of another rotary regime are of no use.
     fn shared(&self, prompt: usize) -> Chain {
         let Some((last, chain)) = &self.last else { return Vec::new() };
-        let own = self.ids[prompt];
+        let prompt_ids = self.ids[prompt];
         let other = self.ids[*last];
-        if self.config.length_regime(own.len()) != self.config.length_regime(other.len()) {
+        if self.config.length_regime(prompt_ids.len()) != self.config.length_regime(other.len()) {
             return Vec::new();
         }
-        let mut left = own[..own.len() - 1].iter().zip(other).take_while(|(a, b)| a == b).count();
+        let mut left = prompt_ids[..prompt_ids.len() - 1].iter().zip(other).take_while(|(a, b)| a == b).count();
         let mut shared = Vec::new();
         for &(block, tokens) in chain {
-            let of = tokens.min(left);
-            if of > 0 {
-                shared.push((block, of));
+            let reused = tokens.min(left);
+            if reused > 0 {
+                shared.push((block, reused));
             }
-            left -= of;
+            left -= reused;
         }
         shared
     }
@@ -236,7 +238,7 @@ impl<'a> Schedule<'a> {
         let mut runs: Vec<Run> = Vec::new();
         let mut prefill = 0;
         // A batch counts prompts: those of which any program still runs, and those that begin now.
-        let running = self.live.iter().map(|of| of.prompt).collect::<HashSet<usize>>().len();
+        let running = self.live.iter().map(|sequence| sequence.prompt).collect::<HashSet<usize>>().len();
         while let Some(&prompt) = self.waiting.front() {
             if running + runs.len() >= self.settings.batch {
                 break;
@@ -296,7 +298,7 @@ impl<'a> Schedule<'a> {
     fn round(&mut self, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
         let going = self.live.len();
         let mut live = std::mem::take(&mut self.live);
-        let mut runs: Vec<Run> = live.iter_mut().map(|of| self.continuation(of)).collect();
+        let mut runs: Vec<Run> = live.iter_mut().map(|sequence| self.continuation(sequence)).collect();
         self.live = live;
         runs.extend(self.admit());
         let live = std::mem::take(&mut self.live);
@@ -336,31 +338,31 @@ impl<'a> Schedule<'a> {
 
     /// Returns the run that makes the next token of a sequence: its last token, or all of them where its cached keys are of a
     /// regime that it leaves.
-    fn continuation(&mut self, of: &mut Sequence) -> Run {
-        let prompt = self.ids[of.prompt];
-        let length = prompt.len() + of.ids.len();
+    fn continuation(&mut self, sequence: &mut Sequence) -> Run {
+        let prompt = self.ids[sequence.prompt];
+        let length = prompt.len() + sequence.ids.len();
         let grown = self.config.length_regime(length) != self.config.length_regime(length - 1);
-        let mut ids = of.ids.last().copied().into_iter().collect();
+        let mut ids = sequence.ids.last().copied().into_iter().collect();
         if grown && self.config.recomputes_in_new_regime() {
-            self.decoding.free(of.block);
-            of.block = self.block();
-            of.is_whole = true;
-            ids = [prompt, of.ids.as_slice()].concat();
+            self.decoding.free(sequence.block);
+            sequence.block = self.block();
+            sequence.is_whole = true;
+            ids = [prompt, sequence.ids.as_slice()].concat();
         }
-        let (before, room) = match of.is_whole {
-            true => (Vec::new(), self.own_tokens(of.prompt)),
-            false => (of.chain.clone(), self.settings.max_new_tokens),
+        let (before, capacity) = match sequence.is_whole {
+            true => (Vec::new(), self.own_tokens(sequence.prompt)),
+            false => (sequence.chain.clone(), self.settings.max_new_tokens),
         };
-        Run { ids, programs: vec![of.program], before, block: of.block, room }
+        Run { ids, programs: vec![sequence.program], before, block: sequence.block, room: capacity }
     }
 
-    fn finish(&mut self, of: Sequence, end: End, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
-        self.decoding.free(of.block);
-        self.used -= self.own_bytes(of.prompt, of.program);
-        self.done[of.prompt][of.program] = Some(Generation::new(of.ids, end, self.settings, text)?);
-        let all: Option<Vec<Generation>> = self.done[of.prompt].iter().cloned().collect();
+    fn finish(&mut self, sequence: Sequence, end: End, text: &dyn Detokenizer, watch: &mut dyn Watch) -> Result<()> {
+        self.decoding.free(sequence.block);
+        self.used -= self.own_bytes(sequence.prompt, sequence.program);
+        self.done[sequence.prompt][sequence.program] = Some(Generation::new(sequence.ids, end, self.settings, text)?);
+        let all: Option<Vec<Generation>> = self.done[sequence.prompt].iter().cloned().collect();
         let Some(all) = all else { return Ok(()) };
-        self.release(&of.chain);
-        watch.finished(of.prompt, &all)
+        self.release(&sequence.chain);
+        watch.finished(sequence.prompt, &all)
     }
 }

@@ -60,37 +60,42 @@ impl Settings {
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        let wrong = |what: &str, expected: &str, found: String| {
-            Err(Error::bad_input(what).at("generation").expected(expected).found(found))
-        };
         if self.max_new_tokens == 0 {
-            return wrong("nothing would be generated", "one new token at least", "0".into());
+            return wrong_setting("nothing would be generated", "one new token at least", "0".into());
         }
         if self.context <= self.max_new_tokens {
             let found = format!("a context of {} and {} new tokens", self.context, self.max_new_tokens);
-            return wrong("new tokens leave no room for a prompt", "a longer context than new tokens", found);
+            return wrong_setting("new tokens leave no room for a prompt", "a longer context than new tokens", found);
         }
         if self.batch == 0 {
-            return wrong("no prompt could run", "one prompt at a time at least", "0".into());
+            return wrong_setting("no prompt could run", "one prompt at a time at least", "0".into());
         }
-        if let Some(place) = self.stops.iter().position(String::is_empty) {
-            return wrong(
+        if let Some(index) = self.stops.iter().position(String::is_empty) {
+            return wrong_setting(
                 "an empty text ends every continuation",
                 "stops of one character or more",
-                format!("stop {place}"),
+                format!("stop {index}"),
             );
         }
-        if let Some(of) = &self.sampling {
-            if !(of.temperature > 0.0 && of.temperature.is_finite()) {
-                return wrong("a temperature that nothing can be drawn at", "more than 0", of.temperature.to_string());
+        if let Some(sampling) = &self.sampling {
+            if !(sampling.temperature > 0.0 && sampling.temperature.is_finite()) {
+                return wrong_setting(
+                    "a temperature that nothing can be drawn at",
+                    "more than 0",
+                    sampling.temperature.to_string(),
+                );
             }
-            if !(of.top_p > 0.0 && of.top_p <= 1.0) {
-                return wrong("top_p leaves no token", "more than 0, at most 1", of.top_p.to_string());
+            if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
+                return wrong_setting("top_p leaves no token", "more than 0, at most 1", sampling.top_p.to_string());
             }
-            if of.top_k == Some(0) {
-                return wrong("top_k leaves no token", "1 or more", "0".into());
+            if sampling.top_k == Some(0) {
+                return wrong_setting("top_k leaves no token", "1 or more", "0".into());
             }
         }
         Ok(())
     }
+}
+
+fn wrong_setting(what: &str, expected: &str, found: String) -> Result<()> {
+    Err(Error::bad_input(what).at("generation").expected(expected).found(found))
 }

@@ -47,32 +47,32 @@ impl Generation {
     ///
     /// # Errors
     /// Ids that are no tokens.
-    pub fn new(ids: Vec<u32>, end: End, of: &super::Settings, text: &dyn Detokenizer) -> Result<Self> {
-        let shown = trimmed(text.text(&ids, false)?, &of.stops);
+    pub fn new(ids: Vec<u32>, end: End, settings: &super::Settings, text: &dyn Detokenizer) -> Result<Self> {
+        let shown = trimmed(text.text(&ids, false)?, &settings.stops);
         Ok(Self { ids, text: shown, end })
     }
 }
 
 /// Returns why a continuation ends here, if it does. Stops are searched in its complete text with special tokens, because a
 /// stop may span tokens.
-pub(super) fn end(ids: &[u32], of: &super::Settings, text: &dyn Detokenizer) -> Result<Option<End>> {
-    if ids.last().is_some_and(|last| of.end_of_text.contains(last)) {
+pub(super) fn end(ids: &[u32], settings: &super::Settings, text: &dyn Detokenizer) -> Result<Option<End>> {
+    if ids.last().is_some_and(|last| settings.end_of_text.contains(last)) {
         return Ok(Some(End::EndOfText));
     }
-    if !of.stops.is_empty() {
+    if !settings.stops.is_empty() {
         let shown = text.text(ids, true)?;
-        if of.stops.iter().any(|stop| shown.contains(stop.as_str())) {
+        if settings.stops.iter().any(|stop| shown.contains(stop.as_str())) {
             return Ok(Some(End::Stop));
         }
     }
-    Ok((ids.len() >= of.max_new_tokens).then_some(End::Length))
+    Ok((ids.len() >= settings.max_new_tokens).then_some(End::Length))
 }
 
 /// Cuts a text at each stop in turn, as lm-evaluation-harness does.
 pub(super) fn trimmed(mut text: String, stops: &[String]) -> String {
     for stop in stops {
-        if let Some(at) = text.find(stop.as_str()) {
-            text.truncate(at);
+        if let Some(end) = text.find(stop.as_str()) {
+            text.truncate(end);
         }
     }
     text
@@ -84,10 +84,13 @@ mod tests {
 
     #[test]
     fn stops_cut_in_their_order() {
-        let stops = |of: &[&str]| of.iter().map(|&stop| stop.to_owned()).collect::<Vec<_>>();
         // The harness' own result for this text.
-        assert_eq!(trimmed("abcDEFgh".into(), &stops(&["EF", "DEF"])), "abcD");
-        assert_eq!(trimmed("abcDEFgh".into(), &stops(&["DEF", "EF"])), "abc");
-        assert_eq!(trimmed(" a\n\nb".into(), &stops(&["\n\n"])), " a");
+        assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["EF", "DEF"])), "abcD");
+        assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["DEF", "EF"])), "abc");
+        assert_eq!(trimmed(" a\n\nb".into(), &owned_texts(&["\n\n"])), " a");
+    }
+
+    fn owned_texts(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|&stop| stop.to_owned()).collect::<Vec<_>>()
     }
 }

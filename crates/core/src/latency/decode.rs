@@ -74,7 +74,7 @@ pub fn decoded(
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
     let tries = alone(programs);
-    let mut pass = |at: usize| steps(engine, &tries[at], prompt, tokens).map(|(took, _)| took);
+    let mut pass = |index: usize| steps(engine, &tries[index], prompt, tokens).map(|(took, _)| took);
     in_rounds(tries.len(), rounds, patience, &mut pass, after)
 }
 
@@ -110,8 +110,8 @@ fn next_of(likeliest: Vec<Vec<Option<u32>>>) -> Vec<u32> {
 /// Estimates the operations of the new tokens: those of the longer prompts minus those of the prompts.
 pub fn decode_work(config: &Config, program: &Program, prompt: Prompt, tokens: usize) -> f64 {
     let trie = Trie::new(std::slice::from_ref(program));
-    let of = |length: usize| trie.flops(config, &Load::windows(prompt.batch * length, length)).separate;
-    of(prompt.length + tokens) - of(prompt.length)
+    let window_work = |length: usize| trie.flops(config, &Load::windows(prompt.batch * length, length)).separate;
+    window_work(prompt.length + tokens) - window_work(prompt.length)
 }
 
 #[cfg(test)]
@@ -139,26 +139,32 @@ mod tests {
 
     #[test]
     fn what_is_timed_are_the_tokens_that_generation_gives() {
-        let own: Box<dyn Engine> = Box::new(Decoder::load(&folder()).unwrap());
-        let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
+        let decoder: Box<dyn Engine> = Box::new(Decoder::load(&folder()).unwrap());
+        let placement = Placement { device: DeviceName::Cpu, dtype: FloatType::F32 };
         let config = Config::read(&folder()).unwrap();
-        let candle: Box<dyn Engine> = Box::new(CandleEngine::load(config, &folder(), at, None).unwrap());
-        for engine in [own, candle] {
+        let candle: Box<dyn Engine> = Box::new(CandleEngine::load(config, &folder(), placement, None).unwrap());
+        for engine in [decoder, candle] {
             let config = engine.config();
             let program = Program::pruned(config.layers, &[1], |_| None);
             let ids = PROMPT.as_batch(config.vocab).ids;
-            let prompt = |ids: &[u32]| generate::Prompt { identity: String::new(), ids: ids.to_vec() };
-            let prompts: Vec<generate::Prompt> = ids.chunks(PROMPT.length).map(prompt).collect();
+            let prompts: Vec<generate::Prompt> = ids
+                .chunks(PROMPT.length)
+                .map(|ids| generate::Prompt { identity: String::new(), ids: ids.to_vec() })
+                .collect();
             // The first one follows from the prompt.
             let settings = Settings::greedy(6, 64);
             let programs = std::slice::from_ref(&program);
             let trie = Trie::new(programs);
             let expected = generate::generate(&*engine, &trie, &prompts, &settings, &Silent, &mut ()).unwrap();
             let (took, tokens) = steps(&*engine, &trie, PROMPT, 5).unwrap();
-            let of = |sequence: usize| tokens.iter().skip(sequence).step_by(3).copied().collect::<Vec<u32>>();
             assert_eq!(tokens.len(), 15);
             for (sequence, of_programs) in expected.iter().enumerate() {
-                assert_eq!(of(sequence), of_programs[0].ids[1..], "{}", engine.id());
+                assert_eq!(
+                    tokens.iter().skip(sequence).step_by(3).copied().collect::<Vec<u32>>(),
+                    of_programs[0].ids[1..],
+                    "{}",
+                    engine.id()
+                );
             }
             assert!(took > 0.0);
         }
@@ -197,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_rate_and_a_speedup_are_of_the_same_mean_times() {
-        let of = DecodeResult {
+        let result = DecodeResult {
             tokens: 64,
             times: Some(vec![10.0, 10.0, 16.0]),
             by_channel: None,
@@ -206,11 +212,11 @@ mod tests {
             work: 2.0,
             dense_work: 3.0,
         };
-        let rate = of.rate().unwrap();
+        let rate = result.rate().unwrap();
         // 64 tokens in 12 ms on average; 3.46 of 12 is the deviation.
         assert!((rate.mean - 64e3 / 12.0).abs() < 1e-9, "{rate:?}");
         assert!((rate.relative() - 12f64.sqrt() / 12.0).abs() < 1e-12, "{rate:?}");
-        assert!((of.speedup().unwrap().ratio - 2.0).abs() < 1e-12);
-        assert!((of.predicted() - 1.5).abs() < 1e-12);
+        assert!((result.speedup().unwrap().ratio - 2.0).abs() < 1e-12);
+        assert!((result.predicted() - 1.5).abs() < 1e-12);
     }
 }

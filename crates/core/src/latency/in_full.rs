@@ -8,13 +8,17 @@ use crate::model::{Operator, Program, Step};
 /// # Errors
 /// None that a caller could mend.
 pub fn in_full(program: &Program) -> Result<Program> {
-    let full = |step: &Step| match step {
-        Step::Apply(operator) if operator.is_diagonal() => {
-            Ok(Step::Apply(Operator::dense(operator.channels(), operator.to_dense()?)?))
-        }
-        other => Ok(other.clone()),
-    };
-    program.0.iter().map(full).collect::<Result<_>>().map(Program)
+    program
+        .0
+        .iter()
+        .map(|step| match step {
+            Step::Apply(operator) if operator.is_diagonal() => {
+                Ok(Step::Apply(Operator::dense(operator.channels(), operator.to_dense()?)?))
+            }
+            other => Ok(other.clone()),
+        })
+        .collect::<Result<_>>()
+        .map(Program)
 }
 
 /// Returns whether a diagonal is on the stream, so that the program differs from its full form.

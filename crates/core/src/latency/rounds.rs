@@ -82,7 +82,7 @@ pub fn interleaved(
 ) -> Result<Session> {
     let batch = prompt.as_batch(engine.config().vocab);
     let tries = alone(programs);
-    in_rounds(tries.len(), rounds, patience, &mut |at| pass(engine, &tries[at], &batch), after)
+    in_rounds(tries.len(), rounds, patience, &mut |index| pass(engine, &tries[index], &batch), after)
 }
 
 /// Builds a trie for each program.
@@ -116,19 +116,21 @@ pub(super) fn in_rounds(
             needed = counted.elapsed();
         }
         let long = needed.max(Duration::from_secs_f64(patience.seconds));
-        let spent = || round > asked && counted.elapsed() - needed >= long;
-        if round >= asked && (unrest(&timed, round - asked, rounds.timed).0 == 0 || spent()) {
+        if round >= asked
+            && (unrest(&timed, round - asked, rounds.timed).0 == 0
+                || (round > asked && counted.elapsed() - needed >= long))
+        {
             break;
         }
-        for place in 0..programs {
-            let at = (round + place) % programs;
-            if timed[at] == Timed::OutOfMemory {
+        for turn in 0..programs {
+            let index = (round + turn) % programs;
+            if timed[index] == Timed::OutOfMemory {
                 continue;
             }
-            match (pass(at), &mut timed[at]) {
+            match (pass(index), &mut timed[index]) {
                 (Ok(took), Timed::Milliseconds(all)) if round >= rounds.warmups => all.push(took),
                 (Ok(_), _) => {}
-                (Err(error), of) if is_out_of_memory(&error) => *of = Timed::OutOfMemory,
+                (Err(error), slot) if is_out_of_memory(&error) => *slot = Timed::OutOfMemory,
                 (Err(error), _) => return Err(error),
             }
             after(round < asked)?;
@@ -140,17 +142,26 @@ pub(super) fn in_rounds(
 
 /// Returns, for `count` rounds from `first` on, the number of unstable programs and the sum of the relative deviations.
 fn unrest(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
-    let spread = |of: &Timed| match of {
-        Timed::Milliseconds(all) => TimeSpread::of(all.get(first..first + count)?),
-        Timed::OutOfMemory => None,
-    };
-    let spreads: Vec<TimeSpread> = timed.iter().filter_map(spread).collect();
-    (spreads.iter().filter(|of| of.is_noise()).count(), spreads.iter().map(TimeSpread::relative).sum())
+    let spreads: Vec<TimeSpread> = timed
+        .iter()
+        .filter_map(|measured| match measured {
+            Timed::Milliseconds(all) => TimeSpread::of(all.get(first..first + count)?),
+            Timed::OutOfMemory => None,
+        })
+        .collect();
+    (
+        spreads.iter().filter(|spread_of_variant| spread_of_variant.is_noise()).count(),
+        spreads.iter().map(TimeSpread::relative).sum(),
+    )
 }
 
 /// Returns the start of the most stable consecutive rounds.
 fn quietest(timed: &[Timed], count: usize) -> usize {
-    let made = timed.iter().map(|of| if let Timed::Milliseconds(all) = of { all.len() } else { 0 }).max().unwrap_or(0);
+    let made = timed
+        .iter()
+        .map(|measured| if let Timed::Milliseconds(all) = measured { all.len() } else { 0 })
+        .max()
+        .unwrap_or(0);
     let all = (0..=made.saturating_sub(count)).map(|first| (first, unrest(timed, first, count)));
     all.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
 }
@@ -181,16 +192,19 @@ impl Prompt {
     /// Builds the prompt as a batch whose head runs at every position, as in the paper's code. Ids are fixed and cover the
     /// vocabulary; time does not depend on them.
     pub fn as_batch(&self, vocab: usize) -> Batch {
-        let id = |at: usize| (at.wrapping_mul(STRIDE) % vocab.max(1)) as u32;
         let mut batch = Batch::default();
         for sequence in 0..self.batch {
             let first = sequence * self.length;
-            let ids: Vec<u32> = (first..first + self.length).map(id).collect();
+            let ids: Vec<u32> = (first..first + self.length).map(|position| sample_id(position, vocab)).collect();
             batch.push(&ids, None);
         }
-        batch.targets = (0..self.tokens()).map(|row| ScoredRow { row, token: id(row + 1) }).collect();
+        batch.targets = (0..self.tokens()).map(|row| ScoredRow { row, token: sample_id(row + 1, vocab) }).collect();
         batch
     }
+}
+
+fn sample_id(position: usize, vocab: usize) -> u32 {
+    (position.wrapping_mul(STRIDE) % vocab.max(1)) as u32
 }
 
 /// A prime, larger than most steps between rows of one page of an embedding.
@@ -270,14 +284,17 @@ mod tests {
         // Steps: embedding, two a layer, head.
         assert_eq!(ran, [10, 8, 6, 8, 6, 10, 6, 10, 8, 10, 8, 6]);
         assert_eq!(passes, 12);
-        assert!(timed.iter().all(|of| matches!(of, Timed::Milliseconds(all) if all.len() == 3)), "{timed:?}");
+        assert!(timed.iter().all(|variant| matches!(variant, Timed::Milliseconds(all) if all.len() == 3)), "{timed:?}");
     }
 
     #[test]
     fn a_variant_without_room_is_said_to_and_the_others_go_on() {
         let (timed, ran, _) = measured(8);
         assert_eq!(timed[0], Timed::OutOfMemory);
-        assert!(timed[1..].iter().all(|of| matches!(of, Timed::Milliseconds(all) if all.len() == 3)), "{timed:?}");
+        assert!(
+            timed[1..].iter().all(|variant| matches!(variant, Timed::Milliseconds(all) if all.len() == 3)),
+            "{timed:?}"
+        );
         assert_eq!(ran.iter().filter(|&&steps| steps == 10).count(), 1, "it is not tried again");
     }
 
@@ -360,11 +377,15 @@ mod tests {
 
     #[test]
     fn of_all_rounds_those_in_a_row_count_that_are_quietest_for_all() {
-        let of = |times: &[f64]| Timed::Milliseconds(times.to_vec());
-        let timed = [of(&[9.0, 5.0, 5.0, 5.1, 9.0]), of(&[2.0, 2.0, 2.0, 2.0, 2.0]), Timed::OutOfMemory];
+        let timed =
+            [milliseconds(&[9.0, 5.0, 5.0, 5.1, 9.0]), milliseconds(&[2.0, 2.0, 2.0, 2.0, 2.0]), Timed::OutOfMemory];
         assert_eq!(quietest(&timed, 3), 1);
         assert_eq!(quietest(&timed[2..], 3), 0);
         assert_eq!(unrest(&timed, 0, 3).0, 1);
+    }
+
+    fn milliseconds(times: &[f64]) -> Timed {
+        Timed::Milliseconds(times.to_vec())
     }
 
     #[test]

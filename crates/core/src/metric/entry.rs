@@ -239,7 +239,7 @@ pub(super) const SHARE: MetricEntry = MetricEntry {
 };
 
 /// Averages over boundaries. `None` without one.
-pub(super) fn mean(boundaries: &[&RepairMetrics], of: fn(&RepairMetrics) -> f64) -> Option<f64> {
+pub(super) fn mean(boundaries: &[&RepairMetrics], part: fn(&RepairMetrics) -> f64) -> Option<f64> {
     let count = boundaries.len() as f64;
-    (!boundaries.is_empty()).then(|| boundaries.iter().map(|boundary| of(boundary)).sum::<f64>() / count)
+    (!boundaries.is_empty()).then(|| boundaries.iter().map(|boundary| part(boundary)).sum::<f64>() / count)
 }

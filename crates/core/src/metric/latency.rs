@@ -8,7 +8,9 @@ pub static PREFILL: MetricEntry = MetricEntry {
     note: "milliseconds of a forward pass, with their standard deviation",
     unit: Unit::Milliseconds,
     spread: Some(Spread::OverRounds),
-    of: Of::Prompt(|of| of.spread().map(|of| Measure { value: of.mean, stderr: Some(of.deviation) })),
+    of: Of::Prompt(|result| {
+        result.spread().map(|spread| Measure { value: spread.mean, stderr: Some(spread.deviation) })
+    }),
     ..OF_PROMPT.called("prefill_ms", "Prefill (ms)")
 };
 
@@ -16,7 +18,9 @@ pub static PREFILL: MetricEntry = MetricEntry {
 pub static SPEEDUP: MetricEntry = MetricEntry {
     note: "the dense backbone's mean time over the own, with half the 95 % interval of the rounds' ratios",
     spread: Some(Spread::Interval),
-    of: Of::Prompt(|of| of.speedup().map(|of| Measure { value: of.ratio, stderr: of.half_width })),
+    of: Of::Prompt(|result| {
+        result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
+    }),
     ..TIMES.called("speedup", "Speedup (×)")
 };
 
@@ -25,7 +29,7 @@ pub static MEMORY: MetricEntry = MetricEntry {
     note: "weights and the most intermediates at a time, in % of the dense backbone's",
     unit: Unit::Percent,
     nearness: Nearness::Difference,
-    of: Of::Prompt(|of| of.memory_percent().map(|value| Measure { value, stderr: None })),
+    of: Of::Prompt(|result| result.memory_percent().map(|value| Measure { value, stderr: None })),
     ..OF_PROMPT.called("peak_memory_percent", "Memory (%)")
 };
 
@@ -33,7 +37,7 @@ pub static MEMORY: MetricEntry = MetricEntry {
 pub static MEMORY_SIZE: MetricEntry = MetricEntry {
     note: "the same in millions of bytes",
     unit: Unit::Megabytes,
-    of: Of::Prompt(|of| of.bytes().map(|bytes| Measure { value: bytes as f64 / 1e6, stderr: None })),
+    of: Of::Prompt(|result| result.bytes().map(|bytes| Measure { value: bytes as f64 / 1e6, stderr: None })),
     ..OF_PROMPT.called("peak_memory_mb", "Memory (MB)")
 };
 
@@ -43,7 +47,7 @@ pub static DECODE: MetricEntry = MetricEntry {
     unit: Unit::PerSecond,
     direction: Direction::Higher,
     spread: Some(Spread::OverRounds),
-    of: Of::Decode(|of| of.rate().map(|of| Measure { value: of.mean, stderr: Some(of.deviation) })),
+    of: Of::Decode(|result| result.rate().map(|spread| Measure { value: spread.mean, stderr: Some(spread.deviation) })),
     ..OF_PROMPT.called("decode_tps", "Decode (tokens/s)")
 };
 
@@ -51,14 +55,16 @@ pub static DECODE: MetricEntry = MetricEntry {
 pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
     note: "the dense backbone's mean time to decode the new tokens over the own, with half the 95 % interval of the rounds' ratios",
     spread: Some(Spread::Interval),
-    of: Of::Decode(|of| of.speedup().map(|of| Measure { value: of.ratio, stderr: of.half_width })),
+    of: Of::Decode(|result| {
+        result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
+    }),
     ..TIMES.called("decode_speedup", "Decode speedup (×)")
 };
 
 /// `decode_predicted`: the speedup at decoding by the cost model.
 pub(super) static DECODE_PREDICTED: MetricEntry = MetricEntry {
     note: "the dense backbone's operations for the new tokens over the own, by the cost model: nothing is measured",
-    of: Of::Decode(|of| of.times.is_some().then(|| Measure { value: of.predicted(), stderr: None })),
+    of: Of::Decode(|result| result.times.is_some().then(|| Measure { value: result.predicted(), stderr: None })),
     ..TIMES.called("decode_predicted", "Predicted (×)")
 };
 

@@ -4,6 +4,12 @@
 //!
 //! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word and the measured object (`ppl_c4`,
 //! `prefill_ms:seq=512:batch=1`). A task that a grid names itself is an accuracy too ([`Metric::task`]).
+//!
+//! ```
+//! use ghostlab_core::metric::Metric;
+//! let perplexity = Metric::find("ppl_c4").unwrap();
+//! assert!(perplexity.better(9.0, 10.0));
+//! ```
 
 mod entry;
 mod latency;
@@ -141,8 +147,7 @@ impl Metric {
     /// # Errors
     /// An unknown id, with the known ones and the nearest.
     pub fn find(id: &str) -> Result<Self> {
-        let word = |entry: &&&'static MetricEntry| !entry.has_members() && entry.id == id;
-        if let Some(entry) = ENTRIES.iter().find(word) {
+        if let Some(entry) = ENTRIES.iter().find(|entry| !entry.has_members() && entry.id == id) {
             return Ok(entry.metric());
         }
         if TASKS.iter().any(|task| task.name == id) {
@@ -170,18 +175,18 @@ impl Metric {
 
     /// Parses ids such as `mmlu(shots=5)/acc,none`.
     fn of_definition(id: &str) -> Option<Self> {
-        let (of, what) = id.rsplit_once('/')?;
+        let (task_id, what) = id.rsplit_once('/')?;
         let (metric, filter) = what.split_once(',')?;
-        task::DEFINED.iter().any(|entry| entry.id == metric).then(|| Self::defined(of, metric, filter))
+        task::DEFINED.iter().any(|entry| entry.id == metric).then(|| Self::defined(task_id, metric, filter))
     }
 
     /// Returns a metric of a task or group defined as in lm-evaluation-harness. An unknown metric is taken for an accuracy.
-    pub fn defined(of: &str, metric: &str, filter: &str) -> Self {
+    pub fn defined(task_id: &str, metric: &str, filter: &str) -> Self {
         let entry = task::DEFINED.iter().find(|entry| entry.id == metric).unwrap_or(&task::DEFINED[0]);
         let behind = if filter == "none" { String::new() } else { format!(",{filter}") };
-        let id = format!("{of}/{metric},{filter}");
-        let label = format!("{of} {metric}{behind}");
-        Self { id, label, entry, member: Some(of.to_owned()) }
+        let id = format!("{task_id}/{metric},{filter}");
+        let label = format!("{task_id} {metric}{behind}");
+        Self { id, label, entry, member: Some(task_id.to_owned()) }
     }
 
     /// Returns whether it is a metric of a definition.
@@ -236,8 +241,9 @@ impl Metric {
     /// Returns the other metrics of the same text or task, in the registry's order.
     pub fn others(&self) -> Vec<Self> {
         let Some(member) = self.member.as_deref().filter(|_| self.has_members()) else { return Vec::new() };
-        let same = |of: &Of| std::mem::discriminant(of) == std::mem::discriminant(&self.of);
-        let others = ENTRIES.iter().filter(|entry| same(&entry.of) && **entry != self.entry);
+        let others = ENTRIES.iter().filter(|entry| {
+            (std::mem::discriminant(&entry.of) == std::mem::discriminant(&self.of)) && **entry != self.entry
+        });
         others.map(|entry| entry.on(member)).collect()
     }
 
@@ -290,8 +296,10 @@ impl Metric {
 
 /// Returns the metrics that a run shows only if its grid names them.
 pub fn named() -> impl Iterator<Item = &'static str> {
-    let named = |entry: &&&MetricEntry| matches!(entry.shown, Shown::OfUnlikeVocabularies | Shown::IfNamed);
-    ENTRIES.iter().filter(named).map(|entry| entry.name)
+    ENTRIES
+        .iter()
+        .filter(|entry| matches!(entry.shown, Shown::OfUnlikeVocabularies | Shown::IfNamed))
+        .map(|entry| entry.name)
 }
 
 /// Returns the style of a metric in figures that compare metrics.
@@ -326,19 +334,22 @@ mod tests {
 
     #[test]
     fn every_metric_knows_which_way_is_better() {
-        let direction = |id| Metric::find(id).unwrap().direction;
         for task in TASKS {
-            assert_eq!(direction(task.name), Direction::Higher, "{}", task.name);
+            assert_eq!(direction_of(task.name), Direction::Higher, "{}", task.name);
         }
         for id in [ACCURACY.id, "race_v2", "speedup", "channels_reduced_share"] {
-            assert_eq!(direction(id), Direction::Higher, "{id}");
+            assert_eq!(direction_of(id), Direction::Higher, "{id}");
         }
         for id in
             ["ppl_c4", "ppl_of-mine", "bpb_c4", "boundary_mae", "prefill_ms:seq=512:batch=1", "peak_memory_percent"]
         {
-            assert_eq!(direction(id), Direction::Lower, "{id}");
+            assert_eq!(direction_of(id), Direction::Lower, "{id}");
         }
-        assert_eq!(direction("m_symmetric_share"), Direction::Neither);
+        assert_eq!(direction_of("m_symmetric_share"), Direction::Neither);
+    }
+
+    fn direction_of(id: &str) -> Direction {
+        Metric::find(id).unwrap().direction
     }
 
     #[test]
@@ -384,10 +395,12 @@ mod tests {
 
     #[test]
     fn a_metric_of_a_definition_is_found_by_its_id() {
-        let of = Metric::defined("group::t(shots=5)", "perplexity", "none");
-        assert_eq!(Metric::find(&of.id).unwrap(), of);
-        assert_eq!((of.label.as_str(), of.direction), ("group::t(shots=5) perplexity", Direction::Lower));
-        assert!(of.is_defined() && of.others().is_empty() && of.text().is_none() && of != TEXT.metric());
+        let metric = Metric::defined("group::t(shots=5)", "perplexity", "none");
+        assert_eq!(Metric::find(&metric.id).unwrap(), metric);
+        assert_eq!((metric.label.as_str(), metric.direction), ("group::t(shots=5) perplexity", Direction::Lower));
+        assert!(
+            metric.is_defined() && metric.others().is_empty() && metric.text().is_none() && metric != TEXT.metric()
+        );
         assert_eq!(Metric::defined("t", "exact_match", "strict").label, "t exact_match,strict");
         assert!(Metric::find("t/none,none").is_err());
     }

@@ -6,27 +6,27 @@ use crate::style::{Dash, Hue, Marker, Style};
 
 /// `boundary_mae`: the error that is left behind a cut, mean over tokens and channels (paper figure 1).
 pub static BOUNDARY_ERROR: MetricEntry = MetricEntry {
-    of: Of::Repair(|of| mean(&of.boundaries, |of| of.boundary_mae)),
+    of: Of::Repair(|sample| mean(&sample.boundaries, |boundary| boundary.boundary_mae)),
     ..OF_REPAIR.called("boundary_mae", "Boundary MAE")
 };
 
 /// `channel_mae_median`: the same of the channel in the middle (paper figure 4).
 pub static CHANNEL_ERROR: MetricEntry = MetricEntry {
-    of: Of::Repair(|of| mean(&of.boundaries, |of| median(&of.boundary_mae_by_channel))),
+    of: Of::Repair(|sample| mean(&sample.boundaries, |boundary| median(&boundary.boundary_mae_by_channel))),
     ..OF_REPAIR.called("channel_mae_median", "Channel MAE, median")
 };
 
 /// `m_symmetric_share`: the symmetric part of what an operator adds to the identity (paper figure 3).
 pub static SYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Teal, Marker::Square, Dash::Solid)),
-    of: Of::Repair(|of| part(of, |of| of.m_symmetric_norm / of.m_norm)),
+    of: Of::Repair(|sample| part(sample, |boundary| boundary.m_symmetric_norm / boundary.m_norm)),
     ..SHARE.called("m_symmetric_share", "Symmetric part")
 };
 
 /// `m_antisymmetric_share`: the anti-symmetric part of what an operator adds to the identity (paper figure 3).
 pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Plum, Marker::Diamond, Dash::Dashed)),
-    of: Of::Repair(|of| part(of, |of| of.m_antisymmetric_norm / of.m_norm)),
+    of: Of::Repair(|sample| part(sample, |boundary| boundary.m_antisymmetric_norm / boundary.m_norm)),
     ..SHARE.called("m_antisymmetric_share", "Anti-symmetric part")
 };
 
@@ -48,20 +48,21 @@ fn median(values: &[f64]) -> f64 {
 }
 
 /// Returns the relative norm of a part of `M`. `None` if no operator is added.
-fn part(of: &RepairSample<'_>, part: fn(&RepairMetrics) -> f64) -> Option<f64> {
-    mean(&of.boundaries, |of| of.m_norm).filter(|norm| *norm > 0.0)?;
-    mean(&of.boundaries, part)
+fn part(sample: &RepairSample<'_>, part: fn(&RepairMetrics) -> f64) -> Option<f64> {
+    mean(&sample.boundaries, |boundary| boundary.m_norm).filter(|norm| *norm > 0.0)?;
+    mean(&sample.boundaries, part)
 }
 
 /// Returns the share of channels with a smaller error. `None` if the channels differ.
-fn channels_reduced(of: &RepairSample<'_>) -> Option<f64> {
-    let channels = |of: &[&RepairMetrics]| -> Vec<f64> {
-        of.iter().flat_map(|boundary| boundary.boundary_mae_by_channel.clone()).collect()
-    };
-    let own = channels(&of.boundaries);
-    let base = channels(of.unrepaired.as_ref()?);
-    let reduced = own.iter().zip(&base).filter(|(own, base)| own < base).count();
-    (own.len() == base.len()).then(|| reduced as f64 / own.len() as f64)
+fn channels_reduced(sample: &RepairSample<'_>) -> Option<f64> {
+    let repaired = error_by_channel(&sample.boundaries);
+    let base = error_by_channel(sample.unrepaired.as_ref()?);
+    let reduced = repaired.iter().zip(&base).filter(|(repaired, base)| repaired < base).count();
+    (repaired.len() == base.len()).then(|| reduced as f64 / repaired.len() as f64)
+}
+
+fn error_by_channel(boundaries: &[&RepairMetrics]) -> Vec<f64> {
+    boundaries.iter().flat_map(|boundary| boundary.boundary_mae_by_channel.clone()).collect()
 }
 
 #[cfg(test)]

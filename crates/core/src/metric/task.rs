@@ -8,7 +8,7 @@ pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),
     shown: Shown::Always,
-    of: Of::Task(|of| Some(percents(of.result.column()))),
+    of: Of::Task(|sample| Some(percents(sample.result.column()))),
     ..OF_TASK
 };
 
@@ -24,13 +24,13 @@ pub static ACCURACY: MetricEntry = MetricEntry {
     ..OF_TASK
 };
 
-fn average(of: &[TaskSample<'_>]) -> Option<Measure> {
-    let all: Vec<TaskResult> = of.iter().map(|task| task.result.clone()).collect();
+fn average(samples: &[TaskSample<'_>]) -> Option<Measure> {
+    let all: Vec<TaskResult> = samples.iter().map(|task| task.result.clone()).collect();
     tasks::average(&all).map(percents)
 }
 
-fn percents(of: Measure) -> Measure {
-    Measure { value: 100.0 * of.value, stderr: of.stderr.map(|error| 100.0 * error) }
+fn percents(measure: Measure) -> Measure {
+    Measure { value: 100.0 * measure.value, stderr: measure.stderr.map(|error| 100.0 * error) }
 }
 
 /// `mmlu_anatomy(shots=5)/acc,none`: metrics of tasks by definitions of lm-evaluation-harness, under its names. An id is a

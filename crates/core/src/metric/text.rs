@@ -49,29 +49,29 @@ pub(super) static BYTE_PERPLEXITY: MetricEntry = MetricEntry {
 pub static PERPLEXITY: MetricEntry =
     MetricEntry { id: "ppl_average", name: "perplexity_average", label: "PPL AVG", of: Of::Texts(average), ..OF_TEXT };
 
-fn perplexity(of: &TextSample<'_>) -> Option<Measure> {
-    let stderr = of.losses.standard_error().filter(|error| error.is_finite());
-    Some(Measure { value: of.losses.perplexity(), stderr })
+fn perplexity(sample: &TextSample<'_>) -> Option<Measure> {
+    let stderr = sample.losses.standard_error().filter(|error| error.is_finite());
+    Some(Measure { value: sample.losses.perplexity(), stderr })
 }
 
-fn bits_per_byte(of: &TextSample<'_>) -> Option<Measure> {
-    let bytes = of.bytes.filter(|bytes| *bytes > 0)?;
-    let nats = of.losses.windows.iter().sum::<f64>() * (of.length - 1) as f64;
+fn bits_per_byte(sample: &TextSample<'_>) -> Option<Measure> {
+    let bytes = sample.bytes.filter(|bytes| *bytes > 0)?;
+    let nats = sample.losses.windows.iter().sum::<f64>() * (sample.length - 1) as f64;
     let value = nats / LN_2 / bytes as f64;
     // Bits are the mean loss in another unit, and a perplexity's error is that of the mean loss, times itself.
-    let error = perplexity(of).and_then(|of| Some((of.stderr?, of.value)));
-    let error = error.map(|(error, perplexity)| error / perplexity * value / of.losses.mean());
+    let error = perplexity(sample).and_then(|sample| Some((sample.stderr?, sample.value)));
+    let error = error.map(|(error, perplexity)| error / perplexity * value / sample.losses.mean());
     value.is_finite().then_some(Measure { value, stderr: error.filter(|error| error.is_finite()) })
 }
 
-fn byte_perplexity(of: &TextSample<'_>) -> Option<Measure> {
-    let bits = bits_per_byte(of)?;
+fn byte_perplexity(sample: &TextSample<'_>) -> Option<Measure> {
+    let bits = bits_per_byte(sample)?;
     let value = bits.value.exp2();
     Some(Measure { value, stderr: bits.stderr.map(|error| error * LN_2 * value) })
 }
 
-fn average(of: &[TextSample<'_>]) -> Option<Measure> {
-    let parts: Vec<Measure> = of.iter().map(perplexity).collect::<Option<_>>()?;
+fn average(samples: &[TextSample<'_>]) -> Option<Measure> {
+    let parts: Vec<Measure> = samples.iter().map(perplexity).collect::<Option<_>>()?;
     let count = parts.len() as f64;
     let value = parts.iter().map(|part| part.value).sum::<f64>() / count;
     // Errors of independent texts add in quadrature.
@@ -87,12 +87,15 @@ mod tests {
     #[test]
     fn bytes_as_many_as_tokens_have_the_perplexity_of_tokens() {
         let losses = Losses { windows: vec![1.0, 1.5] };
-        let sample = |bytes| TextSample { losses: &losses, length: 11, bytes: Some(bytes) };
-        let tokens = byte_perplexity(&sample(20)).unwrap();
-        let halves = byte_perplexity(&sample(40)).unwrap();
+        let tokens = byte_perplexity(&sample_of_bytes(20, &losses)).unwrap();
+        let halves = byte_perplexity(&sample_of_bytes(40, &losses)).unwrap();
         assert!((tokens.value - losses.perplexity()).abs() < 1e-12);
         assert!((tokens.stderr.unwrap() - losses.standard_error().unwrap()).abs() < 1e-12);
         assert!((halves.value - losses.perplexity().sqrt()).abs() < 1e-12, "twice the bytes, half the bits");
-        assert_eq!(byte_perplexity(&sample(0)), None);
+        assert_eq!(byte_perplexity(&sample_of_bytes(0, &losses)), None);
+    }
+
+    fn sample_of_bytes(bytes: u64, losses: &Losses) -> TextSample<'_> {
+        TextSample { losses, length: 11, bytes: Some(bytes) }
     }
 }

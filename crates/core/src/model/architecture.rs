@@ -74,8 +74,8 @@ pub enum RopeEntries {
 }
 
 /// Returns the config names of an activation, transformers' own first.
-pub(crate) fn activation_names(of: Activation) -> &'static [&'static str] {
-    match of {
+pub(crate) fn activation_names(activation: Activation) -> &'static [&'static str] {
+    match activation {
         Activation::Silu => &["silu"],
         Activation::Gelu => &["gelu_pytorch_tanh", "gelu_new"],
     }
@@ -340,26 +340,33 @@ impl Architecture {
             Some(_) => return Err(entries.wrong("architectures", "a list of one name")),
         };
         let model_type = entries.text("model_type")?;
-        let ours = class.map_or(model_type.is_some_and(|of| of.starts_with(MODEL_TYPE)), |of| of.starts_with(CLASS));
-        let plain = model_type.map(|of| if ours { of.strip_prefix(MODEL_TYPE).unwrap_or(of) } else { of });
-        let found = ARCHITECTURES.iter().find(|of| match class {
-            Some(class) => class.strip_prefix(if ours { CLASS } else { "" }) == Some(of.class),
-            None => plain == Some(of.model_type),
+        let ours =
+            class.map_or(model_type.is_some_and(|text| text.starts_with(MODEL_TYPE)), |text| text.starts_with(CLASS));
+        let plain = model_type.map(|text| if ours { text.strip_prefix(MODEL_TYPE).unwrap_or(text) } else { text });
+        let found = ARCHITECTURES.iter().find(|candidate| match class {
+            Some(class) => class.strip_prefix(if ours { CLASS } else { "" }) == Some(candidate.class),
+            None => plain == Some(candidate.model_type),
         });
-        let own = found.ok_or_else(|| {
+        let architecture = found.ok_or_else(|| {
         Error::bad_input("unknown architecture")
             .at("architectures")
-            .expected(ARCHITECTURES.iter().map(|of| of.class).collect::<Vec<_>>().join(", "))
+            .expected(ARCHITECTURES.iter().map(|candidate| candidate.class).collect::<Vec<_>>().join(", "))
             .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
             .hint("only these decoders are computed faithfully; another of the same build is one entry in crates/core/src/model/architecture.rs")
     })?;
         // transformers goes by model_type alone: which of the two is right cannot be told from here.
         match plain {
-            Some(other) if other != own.model_type => Err(Error::bad_input("the config names two architectures")
-                .at("model_type")
-                .expected(format!("`{}`, as architectures says {}", own.model_type, class.unwrap_or(own.class)))
-                .found(format!("`{other}`"))),
-            _ => Ok((own, ours)),
+            Some(other) if other != architecture.model_type => {
+                Err(Error::bad_input("the config names two architectures")
+                    .at("model_type")
+                    .expected(format!(
+                        "`{}`, as architectures says {}",
+                        architecture.model_type,
+                        class.unwrap_or(architecture.class)
+                    ))
+                    .found(format!("`{other}`")))
+            }
+            _ => Ok((architecture, ours)),
         }
     }
 

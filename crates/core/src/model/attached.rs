@@ -107,27 +107,32 @@ impl Attachment {
 
 /// Parses the operators that a config names, for a folder with `layers` layers.
 pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
-    let own = entries.map_at(ENTRY)?.ok_or_else(|| entries.wrong(ENTRY, "a map with operators"))?;
+    let section = entries.map_at(ENTRY)?.ok_or_else(|| entries.wrong(ENTRY, "a map with operators"))?;
     let expected = "a list of operators: a layer, `at` a place of the architecture, `form` diagonal or dense, `bias`";
-    let wrong = || own.wrong("operators", expected);
+    let wrong = || section.wrong("operators", expected);
     let mut found: Vec<Attachment> = Vec::new();
-    for value in own.get("operators").and_then(Value::as_array).ok_or_else(wrong)? {
-        let text = |key: &str| value.get(key).and_then(Value::as_str);
+    for value in section.get("operators").and_then(Value::as_array).ok_or_else(wrong)? {
         let layer = value.get("layer").and_then(Value::as_u64).and_then(|layer| usize::try_from(layer).ok());
         let layer = layer.filter(|&layer| layer < layers).ok_or_else(wrong)?;
-        let place = BranchPlace::all(architecture).find(|place| text("at") == Some(place.name())).ok_or_else(wrong)?;
-        let diagonal = match text("form") {
+        let branch = BranchPlace::all(architecture)
+            .find(|branch| text_of("at", value) == Some(branch.name()))
+            .ok_or_else(wrong)?;
+        let diagonal = match text_of("form", value) {
             Some("dense") => false,
             // Behind a norm a diagonal would be another one than the decoder's, which stands before it; and a map that
             // adds something is a full one.
-            Some("diagonal") if !matches!(place, BranchPlace::Norm(_)) => true,
+            Some("diagonal") if !matches!(branch, BranchPlace::Norm(_)) => true,
             _ => return Err(wrong()),
         };
         let bias = value.get("bias").and_then(Value::as_bool).filter(|bias| !(*bias && diagonal)).ok_or_else(wrong)?;
-        if found.iter().any(|of| (of.layer, of.place) == (layer, place)) {
+        if found.iter().any(|attachment| (attachment.layer, attachment.place) == (layer, branch)) {
             return Err(wrong());
         }
-        found.push(Attachment { layer, place, diagonal, bias });
+        found.push(Attachment { layer, place: branch, diagonal, bias });
     }
     if found.is_empty() { Err(wrong()) } else { Ok(found) }
+}
+
+fn text_of<'a>(key: &str, value: &'a Value) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str)
 }

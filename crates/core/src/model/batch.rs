@@ -61,7 +61,7 @@ impl Batch {
             return Cow::Borrowed(&self.targets);
         }
         let of_rows = self.targets.chunk_by(|a, b| a.row == b.row).enumerate();
-        of_rows.flat_map(|(row, of)| of.iter().map(move |target| ScoredRow { row, ..*target })).collect()
+        of_rows.flat_map(|(row, targets)| targets.iter().map(move |target| ScoredRow { row, ..*target })).collect()
     }
 
     /// Rejects token ids beyond an embedding of `vocab` rows.
@@ -92,8 +92,9 @@ impl Batch {
 
     /// Returns the position of each row.
     pub(super) fn positions(&self) -> Vec<usize> {
-        let of_segment = |s: usize| self.prefix(s).len()..self.prefix(s).len() + self.segments[s].len();
-        (0..self.segments.len()).flat_map(of_segment).collect()
+        (0..self.segments.len())
+            .flat_map(|s| self.prefix(s).len()..self.prefix(s).len() + self.segments[s].len())
+            .collect()
     }
 }
 

@@ -161,24 +161,27 @@ impl<T> Shared<T> {
 
     fn freeable(&self, state: &State<T>, spared: Option<usize>) -> u64 {
         let slots = state.slots.iter().zip(&self.bytes).enumerate();
-        slots.filter(|&(at, (slot, _))| Some(at) != spared && self.idle(slot).is_some()).map(|(_, (_, of))| of).sum()
+        slots
+            .filter(|&(index, (slot, _))| Some(index) != spared && self.idle(slot).is_some())
+            .map(|(_, (_, bytes))| bytes)
+            .sum()
     }
 
     /// Drops what will be asked for last until a value fits, or nothing is left to drop.
     fn make_room(&self, state: &mut State<T>, index: usize, spared: Option<usize>) {
         let count = self.bytes.len();
         while state.held + self.bytes[index] > self.budget {
-            let slots = state.slots.iter().enumerate().filter(|&(at, _)| Some(at) != spared);
-            let last = slots.filter_map(|(at, slot)| {
+            let slots = state.slots.iter().enumerate().filter(|&(slot_index, _)| Some(slot_index) != spared);
+            let last = slots.filter_map(|(slot_index, slot)| {
                 let unused = state.clock - self.idle(slot)?;
                 // All other values were requested since, so the cycle is shorter now and this value may not be needed
                 // again.
                 let left_out = unused.saturating_sub(count as u64);
-                Some((left_out, (at + count - index) % count, at))
+                Some((left_out, (slot_index + count - index) % count, slot_index))
             });
-            let Some((_, _, at)) = last.max() else { return };
-            state.slots[at] = Slot::Absent;
-            state.held -= self.bytes[at];
+            let Some((_, _, slot_index)) = last.max() else { return };
+            state.slots[slot_index] = Slot::Absent;
+            state.held -= self.bytes[slot_index];
         }
     }
 }
@@ -196,11 +199,14 @@ mod tests {
     fn counting(count: usize, budget: u64) -> (Cache<usize>, Arc<Vec<AtomicUsize>>) {
         let made: Arc<Vec<AtomicUsize>> = Arc::new((0..count).map(|_| AtomicUsize::new(0)).collect());
         let counts = Arc::clone(&made);
-        let make = move |index: usize| {
-            counts[index].fetch_add(1, SeqCst);
-            Ok(index)
-        };
-        (Cache::new(vec![10; count], budget, make).unwrap(), made)
+        (
+            Cache::new(vec![10; count], budget, move |index: usize| {
+                counts[index].fetch_add(1, SeqCst);
+                Ok(index)
+            })
+            .unwrap(),
+            made,
+        )
     }
 
     fn counts(made: &[AtomicUsize]) -> Vec<usize> {
@@ -218,12 +224,12 @@ mod tests {
     fn budget_just_below_total_recomputes_few_values_per_round() {
         let rounds = 10;
         // Two places are for the value in use and the next one: what the others hold stays from round to round.
-        for (room, most) in [(10, 10), (9, 10 + 3 * (rounds - 1)), (5, 10 + 7 * (rounds - 1))] {
-            let (cache, made) = counting(10, 10 * room);
+        for (capacity, most) in [(10, 10), (9, 10 + 3 * (rounds - 1)), (5, 10 + 7 * (rounds - 1))] {
+            let (cache, made) = counting(10, 10 * capacity);
             for step in 0..10 * rounds {
                 let index = step % 10;
                 assert_eq!(*cache.get(index).unwrap(), index);
-                assert!(cache.shared.lock().held <= 10 * room);
+                assert!(cache.shared.lock().held <= 10 * capacity);
                 if step + 1 < 10 * rounds {
                     cache.ahead(Some(index), (index + 1) % 10);
                 }
@@ -232,7 +238,7 @@ mod tests {
             let made: usize = counts(&made).iter().sum();
             assert!(
                 (10..=most).contains(&made),
-                "room for {room}: {made} made; the least recently used first, 100 would be"
+                "room for {capacity}: {made} made; the least recently used first, 100 would be"
             );
         }
     }
@@ -289,12 +295,12 @@ mod tests {
     #[test]
     fn error_or_panic_in_compute_reaches_caller_and_is_retried() {
         let tried = AtomicUsize::new(0);
-        let make = move |_| match tried.fetch_add(1, SeqCst) {
+        let cache = Cache::new(vec![10], 10, move |_| match tried.fetch_add(1, SeqCst) {
             0 => Err(Error::bad_input("not finite")),
             1 => panic!("no such tensor"),
             tried => Ok(tried),
-        };
-        let cache = Cache::new(vec![10], 10, make).unwrap();
+        })
+        .unwrap();
         cache.ahead(None, 0);
         settle(&cache);
         assert!(cache.get(0).unwrap_err().to_string().contains("not finite"));

@@ -60,12 +60,12 @@ impl EngineRequest {
             None if device == DeviceName::Cpu => FloatType::F32,
             None => FloatType::stored(folder)?,
         };
-        let own = match (device, dtype) {
+        let own_products = match (device, dtype) {
             (DeviceName::Cpu, FloatType::F32) => Some(Products::F32),
             (DeviceName::Cpu, FloatType::Bf16) => Some(Products::bf16(self.kernels.unwrap_or_else(KernelFamily::best))),
             _ => None,
         };
-        match (self.engine, own) {
+        match (self.engine, own_products) {
             (None | Some(EngineName::Cpu), Some(products)) => {
                 self.check_kernels(products)?;
                 Ok(EngineChoice::Cpu(products))
@@ -111,7 +111,7 @@ impl EngineChoice {
     pub fn id(self) -> EngineId {
         match self {
             Self::Cpu(products) => products.engine_id(),
-            Self::Candle(at) => at.id(),
+            Self::Candle(placement) => placement.id(),
         }
     }
 
@@ -119,7 +119,7 @@ impl EngineChoice {
     pub fn device(self) -> DeviceName {
         match self {
             Self::Cpu(_) => DeviceName::Cpu,
-            Self::Candle(at) => at.device,
+            Self::Candle(placement) => placement.device,
         }
     }
 
@@ -149,9 +149,9 @@ impl EngineChoice {
         self.check()?;
         Ok(match self {
             Self::Cpu(products) => Arc::new(Decoder::load_within(config, folder, products, weights)?),
-            Self::Candle(at) => {
-                let memory = if at.device == DeviceName::Cpu { Some(weights) } else { device };
-                Arc::new(CandleEngine::load(config, folder, at, memory)?)
+            Self::Candle(placement) => {
+                let memory = if placement.device == DeviceName::Cpu { Some(weights) } else { device };
+                Arc::new(CandleEngine::load(config, folder, placement, memory)?)
             }
         })
     }
@@ -160,7 +160,7 @@ impl EngineChoice {
     pub fn weight_bytes(self, config: &Config) -> u64 {
         match self {
             Self::Cpu(products) => config.weight_bytes(products),
-            Self::Candle(at) => candle::weight_bytes(config, at.dtype),
+            Self::Candle(placement) => candle::weight_bytes(config, placement.dtype),
         }
     }
 
@@ -169,7 +169,7 @@ impl EngineChoice {
         let (of_layer, of_embedding, one_table) = match self {
             // The own kernels have the output projection in another layout than the embedding.
             Self::Cpu(products) => (products.bytes(), Products::F32.bytes(), false),
-            Self::Candle(at) => (at.dtype.bytes(), at.dtype.bytes(), true),
+            Self::Candle(placement) => (placement.dtype.bytes(), placement.dtype.bytes(), true),
         };
         config.needed_bytes(program, of_layer, of_embedding, one_table)
     }
@@ -183,7 +183,7 @@ impl EngineChoice {
             Self::Candle(_) => config.layer_bytes(products).max(config.head_bytes(products)),
         };
         match self {
-            Self::Candle(at) if at.device != DeviceName::Cpu => largest,
+            Self::Candle(placement) if placement.device != DeviceName::Cpu => largest,
             _ => self.weight_bytes(config).min(budget.max(largest)),
         }
     }
@@ -204,17 +204,16 @@ mod tests {
     #[test]
     fn own_kernels_run_f32_and_bf16_unless_candle_is_asked() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
-        let candle = |dtype| EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype });
         for ((engine, device, dtype), expected) in [
             (("", "cpu", ""), EngineChoice::Cpu(Products::F32)),
             (("cpu", "", ""), EngineChoice::Cpu(Products::F32)),
             (("", "cpu", "f32"), EngineChoice::Cpu(Products::F32)),
             (("", "cpu", "bf16"), EngineChoice::Cpu(Products::bf16(KernelFamily::best()))),
             (("cpu", "", "bf16"), EngineChoice::Cpu(Products::bf16(KernelFamily::best()))),
-            (("candle", "cpu", ""), candle(FloatType::F32)),
-            (("candle", "cpu", "bf16"), candle(FloatType::Bf16)),
-            (("", "cpu", "f16"), candle(FloatType::F16)),
-            (("candle", "cpu", "f16"), candle(FloatType::F16)),
+            (("candle", "cpu", ""), candle_on_cpu(FloatType::F32)),
+            (("candle", "cpu", "bf16"), candle_on_cpu(FloatType::Bf16)),
+            (("", "cpu", "f16"), candle_on_cpu(FloatType::F16)),
+            (("candle", "cpu", "f16"), candle_on_cpu(FloatType::F16)),
         ] {
             assert_eq!(asked(engine, device, dtype).choose(&folder).unwrap(), expected, "{engine} {device} {dtype}");
         }
@@ -223,23 +222,23 @@ mod tests {
             assert!(error.exit_code() == 2 && error.to_string().contains("--engine candle"), "{error}");
         }
         // For a device requested by name, the float type is the stored one.
-        let at = Placement { device: DeviceName::Cuda(1), dtype: FloatType::F32 };
-        assert_eq!(asked("", "cuda:1", "").choose(&folder).unwrap(), EngineChoice::Candle(at));
+        let placement = Placement { device: DeviceName::Cuda(1), dtype: FloatType::F32 };
+        assert_eq!(asked("", "cuda:1", "").choose(&folder).unwrap(), EngineChoice::Candle(placement));
+    }
+
+    fn candle_on_cpu(dtype: FloatType) -> EngineChoice {
+        EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype })
     }
 
     #[test]
     fn kernels_choose_the_device_class_of_bf16() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
-        let with = |engine, dtype, kernels: &str| {
-            let kernels = Some(kernels.parse().unwrap());
-            EngineRequest { kernels, ..asked(engine, "cpu", dtype) }.choose(&folder)
-        };
         for (dtype, kernels, expected) in [
             ("bf16", "portable", "cpu bf16 on cpu"),
             ("bf16", "amx", "cpu bf16 on cpu-amx"),
             ("f32", "portable", "cpu f32 on cpu"),
         ] {
-            let id = with("", dtype, kernels).unwrap().id();
+            let id = choose_with("", dtype, kernels, &folder).unwrap().id();
             assert!(id.to_string() == expected && id.is_on_cpu(), "{dtype} {kernels}: {id}");
         }
         for (engine, dtype, kernels, named) in [
@@ -247,9 +246,14 @@ mod tests {
             ("", "f16", "portable", "leave --kernels out"),
             ("candle", "bf16", "amx", "leave --kernels out"),
         ] {
-            let error = with(engine, dtype, kernels).unwrap_err();
+            let error = choose_with(engine, dtype, kernels, &folder).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains(named), "{error}");
         }
+    }
+
+    fn choose_with(engine: &str, dtype: &str, kernels: &str, folder: &Path) -> Result<EngineChoice> {
+        let kernels = Some(kernels.parse().unwrap());
+        EngineRequest { kernels, ..asked(engine, "cpu", dtype) }.choose(folder)
     }
 
     #[test]
@@ -302,13 +306,16 @@ mod tests {
     fn another_device_holds_the_weights_itself() {
         let config = Config::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa"));
         let config = config.unwrap();
-        let on = |device, dtype| EngineChoice::Candle(Placement { device, dtype });
         let largest = config.layer_bytes(Products::F32).max(config.head_bytes(Products::F32));
         let cpu = EngineChoice::Cpu(Products::F32);
-        assert_eq!(on(DeviceName::Cuda(0), FloatType::Bf16).held_bytes(&config, u64::MAX), largest);
+        assert_eq!(candle_on(DeviceName::Cuda(0), FloatType::Bf16).held_bytes(&config, u64::MAX), largest);
         assert_eq!(cpu.held_bytes(&config, u64::MAX), config.weight_bytes(Products::F32));
         assert_eq!(cpu.held_bytes(&config, 0), largest);
-        let half = on(DeviceName::Cpu, FloatType::F16).held_bytes(&config, u64::MAX);
-        assert_eq!(2 * half, on(DeviceName::Cpu, FloatType::F32).held_bytes(&config, u64::MAX));
+        let half = candle_on(DeviceName::Cpu, FloatType::F16).held_bytes(&config, u64::MAX);
+        assert_eq!(2 * half, candle_on(DeviceName::Cpu, FloatType::F32).held_bytes(&config, u64::MAX));
+    }
+
+    fn candle_on(device: DeviceName, dtype: FloatType) -> EngineChoice {
+        EngineChoice::Candle(Placement { device, dtype })
     }
 }

@@ -160,21 +160,21 @@ impl Config {
     }
 
     fn parse_file(path: &Path) -> Result<Self> {
-        let place = path.display().to_string();
+        let location = path.display().to_string();
         let text = regular::read(path)?;
         let value: Value = serde_json::from_slice(&text)
-            .map_err(|error| Error::bad_input("malformed JSON").at(&place).found(error))?;
+            .map_err(|error| Error::bad_input("malformed JSON").at(&location).found(error))?;
         let Value::Object(map) = value else {
-            return Err(Error::bad_input("a config must be a JSON object").at(place));
+            return Err(Error::bad_input("a config must be a JSON object").at(location));
         };
-        Self::parse(&Entries { map: &map, prefix: "" }).map_err(|error| error.at(place))
+        Self::parse(&Entries { map: &map, prefix: "" }).map_err(|error| error.at(location))
     }
 
     fn parse(entries: &Entries<'_>) -> Result<Self> {
         let (architecture, ours) = Architecture::of(entries)?;
         let mut notes = Vec::new();
         let mut map = with_defaults(entries.map, architecture, &mut notes)?;
-        if let Some(activation) = map.get(ENTRY).and_then(|own| own.get(ACTIVATION)).filter(|_| ours).cloned() {
+        if let Some(activation) = map.get(ENTRY).and_then(|section| section.get(ACTIVATION)).filter(|_| ours).cloned() {
             map.insert(architecture.activation.0.to_owned(), activation);
         }
         let entries = &Entries { map: &map, prefix: entries.prefix };
@@ -203,21 +203,19 @@ impl Config {
         if head_dim % 2 != 0 {
             return Err(Error::bad_input("the rotary embedding needs an even head_dim").found(head_dim));
         }
-        let asked = |of: bool, key: &str| Ok::<_, Error>(of && entries.flag(key)?.unwrap_or(false));
-        let attention = asked(architecture.attention_bias == AttentionBias::Asked, "attention_bias")?;
+        let attention = flag_if(architecture.attention_bias == AttentionBias::Asked, "attention_bias", entries)?;
         let biases = Biases {
             inputs: attention || architecture.attention_bias == AttentionBias::Inputs,
             output: attention,
-            mlp: asked(architecture.mlp_bias, "mlp_bias")?,
+            mlp: flag_if(architecture.mlp_bias, "mlp_bias", entries)?,
         };
         let ropes = rope_config::of(entries, architecture, layers, head_dim, &mut notes)?;
         let windows = window::of(entries, architecture, layers, &ropes.rotated, &mut notes)?;
         let scale = architecture.scale.map_or(Ok(None), |key| entries.optional_number(key, 1e-6..=1e9))?;
-        let cap = |key: Option<&str>| -> Result<Option<f32>> {
+        let [score_cap, logit_cap] = architecture.caps.map(|key| -> Result<Option<f32>> {
             let cap = key.map_or(Ok(None), |key| entries.optional_number(key, 1e-3..=1e9))?;
             Ok(cap.map(|cap| cap as f32))
-        };
-        let [score_cap, logit_cap] = architecture.caps.map(cap);
+        });
         let (experts, sparse) = experts::of(entries, architecture, layers)?;
         Ok(Self {
             architecture,
@@ -235,7 +233,7 @@ impl Config {
             rotary_width: ropes.width,
             rotated: ropes.rotated,
             activation: architecture.activation.1,
-            scale: 1.0 / scale.map_or(head_dim as f32, |of| of as f32).sqrt(),
+            scale: 1.0 / scale.map_or(head_dim as f32, |dimension| dimension as f32).sqrt(),
             score_cap: score_cap?,
             logit_cap: logit_cap?,
             experts,
@@ -253,21 +251,25 @@ impl Config {
     }
 }
 
+fn flag_if(has_bias: bool, key: &str, entries: &Entries<'_>) -> Result<bool> {
+    Ok(has_bias && entries.flag(key)?.unwrap_or(false))
+}
+
 /// Returns a config's entries completed by the defaults of transformers' class, which are noted.
 fn with_defaults(
-    own: &Map<String, Value>,
+    entries: &Map<String, Value>,
     architecture: &Architecture,
     notes: &mut Vec<String>,
 ) -> Result<Map<String, Value>> {
-    let unread = |error: serde_json::Error| Error::job("an architecture's defaults are no JSON").found(error);
-    let mut map: Map<String, Value> = serde_json::from_str(architecture.defaults).map_err(unread)?;
-    map.retain(|key, _| !own.contains_key(key));
+    let mut map: Map<String, Value> = serde_json::from_str(architecture.defaults)
+        .map_err(|error: serde_json::Error| Error::job("an architecture's defaults are no JSON").found(error))?;
+    map.retain(|key, _| !entries.contains_key(key));
     let taken: Vec<String> =
         map.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| format!("{key} {value}")).collect();
     if !taken.is_empty() {
         notes.push(format!("config.json leaves out what transformers' class takes as {}", taken.join(", ")));
     }
-    map.extend(own.clone());
+    map.extend(entries.clone());
     Ok(map)
 }
 
@@ -312,8 +314,12 @@ fn no_backbone(folder: &Path) -> Error {
     let inside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
     let mut inside: Vec<PathBuf> = inside.collect();
     inside.sort();
-    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let some = inside.iter().take(5).map(name).collect::<Vec<_>>().join(", ");
+    let some = inside
+        .iter()
+        .take(5)
+        .map(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join(", ");
     let more = inside.len().saturating_sub(5);
     let found = match more {
         0 if some.is_empty() => "an empty folder".to_owned(),
@@ -374,7 +380,7 @@ mod tests {
             ("mixtral", json!({"rms_norm_eps": 1e-5, "num_key_value_heads": 8})),
             ("qwen3_moe", json!({"rms_norm_eps": 1e-6, "num_key_value_heads": 4})),
         ] {
-            let architecture = ARCHITECTURES.iter().find(|of| of.model_type == model_type).unwrap();
+            let architecture = ARCHITECTURES.iter().find(|candidate| candidate.model_type == model_type).unwrap();
             let taken = with_defaults(&Map::new(), architecture, &mut Vec::new()).unwrap();
             for (key, value) in expected.as_object().unwrap() {
                 assert_eq!(&taken[key], value, "{model_type} {key}");
@@ -445,8 +451,8 @@ mod tests {
             let stated = scaling.get("original_max_position_embeddings").is_some();
             match config.rope.scaling {
                 None => (),
-                Some(Scaling::Llama3(of)) => {
-                    assert_eq!(of.original_max_position_embeddings, if stated { 128.0 } else { 512.0 });
+                Some(Scaling::Llama3(scaling)) => {
+                    assert_eq!(scaling.original_max_position_embeddings, if stated { 128.0 } else { 512.0 });
                 }
                 Some(other) => panic!("{other:?}"),
             }

@@ -36,8 +36,8 @@ pub fn tensor_hashes(path: &Path) -> Result<TensorHashes> {
             hashed.map_err(|error| bytes.refused.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
         let turns = info.turns.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
         let more = if info.one_more { " one more" } else { "" };
-        let of = format!("{} {:?}{turns}{more} {hash}", info.held, info.shape);
-        Ok((name, of))
+        let description = format!("{} {:?}{turns}{more} {hash}", info.held, info.shape);
+        Ok((name, description))
     };
     let hashes = tensors.into_par_iter().map(hash).collect::<Result<_>>()?;
     shard.unchanged()?;
@@ -78,8 +78,13 @@ pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<
         if !files.contains_key(file) {
             files.insert(file, hashes(file)?);
         }
-        let lost = || Error::bad_input("a weight file changed while it was hashed").at(file.display());
-        tensors.insert(name.to_owned(), files[file].get(stored).ok_or_else(lost)?.clone());
+        tensors.insert(
+            name.to_owned(),
+            files[file]
+                .get(stored)
+                .ok_or_else(|| Error::bad_input("a weight file changed while it was hashed").at(file.display()))?
+                .clone(),
+        );
     }
     Ok(sha256::of_bytes(json!({"config": canonical(config), "tensors": tensors}).to_string()))
 }
@@ -142,12 +147,11 @@ fn canonical(config: &Config) -> Value {
         QueryKeyNorm::PerHead => "per head",
         QueryKeyNorm::WholeProjection => "whole projection",
     };
-    let attached = |&Attachment { layer, place, diagonal, bias }: &Attachment| json!({"layer": layer, "place": place.name(), "diagonal": diagonal, "bias": bias});
     let mut value = json!({
         "norms": norms, "query_key_norm": query_key_norm, "projection_bias": inputs, "layers": layers,
         "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "intermediate": intermediate,
         "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling.as_ref().map(scaled), "tied": tied_embeddings,
-        "windows": windows, "attachments": attachments.iter().map(attached).collect::<Vec<_>>(),
+        "windows": windows, "attachments": attachments.iter().map(|&Attachment { layer, place: branch, diagonal, bias }: &Attachment| json!({"layer": layer, "place": branch.name(), "diagonal": diagonal, "bias": bias})).collect::<Vec<_>>(),
     });
     // Properties beyond the first five architectures are omitted if absent, so that existing keys stay unchanged.
     let experts = experts.map(|Experts { count, used, width, normalised }| {
@@ -180,16 +184,16 @@ fn canonical(config: &Config) -> Value {
 }
 
 /// Converts a rope type to the numbers that it is computed from.
-fn scaled(of: &Scaling) -> Value {
-    match of {
+fn scaled(scaling: &Scaling) -> Value {
+    match scaling {
         Scaling::Linear { factor } => json!({"linear": factor}),
         Scaling::Dynamic { factor, positions } => json!({"dynamic": [json!(factor), json!(positions)]}),
-        &Scaling::Llama3(of) => {
-            let Llama3Scaling { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } = of;
+        &Scaling::Llama3(scaling) => {
+            let Llama3Scaling { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } = scaling;
             json!([factor, low_freq_factor, high_freq_factor, original_max_position_embeddings])
         }
-        &Scaling::Yarn(of) => {
-            let Yarn { factor, beta_fast, beta_slow, original_max_position_embeddings, truncate, attention } = of;
+        &Scaling::Yarn(scaling) => {
+            let Yarn { factor, beta_fast, beta_slow, original_max_position_embeddings, truncate, attention } = scaling;
             let numbers = [factor, beta_fast, beta_slow, original_max_position_embeddings, attention];
             json!({"yarn": numbers, "truncate": truncate})
         }
@@ -220,9 +224,8 @@ mod tests {
         let folder = temp.path();
         let bytes = fs::read(fixture().join("model.safetensors")).unwrap();
         let config: Value = serde_json::from_slice(&fs::read(fixture().join("config.json")).unwrap()).unwrap();
-        let write = |config: &Value| fs::write(folder.join("config.json"), config.to_string()).unwrap();
-        write(&config);
-        fs::write(folder.join("model.safetensors"), &bytes).unwrap();
+        write_config(&config, &folder);
+        fs::write_config(folder.join("model.safetensors"), &bytes, &folder).unwrap();
         let first = of(folder);
         assert_eq!(first, of(&fixture()), "the order of a config's entries is none of its");
         // Entries without effect on the computation.
@@ -232,7 +235,7 @@ mod tests {
         {
             other[name] = value;
         }
-        write(&other);
+        write_config(&other, &folder);
         assert_eq!(of(folder), first);
         // Entries with an effect on the computation.
         for (name, value) in
@@ -240,10 +243,10 @@ mod tests {
         {
             let mut other = config.clone();
             other[name] = value;
-            write(&other);
+            write_config(&other, &folder);
             assert_ne!(of(folder), first, "{name}");
         }
-        write(&config);
+        write_config(&config, &folder);
         // Equal tensors in two files.
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let mut all: Vec<_> = tensors.iter().collect();
@@ -254,13 +257,18 @@ mod tests {
             safetensors::serialize_to_file(part.iter().cloned(), None, &folder.join(file)).unwrap();
             map.extend(part.iter().map(|(name, _)| ((*name).to_owned(), json!(file))));
         }
-        fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string()).unwrap();
+        fs::write_config(folder.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string(), &folder)
+            .unwrap();
         fs::remove_file(folder.join("model.safetensors")).unwrap();
         assert_eq!(of(folder), first, "sharded");
         // One bit of one weight.
         let mut two = fs::read(folder.join("two.safetensors")).unwrap();
         *two.last_mut().unwrap() ^= 1;
-        fs::write(folder.join("two.safetensors"), two).unwrap();
+        fs::write_config(folder.join("two.safetensors"), two, &folder).unwrap();
         assert_ne!(of(folder), first, "a weight");
+    }
+
+    fn write_config(config: &Value, folder: &Path) {
+        fs::write(folder.join("config.json"), config.to_string()).unwrap()
     }
 }

@@ -50,7 +50,7 @@ impl Config {
             // Projections; scores and their product with the values.
             Step::Attention(layer) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.seen(*layer, length) * q),
             // A token is multiplied with those that it goes through.
-            Step::Mlp(layer) => 2.0 * t * self.mlp_numbers(*layer, |of| of.used) as f64,
+            Step::Mlp(layer) => 2.0 * t * self.mlp_numbers(*layer, |experts| experts.used) as f64,
             Step::Edited(half, layer, operator) => self.flops(&half.step(*layer), load) + operator.flops(tokens),
             Step::Apply(operator) => operator.flops(tokens),
             Step::Head => 2.0 * scored as f64 * c * self.vocab as f64,
@@ -68,7 +68,7 @@ impl Config {
     fn mlp_numbers(&self, layer: usize, experts: fn(Experts) -> usize) -> usize {
         let c = self.hidden;
         match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
-            Some(of) => of.count * c + experts(of) * 3 * c * of.width,
+            Some(layer_experts) => layer_experts.count * c + experts(layer_experts) * 3 * c * layer_experts.width,
             None => 3 * c * self.intermediate,
         }
     }
@@ -97,7 +97,7 @@ impl Config {
 
     /// Returns the weights of a layer without norms and biases.
     pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
-        (self.attention_numbers() + self.mlp_numbers(layer, |of| of.count)) as u64
+        (self.attention_numbers() + self.mlp_numbers(layer, |experts| experts.count)) as u64
     }
 
     /// Returns the bytes of weights in the CPU engine. A tied output projection has its own copy in another layout.
@@ -113,10 +113,10 @@ impl Config {
 
     /// Returns the bytes loaded at a time if weights are loaded on demand. An expert is a part of its own.
     pub(super) fn part_bytes(&self, products: Products, part: usize) -> u64 {
-        let expert = self.experts.map_or(0, |of| 3 * self.hidden * of.width) as u64;
+        let expert = self.experts.map_or(0, |experts_of_layer| 3 * self.hidden * experts_of_layer.width) as u64;
         match self.part(part) {
             NamedPart::Layer(layer) if self.sparse[layer] => {
-                let experts = self.experts.map_or(0, |of| of.count) as u64;
+                let experts = self.experts.map_or(0, |experts_of_layer| experts_of_layer.count) as u64;
                 products.bytes() * (self.layer_numbers(layer) - experts * expert)
             }
             NamedPart::Layer(layer) => products.bytes() * self.layer_numbers(layer),
@@ -151,15 +151,14 @@ impl Config {
 
     fn step_bytes(&self, step: &Step, of_layer: u64, of_embedding: u64) -> u64 {
         let c = self.hidden;
-        let of_operator = |operator: &Operator| (size_of::<f32>() * operator.numbers()) as u64;
         match step {
             Step::Embed => of_embedding * (self.vocab * c) as u64,
             Step::Head => of_layer * (self.vocab * c) as u64,
             Step::Attention(_) => of_layer * self.attention_numbers() as u64,
-            Step::Mlp(layer) => of_layer * self.mlp_numbers(*layer, |of| of.count) as u64,
-            Step::Apply(operator) => of_operator(operator),
+            Step::Mlp(layer) => of_layer * self.mlp_numbers(*layer, |experts| experts.count) as u64,
+            Step::Apply(operator) => operator_bytes(operator),
             Step::Edited(half, layer, operator) => {
-                self.step_bytes(&half.step(*layer), of_layer, of_embedding) + of_operator(operator)
+                self.step_bytes(&half.step(*layer), of_layer, of_embedding) + operator_bytes(operator)
             }
         }
     }
@@ -174,10 +173,14 @@ impl Config {
     /// Estimates the bytes of a batch of `tokens` tokens with `streams` streams, attention and the threads' row blocks.
     pub fn batch_bytes(&self, tokens: usize, streams: usize) -> u64 {
         let attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim;
-        let width = self.intermediate.max(self.experts.map_or(0, |of| of.width));
+        let width = self.intermediate.max(self.experts.map_or(0, |experts| experts.width));
         let blocks = rayon::current_num_threads() * tokens.min(BLOCK_ROWS) * (2 * width + 2 * self.hidden);
         (4 * (tokens * (self.hidden * (2 + streams) + attention) + blocks)) as u64
     }
+}
+
+fn operator_bytes(operator: &Operator) -> u64 {
+    (size_of::<f32>() * operator.numbers()) as u64
 }
 
 #[cfg(test)]
@@ -205,8 +208,8 @@ mod tests {
         let weights = mixtral.weight_bytes(Products::F32) / 4;
         assert_eq!(weights, 46_702_526_464, "without norms");
         let load = Load { tokens: 1, scored: 1, length: 1 };
-        let of = |step: &Step| mixtral.flops(step, &load) / 2.0;
-        let work = 32.0 * (of(&Step::Attention(0)) + of(&Step::Mlp(0))) + of(&Step::Head);
+        let work = |step: &Step| mixtral.flops(step, &load) / 2.0;
+        let work = 32.0 * (work(&Step::Attention(0)) + work(&Step::Mlp(0))) + work(&Step::Head);
         // Includes attention's products of queries and keys, and excludes the embedding, which multiplies nothing.
         assert!((work - 12_748e6).abs() < 20e6, "{work}");
         // With loading on demand a single expert is in memory, not a layer of eight.

@@ -45,8 +45,8 @@ impl Engine for Decoder {
         let Some(passes) = self.passes() else { return side_by_side(self, trie, parts, seconds) };
         let model = InStep { model: self, side_by_side: true };
         let streams = passes.streams(tokens(parts));
-        let run = || trie.run_by_layer(streams, &model, parts, &mut Clock(seconds));
-        self.pass(passes, parts, run).map(|outputs| by_part(outputs, parts.len()))
+        self.pass(passes, parts, || trie.run_by_layer(streams, &model, parts, &mut Clock(seconds)))
+            .map(|outputs| by_part(outputs, parts.len()))
     }
 
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {

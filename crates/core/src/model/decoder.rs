@@ -167,7 +167,7 @@ impl Decoder {
             (Sublayer::Attention, _) => fold(&mut weights.output, &mut weights.output_bias)?,
             (Sublayer::Mlp, Mlp::Dense(mlp)) => fold(&mut mlp.down, &mut mlp.down_bias)?,
             (Sublayer::Mlp, Mlp::Experts(_)) => {
-                for number in 0..self.config.experts.map_or(0, |of| of.count) {
+                for number in 0..self.config.experts.map_or(0, |experts| experts.count) {
                     let mut expert = self.parts.expert(&self.config, layer, number)?.expert()?.clone();
                     fold(&mut expert.down, &mut expert.down_bias)?;
                     folded.parts.replace(self.config.layer_part(layer) + 1 + number, ModelPart::Expert(expert))?;
@@ -219,14 +219,14 @@ impl Decoder {
         tensor(out, &[x.len() / c, c])
     }
 
-    fn mlp(&self, of: &Layer, layer: usize, x: &Tensor, end: End) -> Result<Tensor> {
+    fn mlp(&self, weights: &Layer, layer: usize, x: &Tensor, end: End) -> Result<Tensor> {
         let c = self.config.hidden;
         let x = elements(x)?; // [tokens, C]
-        let norms = [slices(of.norms[2].as_ref())?, slices(of.norms[3].as_ref())?];
+        let norms = [slices(weights.norms[2].as_ref())?, slices(weights.norms[3].as_ref())?];
         let [before, after] = [0, 1].map(|i| self.norm(norms[i].as_deref()));
         let stream = (end == End::Stream).then_some(&*x);
         let after = after.filter(|_| end != End::Projection);
-        let out = match &of.mlp {
+        let out = match &weights.mlp {
             Mlp::Dense(mlp) => self.gated(mlp, &x, before, after, stream)?,
             Mlp::Experts(router) => {
                 let mut out = self.experts(router, layer, &x, before)?;
@@ -252,12 +252,12 @@ impl Decoder {
         stream: Option<&[f32]>,
     ) -> Result<Vec<f32>> {
         let [gate_up_bias, down_bias] = [slices(mlp.gate_up_bias.as_ref())?, slices(mlp.down_bias.as_ref())?];
-        let of = kernels::Mlp {
+        let branch = kernels::Mlp {
             gate_up: Linear { weight: mlp.gate_up.weight(), bias: gate_up_bias.as_deref() },
             down: Linear { weight: mlp.down.weight(), bias: down_bias.as_deref() },
             activation: self.config.activation,
         };
-        Ok(kernels::mlp(x, self.config.hidden, before, of, after, stream))
+        Ok(kernels::mlp(x, self.config.hidden, before, branch, after, stream))
     }
 
     /// Computes the branch of a mixture of experts, loading one expert after the other if a token needs it.
@@ -276,7 +276,9 @@ impl Decoder {
         let router = kernels::Weight::Plain(&router, experts.count);
         let routes = experts.routes(&kernels::project(&normed, c, None, router.into())); // [tokens, E]
         let mut out = vec![0.0; x.len()];
-        for (number, (tokens, weights)) in routes.of_expert.iter().enumerate().filter(|(_, (of, _))| !of.is_empty()) {
+        for (number, (tokens, weights)) in
+            routes.of_expert.iter().enumerate().filter(|(_, (tokens_of_expert, _))| !tokens_of_expert.is_empty())
+        {
             let part = self.parts.expert(&self.config, layer, number)?;
             let rows = kernels::gather(&normed, c, tokens);
             let of_expert = self.gated(part.expert()?, &rows, None, None, None)?; // [its tokens, C]

@@ -100,7 +100,7 @@ pub(super) trait Cached: Model + Sync {
     ///
     /// # Errors
     /// Memory that is full.
-    fn make_room(&self, blocks: &mut Self::Blocks, nodes: Vec<usize>, block: BlockId, room: usize) -> Result<()>;
+    fn make_room(&self, blocks: &mut Self::Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()>;
 
     fn forget(blocks: &mut Self::Blocks, block: BlockId);
 
@@ -134,8 +134,8 @@ impl Placed<'_> {
 
     /// Returns the blocks that the last row sees, with the number of tokens of each.
     pub(super) fn chain<'b, B>(&self, block: impl Fn(BlockId) -> Option<&'b B>) -> Result<Vec<(&'b B, usize)>> {
-        let own = self.place() + self.rows.len();
-        let chain = self.run.before.iter().copied().chain([(self.run.block, own)]);
+        let visible = self.place() + self.rows.len();
+        let chain = self.run.before.iter().copied().chain([(self.run.block, visible)]);
         let found = chain.map(|(id, tokens)| Some((block(id)?, tokens))).collect::<Option<_>>();
         found.ok_or_else(not_cached)
     }
@@ -178,7 +178,7 @@ struct Together<'r, S> {
 struct Ready<'r, S> {
     node: usize,
     depth: usize,
-    of: Rc<Together<'r, S>>,
+    rows: Rc<Together<'r, S>>,
     x: Tensor,
 }
 
@@ -196,7 +196,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
 
     /// Returns the steps at which programs keep keys and values.
     fn attention(&self, programs: &[usize]) -> Vec<usize> {
-        let nodes: BTreeSet<usize> = programs.iter().flat_map(|&of| self.trie.path(of)).copied().collect();
+        let nodes: BTreeSet<usize> = programs.iter().flat_map(|&program| self.trie.path(program)).copied().collect();
         nodes.into_iter().filter(|&node| self.trie.step(node).is_attention()).collect()
     }
 
@@ -216,7 +216,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         let regime = config.length_regime(length);
         self.regimes.entry(run.block).or_insert(regime);
         let mut seen = run.before.iter().map(|(block, _)| block).chain([&run.block]);
-        let is_kept = seen.all(|block| self.regimes.get(block).is_none_or(|of| *of == regime));
+        let is_kept = seen.all(|block| self.regimes.get(block).is_none_or(|kept_regime| *kept_regime == regime));
         if is_kept || !config.recomputes_in_new_regime() {
             return Ok(());
         }
@@ -235,19 +235,20 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
     ) -> Result<()> {
         for &node in self.trie.children(from.node) {
             let depth = from.depth + 1;
-            let passes = |program: &usize| self.trie.path(*program).get(depth) == Some(&node);
-            let own = from.of.placed.iter().zip(&from.of.runs).filter(|(of, _)| of.run.programs.iter().any(passes));
-            let (placed, members): (Vec<&Placed<'_>>, Vec<usize>) = own.unzip();
+            let passing = from.rows.placed.iter().zip(&from.rows.runs).filter(|(placed_run, _)| {
+                placed_run.run.programs.iter().any(|program| self.trie.path(*program).get(depth) == Some(&node))
+            });
+            let (placed, members): (Vec<&Placed<'_>>, Vec<usize>) = passing.unzip();
             if members.is_empty() {
                 continue;
             }
-            if members.len() == from.of.runs.len() {
-                ready.push(Ready { node, depth, of: Rc::clone(&from.of), x: from.x.clone() });
+            if members.len() == from.rows.runs.len() {
+                ready.push(Ready { node, depth, rows: Rc::clone(&from.rows), x: from.x.clone() });
                 continue;
             }
-            let rows = placed.iter().flat_map(|of| of.rows.clone()).map(|row| row as u32).collect();
+            let rows = placed.iter().flat_map(|placed| placed.rows.clone()).map(|row| row as u32).collect();
             let x = select(&from.x, rows)?;
-            ready.push(Ready { node, depth, of: self.together(runs, members)?, x });
+            ready.push(Ready { node, depth, rows: self.together(runs, members)?, x });
         }
         Ok(())
     }
@@ -268,15 +269,15 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
 
     /// Takes the step to run next, layer by layer, so that weights loaded on demand are loaded once.
     fn take<'r>(&self, ready: &mut Vec<Ready<'r, M::Shared>>) -> Option<Ready<'r, M::Shared>> {
-        let of = |ready: &Ready<'_, M::Shared>| (self.trie.step(ready.node).weights(), ready.node);
-        let at = (0..ready.len()).min_by_key(|&at| of(&ready[at]))?;
-        let taken = ready.remove(at);
+        let order = |ready: &Ready<'_, M::Shared>| (self.trie.step(ready.node).weights(), ready.node);
+        let next = (0..ready.len()).min_by_key(|&next| order(&ready[next]))?;
+        let taken = ready.remove(next);
         let now = self.trie.step(taken.node).weights();
         // A program that passes through the node.
         let path =
             (0..self.trie.programs()).map(|program| self.trie.path(program)).find(|path| path.contains(&taken.node));
         let after = path.unwrap_or(self.trie.path(0)).iter().copied();
-        let ahead = after.skip(taken.depth).chain(ready.iter().map(|of| of.node));
+        let ahead = after.skip(taken.depth).chain(ready.iter().map(|candidate| candidate.node));
         let next = ahead.filter_map(|node| self.trie.step(node).weights()).find(|weights| Some(*weights) != now);
         self.model.expect(now, next);
         Some(taken)
@@ -302,19 +303,19 @@ impl<M: Cached> TrieDecoding<'_, M> {
             }
         }
         let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
-        let of = self.together(runs, (0..runs.len()).collect())?;
-        let root = Ready { node: 0, depth: 0, of, x: self.model.embed(&ids)? };
+        let rows = self.together(runs, (0..runs.len()).collect())?;
+        let root = Ready { node: 0, depth: 0, rows, x: self.model.embed(&ids)? };
         let mut ready = Vec::new();
         self.branch(&root, runs, &mut ready)?;
         drop(root);
         while let Some(mut taken) = self.take(&mut ready) {
             let step = self.trie.step(taken.node);
-            let placed = &taken.of.placed;
+            let placed = &taken.rows.placed;
             if *step == Step::Head {
-                let ends: Vec<u32> = placed.iter().map(|of| of.rows.end as u32 - 1).collect();
+                let ends: Vec<u32> = placed.iter().map(|placed| placed.rows.end as u32 - 1).collect();
                 let all = taken.x.dim(0)? == ends.len();
                 let made = head(self.model, &if all { taken.x } else { select(&taken.x, ends)? })?;
-                for (&run, made) in taken.of.runs.iter().zip(made) {
+                for (&run, made) in taken.rows.runs.iter().zip(made) {
                     for (output, &program) in outputs[run].iter_mut().zip(&runs[run].programs) {
                         if self.trie.path(program).last() == Some(&taken.node) {
                             *output = Some(made.clone());
@@ -323,7 +324,7 @@ impl<M: Cached> TrieDecoding<'_, M> {
                 }
                 continue;
             }
-            let shared = &taken.of.shared;
+            let shared = &taken.rows.shared;
             let blocks = RefCell::new(&mut self.blocks);
             taken.x = self.model.step(step, &taken.x, &Past { runs: placed, shared, blocks, node: taken.node })?;
             self.branch(&taken, runs, &mut ready)?;
@@ -331,8 +332,8 @@ impl<M: Cached> TrieDecoding<'_, M> {
         for run in runs {
             *self.lengths.entry(run.block).or_default() += run.ids.len();
         }
-        let whole = outputs.into_iter().map(|of| of.into_iter().collect::<Option<Vec<T>>>());
-        whole.collect::<Option<_>>().ok_or_else(|| Error::job("a program of a run has no head"))
+        let complete = outputs.into_iter().map(|run_outputs| run_outputs.into_iter().collect::<Option<Vec<T>>>());
+        complete.collect::<Option<_>>().ok_or_else(|| Error::job("a program of a run has no head"))
     }
 }
 

@@ -55,8 +55,7 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
 /// An operator that cannot be read.
 pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
     let in_norm = Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half));
-    let adds = |step: &Step| matches!(step, Step::Apply(operator) if operator.has_bias());
-    if in_norm || deployed.program.0.iter().any(adds) {
+    if in_norm || deployed.program.0.iter().any(|step| matches!(step, Step::Apply(operator) if operator.has_bias())) {
         return Ok(deployed);
     }
     let Deployed { program, mut folds } = deployed;
@@ -65,8 +64,8 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
     for step in program.0 {
         let half = match &step {
             Step::Apply(operator) => match operator.factor()? {
-                Some(own) => {
-                    factor *= f64::from(own);
+                Some(layer_factor) => {
+                    factor *= f64::from(layer_factor);
                     continue;
                 }
                 None => None,
@@ -97,9 +96,10 @@ pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
         return Ok(dense);
     }
     let weights = checked(config, folder)?;
-    let at = |layer: usize, place: Option<BranchPlace>| {
-        let own = config.attachments.iter().find(|of| of.layer == layer && Some(of.place) == place);
-        own.map(|of| of.operator(config.hidden, &weights)).transpose()
+    let operator_at = |layer: usize, branch: Option<BranchPlace>| {
+        let attachment =
+            config.attachments.iter().find(|attached| attached.layer == layer && Some(attached.place) == branch);
+        attachment.map(|attached| attached.operator(config.hidden, &weights)).transpose()
     };
     let mut steps = Vec::new();
     for step in dense.0 {
@@ -108,14 +108,14 @@ pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
             continue;
         };
         if half == Sublayer::Attention {
-            steps.extend(at(layer, Some(BranchPlace::Before))?.map(Step::Apply));
+            steps.extend(operator_at(layer, Some(BranchPlace::Before))?.map(Step::Apply));
         }
-        steps.push(match at(layer, config.norm_after(half).map(BranchPlace::Norm))? {
+        steps.push(match operator_at(layer, config.norm_after(half).map(BranchPlace::Norm))? {
             Some(operator) => Step::Edited(half, layer, operator),
             None => step,
         });
         if half == Sublayer::Mlp {
-            steps.extend(at(layer, Some(BranchPlace::After))?.map(Step::Apply));
+            steps.extend(operator_at(layer, Some(BranchPlace::After))?.map(Step::Apply));
         }
     }
     Ok(Program(steps))
@@ -135,20 +135,21 @@ mod tests {
     fn foldable_repairs_are_no_steps_and_others_stay_steps() {
         let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let diagonal = Operator::diagonal(vec![1.0, 2.0]).unwrap();
-        let repaired = |operator| {
-            let branches = [((0, Sublayer::Mlp), operator)].into();
-            Program::repaired(3, &[1], &Repairs { branches, ..Repairs::default() })
-        };
         let plain = Program::pruned(3, &[1], |_| None);
         for (operator, architecture) in [(&dense, "llama-gqa"), (&diagonal, "olmo2")] {
-            let found = deployed(&repaired(operator.clone()), &config(architecture));
+            let found = deployed(&repaired_mlp(operator.clone()), &config(architecture));
             assert_eq!(found.program, plain);
             assert_eq!(found.folds[&(0, Sublayer::Mlp)].key(), operator.key());
         }
         // OLMo-2's branch ends in a norm.
-        let left = deployed(&repaired(dense.clone()), &config("olmo2"));
-        assert_eq!(left.program, repaired(dense));
+        let left = deployed(&repaired_mlp(dense.clone()), &config("olmo2"));
+        assert_eq!(left.program, repaired_mlp(dense));
         assert!(left.folds.is_empty());
+    }
+
+    fn repaired_mlp(operator: Arc<Operator>) -> Program {
+        let branches = [((0, Sublayer::Mlp), operator)].into();
+        Program::repaired(3, &[1], &Repairs { branches, ..Repairs::default() })
     }
 
     /// Expected: logits of the program with factors as steps, against the plain program on folded weights. They differ only
@@ -158,19 +159,21 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
         let config = Config { norm_eps: 1e-30, ..config("llama-gqa") };
         let decoder = Decoder::load_with(config.clone(), &folder).unwrap();
-        let factor = |factor: f32| Operator::diagonal(vec![factor; config.hidden]).unwrap();
-        let program = Program::pruned(4, &[1, 3], |start| Some(factor(if start == 1 { 1.75 } else { 0.5 })));
+        let program = Program::pruned(4, &[1, 3], |start| {
+            Some(Operator::diagonal(vec![(if start == 1 { 1.75 } else { 0.5 }); config.hidden]).unwrap())
+        });
         let found = merged(deployed(&program, &config), &config).unwrap();
         assert_eq!(found.program, Program::pruned(4, &[1, 3], |_| None));
         // Only the final norm follows the second factor.
         let halves = [(2, Sublayer::Attention), (2, Sublayer::Mlp)];
         assert_eq!(found.folds.keys().copied().collect::<Vec<_>>(), halves);
-        let folded = halves.iter().try_fold(decoder.clone(), |of, half| of.folded(half.1, half.0, &found.folds[half]));
+        let folded =
+            halves.iter().try_fold(decoder.clone(), |folded, half| folded.folded(half.1, half.0, &found.folds[half]));
         let batch = Batch::windows([[5, 250, 17, 3, 90, 41].as_slice()]);
         let predicted = |decoder: &Decoder, program: &Program| -> Vec<f32> {
             let programs = [program.clone()];
             let given = decoder.run(&Trie::new(&programs), &batch, &mut ()).unwrap().remove(0).unwrap();
-            given.iter().map(|of| of.log_probability).collect()
+            given.iter().map(|prediction| prediction.log_probability).collect()
         };
         let steps = predicted(&decoder, &program);
         let weights = predicted(&folded.unwrap(), &found.program);

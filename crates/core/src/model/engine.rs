@@ -174,7 +174,7 @@ pub fn together(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
         *sum += tokens;
         Some(*sum)
     });
-    sums.enumerate().take_while(|&(place, sum)| place == 0 || sum <= most).count()
+    sums.enumerate().take_while(|&(index, sum)| index == 0 || sum <= most).count()
 }
 
 /// Runs each batch through the trie before the next one.
@@ -195,11 +195,13 @@ pub(super) fn side_by_side<E: Engine + ?Sized>(
     parts: &[Batch],
     seconds: &mut [f64],
 ) -> Result<Vec<Predicted>> {
-    let of_part = |batch: &Batch| {
-        let mut nodes = vec![0.0; trie.len()];
-        engine.run(trie, batch, &mut Clock(&mut nodes)).map(|outputs| (outputs, nodes))
-    };
-    let done = parts.par_iter().map(of_part).collect::<Result<Vec<_>>>()?;
+    let done = parts
+        .par_iter()
+        .map(|batch| {
+            let mut nodes = vec![0.0; trie.len()];
+            engine.run(trie, batch, &mut Clock(&mut nodes)).map(|outputs| (outputs, nodes))
+        })
+        .collect::<Result<Vec<_>>>()?;
     done.iter().for_each(|(_, nodes)| seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node));
     Ok(done.into_iter().map(|(outputs, _)| outputs).collect())
 }
@@ -222,7 +224,8 @@ pub(super) type Outputs = Vec<Option<Vec<Vec<Prediction>>>>;
 pub(super) fn by_part(of_programs: Outputs, parts: usize) -> Vec<Predicted> {
     let mut of_parts = vec![Vec::with_capacity(of_programs.len()); parts];
     for outputs in of_programs {
-        let outputs = outputs.map_or_else(|| vec![None; parts], |of| of.into_iter().map(Some).collect());
+        let outputs =
+            outputs.map_or_else(|| vec![None; parts], |predictions| predictions.into_iter().map(Some).collect());
         of_parts.iter_mut().zip(outputs).for_each(|(of_part, output)| of_part.push(output));
     }
     of_parts
@@ -393,8 +396,14 @@ pub(crate) mod tests {
         }
 
         fn finish(&self, batch: &Batch, stream: &Far) -> Result<Vec<Prediction>> {
-            let of = |row: usize| Prediction { log_probability: -stream.0[row * self.config.hidden], likeliest: true };
-            Ok(batch.targets.iter().map(|target| of(target.row)).collect())
+            Ok(batch
+                .targets
+                .iter()
+                .map(|target| Prediction {
+                    log_probability: -stream.0[target.row * self.config.hidden],
+                    likeliest: true,
+                })
+                .collect())
         }
     }
 

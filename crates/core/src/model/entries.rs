@@ -35,9 +35,9 @@ impl<'a> Entries<'a> {
             .found(excerpt(found))
     }
 
-    /// Converts an entry with `of`, unless absent or null.
-    fn typed<T>(&self, key: &str, expected: &str, of: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
-        self.get(key).map(|value| of(value).ok_or_else(|| self.wrong(key, expected))).transpose()
+    /// Converts an entry with `convert`, unless absent or null.
+    fn typed<T>(&self, key: &str, expected: &str, convert: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        self.get(key).map(|value| convert(value).ok_or_else(|| self.wrong(key, expected))).transpose()
     }
 
     /// Reads an integer from 1 to `most`. The bound prevents later overflow.

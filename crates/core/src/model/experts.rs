@@ -59,10 +59,10 @@ pub(super) fn of(
     let every = entries.optional_count(STEP, MAX_TOKENS)?.unwrap_or(1);
     let dense: Vec<u64> = match entries.get(DENSE_LAYERS) {
         None => Vec::new(),
-        Some(value) => {
-            let wrong = || entries.wrong(DENSE_LAYERS, "a list of layers");
-            value.as_array().and_then(|of| of.iter().map(Value::as_u64).collect::<Option<_>>()).ok_or_else(wrong)?
-        }
+        Some(value) => value
+            .as_array()
+            .and_then(|items| items.iter().map(Value::as_u64).collect::<Option<_>>())
+            .ok_or_else(|| entries.wrong(DENSE_LAYERS, "a list of layers"))?,
     };
     let sparse = (0..layers).map(|layer| !dense.contains(&(layer as u64)) && (layer + 1).is_multiple_of(every));
     Ok((Some(experts), sparse.collect()))
@@ -92,9 +92,9 @@ impl Experts {
             order.truncate(self.used);
             let total: f32 = if self.normalised { order.iter().map(|&expert| weights[expert]).sum() } else { 1.0 };
             for expert in order {
-                let (tokens, of): &mut (Vec<u32>, Vec<f32>) = &mut of_expert[expert];
+                let (tokens, weights_of_expert): &mut (Vec<u32>, Vec<f32>) = &mut of_expert[expert];
                 tokens.push(token as u32);
-                of.push(weights[expert] / total);
+                weights_of_expert.push(weights[expert] / total);
             }
         }
         Routes { of_expert }
@@ -114,9 +114,12 @@ mod tests {
             let routes = experts.routes(&logits).of_expert;
             assert_eq!([&routes[0].0, &routes[1].0, &routes[2].0], [&vec![1], &vec![0, 1], &vec![0]]);
             let half = if normalised { 0.5 } else { 1.0 / 3.0 };
-            let near = |found: f32, wanted: f32| (found - wanted).abs() < 1e-6;
-            assert!(near(routes[1].1[0], expected[0]) && near(routes[2].1[0], expected[1]), "{routes:?}");
-            assert!(near(routes[0].1[0], half) && near(routes[1].1[1], half), "{routes:?}");
+            assert!(is_near(routes[1].1[0], expected[0]) && is_near(routes[2].1[0], expected[1]), "{routes:?}");
+            assert!(is_near(routes[0].1[0], half) && is_near(routes[1].1[1], half), "{routes:?}");
         }
+    }
+
+    fn is_near(found: f32, wanted: f32) -> bool {
+        (found - wanted).abs() < 1e-6
     }
 }

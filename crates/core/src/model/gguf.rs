@@ -54,7 +54,7 @@ const NEUTRAL: [(&str, &[&str]); 9] = [
 /// Returns the architecture of a file, with its GGUF form.
 fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let name = file.text("general.architecture")?;
-    let known = || ARCHITECTURES.iter().filter_map(|of| Some((of, of.gguf?)));
+    let known = || ARCHITECTURES.iter().filter_map(|candidate| Some((candidate, candidate.gguf?)));
     known().find(|(_, form)| Some(form.name) == name).ok_or_else(|| {
         let mut names: Vec<&str> = known().map(|(_, form)| form.name).collect();
         names.sort_unstable();
@@ -69,14 +69,13 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
 
 /// Returns the GGUF name of a layer's part for an architecture.
 fn part_name(architecture: &Architecture, part: &str) -> Option<&'static str> {
-    let of_norm = |place: usize| NORMS[place];
-    let norm = architecture.norms.iter().position(|norm| *norm == Some(part)).map(of_norm);
-    norm.or_else(|| PARTS.iter().find(|(_, of)| *of == part).map(|(name, _)| *name))
+    let norm = architecture.norms.iter().position(|norm| *norm == Some(part)).map(|index| NORMS[index]);
+    norm.or_else(|| PARTS.iter().find(|(_, known_part)| *known_part == part).map(|(name, _)| *name))
 }
 
 /// Converts the tensor name of a Hugging Face folder to GGUF.
 pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<String> {
-    if let Some((name, _)) = GLOBAL.iter().find(|(_, of)| *of == tensor) {
+    if let Some((name, _)) = GLOBAL.iter().find(|(_, known)| *known == tensor) {
         return Some((*name).to_owned());
     }
     let (layer, part) = tensor.strip_prefix("model.layers.")?.split_once('.')?;
@@ -86,17 +85,21 @@ pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<
 
 /// Converts a GGUF tensor name to that of a Hugging Face folder.
 fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
-    if let Some((_, name)) = GLOBAL.iter().find(|(of, _)| *of == tensor) {
+    if let Some((_, name)) = GLOBAL.iter().find(|(known, _)| *known == tensor) {
         return Some((*name).to_owned());
     }
     let (layer, rest) = tensor.strip_prefix("blk.")?.split_once('.')?;
     let (name, kind) = rest.rsplit_once('.')?;
     layer.parse::<u32>().ok()?;
-    let norm = NORMS.iter().position(|of| *of == name).and_then(|place| architecture.norms[place]);
-    let own = |(of, part): &&(&str, &str)| {
-        *of == name && (*part == "mlp.gate_up_proj" || !architecture.fused || name != "ffn_up")
-    };
-    let part = norm.or_else(|| PARTS.iter().find(own).map(|(_, part)| *part))?;
+    let norm = NORMS.iter().position(|known| *known == name).and_then(|index| architecture.norms[index]);
+    let part = norm.or_else(|| {
+        PARTS
+            .iter()
+            .find(|(known, part)| {
+                *known == name && (*part == "mlp.gate_up_proj" || !architecture.fused || name != "ffn_up")
+            })
+            .map(|(_, part)| *part)
+    })?;
     Some(format!("model.layers.{layer}.{part}.{kind}"))
 }
 
@@ -109,15 +112,17 @@ pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
 /// width of all heads.
 pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
-    let of = if by_width { hidden / heads.max(1) } else { head_dim };
-    1.0 / (of as f32).sqrt()
+    let divisor = if by_width { hidden / heads.max(1) } else { head_dim };
+    1.0 / (divisor as f32).sqrt()
 }
 
 /// Returns whether a tensor has the rows of queries or keys, which some files interleave.
 pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
     form.turns
-        && part.is_some_and(|part| ["self_attn.q_proj", "self_attn.k_proj"].iter().any(|of| part.starts_with(of)))
+        && part.is_some_and(|part| {
+            ["self_attn.q_proj", "self_attn.k_proj"].iter().any(|projection| part.starts_with(projection))
+        })
 }
 
 /// Returns the tensors of a file by their Hugging Face names; unknown ones keep their name.
@@ -125,13 +130,13 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
     let (architecture, form) = architecture(file)?;
     let head_dim = head_dim(file, form)? as usize;
     let mut tensors = BTreeMap::new();
-    for (own, tensor) in file.tensors.iter().filter(|(name, _)| *name != ROPE_FACTORS) {
-        let name = name_in_folder(architecture, own).unwrap_or_else(|| own.clone());
+    for (stored_name, tensor) in file.tensors.iter().filter(|(name, _)| *name != ROPE_FACTORS) {
+        let name = name_in_folder(architecture, stored_name).unwrap_or_else(|| stored_name.clone());
         let turns = takes_turns(form, &name).then_some(head_dim);
         let rows = tensor.shape.first().copied().unwrap_or(0);
-        if turns.is_some_and(|of| of == 0 || of % 2 != 0 || rows % of != 0) {
+        if turns.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
             return Err(Error::bad_input("the rows of queries or keys are no whole heads")
-                .at(format!("{}, tensor {own}", file.path.display()))
+                .at(format!("{}, tensor {stored_name}", file.path.display()))
                 .expected(format!("a multiple of {head_dim}, an even number of channels of a head"))
                 .found(format!("{:?}", tensor.shape)));
         }
@@ -144,7 +149,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         let one_more = has_one_more(architecture, &name);
         if one_more && tensor.dtype != GgmlDType::F32 {
             return Err(Error::bad_input("a norm of a GGUF file is not in f32")
-                .at(format!("{}, tensor {own}", file.path.display()))
+                .at(format!("{}, tensor {stored_name}", file.path.display()))
                 .expected("F32")
                 .found(format!("{:?}", tensor.dtype)));
         }
@@ -197,7 +202,7 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
             return Err(unsupported(file, &key(name), &head_dim.to_string()));
         }
     }
-    let embedding = file.tensors.get("token_embd.weight").filter(|of| of.shape.len() == 2);
+    let embedding = file.tensors.get("token_embd.weight").filter(|tensor| tensor.shape.len() == 2);
     let embedding = embedding.ok_or_else(|| {
         Error::bad_input("a GGUF file has no embedding")
             .at(file.path.display())
@@ -237,7 +242,7 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
             }
             let layers = count(file, &key("block_count"))?;
             let hidden = count(file, &key("embedding_length"))?;
-            let [layers, hidden, heads, width] = [layers, hidden, heads, head_dim].map(|of| of as usize);
+            let [layers, hidden, heads, width] = [layers, hidden, heads, head_dim].map(|count| count as usize);
             let scale = scale_in_gguf(form, layers, hidden, heads, width);
             say("query_pre_attn_scalar", ((1.0 / (scale * scale)).round() as u64).into());
         }
@@ -260,7 +265,7 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
         if read.borrow().contains(name) {
             continue;
         }
-        match NEUTRAL.iter().find(|(of, _)| *of == name) {
+        match NEUTRAL.iter().find(|(known, _)| *known == name) {
             Some((_, values)) if values.is_empty() || values.contains(&file.shown(key).as_str()) => {}
             Some((_, values)) => return Err(unsupported(file, key, &values.join(" or "))),
             None => return Err(unsupported(file, key, "no such entry")),
@@ -306,18 +311,19 @@ fn unsupported(file: &Gguf, key: &str, expected: &str) -> Error {
 
 /// Parses the rope scaling; `entry` names an entry of the architecture.
 fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result<Option<Value>> {
-    let key = |name: &str| entry(&format!("rope.scaling.{name}"));
-    let kind = file.text(&key("type"))?.filter(|kind| *kind != "none");
-    let factor = file.number(&key("factor"))?;
-    let context = file.count(&key("original_context_length"))?;
+    let kind = file.text(&scaling_key("type", entry))?.filter(|kind| *kind != "none");
+    let factor = file.number(&scaling_key("factor", entry))?;
+    let context = file.count(&scaling_key("original_context_length", entry))?;
     if let Some(divisors) = file.values(ROPE_FACTORS)? {
         if let Some(kind) = kind {
             return Err(Error::bad_input("a GGUF file stretches the rotary embedding twice")
                 .at(file.place(ROPE_FACTORS))
-                .expected(format!("no {}", key("type")))
+                .expected(format!("no {}", scaling_key("type", entry)))
                 .found(format!("`{kind}`")));
         }
-        if divisors.len() as u64 != head_dim / 2 || divisors.iter().any(|of| !of.is_finite() || *of <= 0.0) {
+        if divisors.len() as u64 != head_dim / 2
+            || divisors.iter().any(|divisor| !divisor.is_finite() || *divisor <= 0.0)
+        {
             return Err(Error::bad_input("the divisors of the rotary embedding cannot be used")
                 .at(file.place(ROPE_FACTORS))
                 .expected(format!("{} positive numbers", head_dim / 2))
@@ -327,13 +333,12 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
         let trained = file.count(&entry("context_length"))?.unwrap_or(0);
         return Ok(Some(of_divisors(&divisors, theta, trained)));
     }
-    let context = || context.map_or(Value::Null, Value::from);
     Ok(match kind {
         None => None,
         Some("linear") => Some(json!({"rope_type": "linear", "factor": factor})),
         Some("yarn") => {
-            let [fast, slow] = ["yarn_beta_fast", "yarn_beta_slow"].map(|name| file.number(&key(name)));
-            let mut map = json!({"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context()});
+            let [fast, slow] = ["yarn_beta_fast", "yarn_beta_slow"].map(|name| file.number(&scaling_key(name, entry)));
+            let mut map = json!({"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": (context.map_or(Value::Null, Value::from))});
             for (name, value) in [("beta_fast", fast?), ("beta_slow", slow?)] {
                 if let Some(value) = value {
                     map[name] = json!(value);
@@ -341,14 +346,18 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
             }
             Some(map)
         }
-        Some(_) => return Err(unsupported(file, &key("type"), "none, linear or yarn")),
+        Some(_) => return Err(unsupported(file, &scaling_key("type", entry), "none, linear or yarn")),
     })
+}
+
+fn scaling_key(name: &str, entry: &dyn Fn(&str) -> String) -> String {
+    entry(&format!("rope.scaling.{name}"))
 }
 
 /// Computes `llama3`'s divisors of `half` frequencies from factor, low and high frequency factor and original context, as
 /// llama.cpp's converter (`conversion/llama.py`) and transformers do.
 pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
-    let of = |i: usize| {
+    let divisor = |i: usize| {
         let wavelength = std::f64::consts::TAU * theta.powf(i as f64 / half as f64);
         if wavelength < context / high {
             1.0
@@ -359,7 +368,7 @@ pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]:
             1.0 / ((1.0 - smooth) / factor + smooth)
         }
     };
-    (0..half).map(of).collect()
+    (0..half).map(divisor).collect()
 }
 
 /// Returns the config entry of these divisors: `llama3` if its rule gives them, else the list.
@@ -371,8 +380,7 @@ fn of_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
         for (low, high) in [(1.0, 4.0), (1.0, 2.0), (1.0, 8.0), (2.0, 4.0)] {
             let factor = f64::from(largest);
             let found = divisors_of(theta, divisors.len(), [factor, low, high, context]);
-            let near = |(one, other): (&f32, &f64)| (f64::from(*one) - other).abs() <= 1e-6 * other;
-            if divisors.iter().zip(&found).all(near) {
+            if divisors.iter().zip(&found).all(|(one, other)| (f64::from(*one) - other).abs() <= 1e-6 * other) {
                 return json!({"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
                     "original_max_position_embeddings": context as u64});
             }

@@ -98,9 +98,11 @@ impl Operator {
     pub fn from_parts(form: &str, mut values: Vec<f32>) -> Result<Arc<Self>> {
         let count = values.len();
         let misfit = || Error::damaged("an operator has another number of values").at(form).found(count);
-        let square = |count: usize| Some(count.isqrt()).filter(|channels| channels * channels == count);
         match form {
-            DENSE => Self::dense(square(count).ok_or_else(misfit)?, values),
+            DENSE => Self::dense(
+                (Some(count.isqrt()).filter(|channels| channels * channels == count)).ok_or_else(misfit)?,
+                values,
+            ),
             DIAGONAL => Self::diagonal(values),
             AFFINE => {
                 // C² + C lies between C² and (C + 1)².
@@ -113,8 +115,9 @@ impl Operator {
             }
             other => {
                 let rank = other.strip_prefix(LOW_RANK).and_then(|rank| rank.parse::<usize>().ok());
-                let unknown = || Error::damaged("an operator of an unknown form").found(format!("`{other}`"));
-                let rank = rank.filter(|&rank| rank > 0).ok_or_else(unknown)?;
+                let rank = rank
+                    .filter(|&rank| rank > 0)
+                    .ok_or_else(|| Error::damaged("an operator of an unknown form").found(format!("`{other}`")))?;
                 if !count.is_multiple_of(2) || !(count / 2).is_multiple_of(rank) {
                     return Err(misfit());
                 }
@@ -192,13 +195,14 @@ impl Operator {
 
     /// Copies the operator to a device.
     pub(super) fn to_device(&self, device: &Device) -> Result<Self> {
-        let to = |part: &Tensor| part.to_device(device);
         let matrix = match &self.matrix {
-            Matrix::Dense(matrix) => Matrix::Dense(to(matrix)?),
-            Matrix::Diagonal(diagonal) => Matrix::Diagonal(to(diagonal)?),
-            Matrix::LowRank { down, up } => Matrix::LowRank { down: to(down)?, up: to(up)? },
+            Matrix::Dense(matrix) => Matrix::Dense(move_part(matrix, device)?),
+            Matrix::Diagonal(diagonal) => Matrix::Diagonal(move_part(diagonal, device)?),
+            Matrix::LowRank { down, up } => {
+                Matrix::LowRank { down: move_part(down, device)?, up: move_part(up, device)? }
+            }
         };
-        Ok(Self { matrix, bias: self.bias.as_ref().map(to).transpose()?, ..*self })
+        Ok(Self { matrix, bias: self.bias.as_ref().map(|part| move_part(part, device)).transpose()?, ..*self })
     }
 
     /// Composes this map with the next one: `(x·W + b)·V + c`.
@@ -254,7 +258,7 @@ impl Operator {
     pub fn factor(&self) -> Result<Option<f32>> {
         let Matrix::Diagonal(diagonal) = &self.matrix else { return Ok(None) };
         let diagonal = elements(diagonal)?;
-        Ok(diagonal.first().copied().filter(|first| *first > 0.0 && diagonal.iter().all(|of| of == first)))
+        Ok(diagonal.first().copied().filter(|first| *first > 0.0 && diagonal.iter().all(|entry| entry == first)))
     }
 
     /// Returns the content key. Equal keys mean equal operators.
@@ -265,6 +269,10 @@ impl Operator {
     pub(super) fn content(&self) -> &[u8] {
         &self.key
     }
+}
+
+fn move_part(part: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
+    part.to_device(device)
 }
 
 /// Computes `x·W`, or adds it to a residual stream.
@@ -302,13 +310,19 @@ mod tests {
 
     #[test]
     fn one_map_after_another_is_their_product() {
-        let diagonal = |values: &[f32]| Operator::diagonal(values.to_vec()).unwrap();
         let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
-        let product = |a: &Operator, b: &Operator| a.then(b).unwrap().to_dense().unwrap();
-        assert_eq!(product(&diagonal(&[2.0, 3.0]), &diagonal(&[5.0, 7.0])), [10.0, 0.0, 0.0, 21.0]);
-        assert_eq!(product(&diagonal(&[2.0, 3.0]), &dense), [2.0, 4.0, 9.0, 12.0]);
-        assert_eq!(product(&dense, &diagonal(&[2.0, 3.0])), [2.0, 6.0, 6.0, 12.0]);
-        assert_eq!(product(&dense, &dense), [7.0, 10.0, 15.0, 22.0]);
+        assert_eq!(dense_product(&diagonal_of(&[2.0, 3.0]), &diagonal_of(&[5.0, 7.0])), [10.0, 0.0, 0.0, 21.0]);
+        assert_eq!(dense_product(&diagonal_of(&[2.0, 3.0]), &dense), [2.0, 4.0, 9.0, 12.0]);
+        assert_eq!(dense_product(&dense, &diagonal_of(&[2.0, 3.0])), [2.0, 6.0, 6.0, 12.0]);
+        assert_eq!(dense_product(&dense, &dense), [7.0, 10.0, 15.0, 22.0]);
+    }
+
+    fn diagonal_of(values: &[f32]) -> Operator {
+        Operator::diagonal(values.to_vec()).unwrap()
+    }
+
+    fn dense_product(a: &Operator, b: &Operator) -> Vec<f32> {
+        a.then(b).unwrap().to_dense().unwrap()
     }
 
     #[test]

@@ -83,19 +83,19 @@ impl Parts {
         let embedding_factor = tensors::embedding_factor(config, &weights);
         if config.weight_bytes(products) <= budget {
             let embedding = tensor(weights.take(EMBEDDING, &[vocab, c])?, &[vocab, c])?;
-            let read = |part| ModelPart::read(config, products, &weights, part).map(|of| of.map(Arc::new));
-            let parts = (0..=config.head_part()).map(read).collect::<Result<_>>()?;
+            let parts = (0..=config.head_part())
+                .map(|part| ModelPart::read(config, products, &weights, part).map(|loaded| loaded.map(Arc::new)))
+                .collect::<Result<_>>()?;
             return Ok(Self { held: HeldParts::Kept { embedding, parts }, embedding_factor });
         }
         let bytes = (0..=config.head_part()).map(|part| config.part_bytes(products, part)).collect();
         let weights = Arc::new(weights);
-        let own = config.clone();
-        let of = Arc::clone(&weights);
-        let read = move |part| {
-            let read = ModelPart::read(&own, products, &of, part)?;
+        let config_of_cache = config.clone();
+        let weights_of_cache = Arc::clone(&weights);
+        let cache = Cache::new(bytes, budget, move |part| {
+            let read = ModelPart::read(&config_of_cache, products, &weights_of_cache, part)?;
             read.ok_or_else(|| Error::job("an expert is asked for of a layer that has none"))
-        };
-        let cache = Cache::new(bytes, budget, read)?;
+        })?;
         Ok(Self { held: HeldParts::ByNeed { weights, cache: Arc::new(cache) }, embedding_factor })
     }
 
@@ -225,7 +225,7 @@ pub(super) enum NamedPart {
 impl Config {
     /// Returns the slots of a layer: its own, and one per possible expert.
     fn places(&self) -> usize {
-        1 + self.experts.map_or(0, |of| of.count)
+        1 + self.experts.map_or(0, |experts| experts.count)
     }
 
     /// Returns the part number of a layer, or of the head for the layer after the last.
@@ -241,7 +241,7 @@ impl Config {
         match (part / self.places(), part % self.places()) {
             (layer, _) if layer >= self.layers => NamedPart::Head,
             (layer, 0) => NamedPart::Layer(layer),
-            (layer, place) => NamedPart::Expert(layer, place - 1),
+            (layer, index) => NamedPart::Expert(layer, index - 1),
         }
     }
 }
@@ -253,25 +253,26 @@ impl Layer {
     }
 
     fn read(config: &Config, products: Products, weights: &Weights, index: usize) -> Result<Self> {
-        let of = Reader::new(config, products, weights, index);
-        let [one, two, three, four] = config.architecture.norms.map(|part| part.map_or(Ok(None), |part| of.norm(part)));
+        let reader = Reader::new(config, products, weights, index);
+        let [one, two, three, four] =
+            config.architecture.norms.map(|part| part.map_or(Ok(None), |part| reader.norm(part)));
         let c = config.hidden;
         let q = config.heads * config.head_dim;
         Ok(Self {
-            qkv: of.join(&INPUTS.map(str::to_owned), c)?,
-            bias: of.biases(&INPUTS.map(str::to_owned))?,
-            output: of.join(&[OUTPUT.to_owned()], q)?,
-            output_bias: of.biases(&[OUTPUT.to_owned()])?,
+            qkv: reader.join(&INPUTS.map(str::to_owned), c)?,
+            bias: reader.biases(&INPUTS.map(str::to_owned))?,
+            output: reader.join(&[OUTPUT.to_owned()], q)?,
+            output_bias: reader.biases(&[OUTPUT.to_owned()])?,
             mlp: match config.experts.filter(|_| config.sparse[index]) {
-                None => Mlp::Dense(of.gated(MLP)?),
+                None => Mlp::Dense(reader.gated(MLP)?),
                 Some(experts) => {
                     let router = weights.transposed(&[(name(index, ROUTER), experts.count)], c)?;
                     Mlp::Experts(tensor(router, &[c, experts.count])?)
                 }
             },
             norms: [one?, two?, three?, four?],
-            query_norm: of.norm(QUERY_NORM)?,
-            key_norm: of.norm(KEY_NORM)?,
+            query_norm: reader.norm(QUERY_NORM)?,
+            key_norm: reader.norm(KEY_NORM)?,
             window: config.windows[index],
         })
     }
@@ -307,8 +308,8 @@ impl<'a> Reader<'a> {
         (length > 0).then(|| tensor(values, &[length])).transpose()
     }
 
-    fn biases(&self, of: &[String]) -> Result<Option<Tensor>> {
-        self.vectors(of.iter().map(|part| bias(part)))
+    fn biases(&self, parts: &[String]) -> Result<Option<Tensor>> {
+        self.vectors(parts.iter().map(|part| bias(part)))
     }
 
     fn norm(&self, part: &str) -> Result<Option<Tensor>> {
@@ -319,14 +320,14 @@ impl<'a> Reader<'a> {
 
     /// Reads several projections of one input as a single `[inner, Σ outer]` matrix, for one product instead of three.
     fn join(&self, names: &[String], inner: usize) -> Result<LayerMatrix> {
-        let of = |part: &String| Some((name(self.index, part), self.shape(part)?[0]));
-        let matrices: Vec<(String, usize)> = names.iter().filter_map(of).collect();
+        let matrices: Vec<(String, usize)> =
+            names.iter().filter_map(|part| Some((name(self.index, part), self.shape(part)?[0]))).collect();
         LayerMatrix::read(self.products, self.weights, &matrices, inner)
     }
 
-    fn gated(&self, of: &str) -> Result<Gated> {
-        let gate_up = GATED.map(|part| format!("{of}.{part}"));
-        let down = [format!("{of}.{DOWN}")];
+    fn gated(&self, prefix: &str) -> Result<Gated> {
+        let gate_up = GATED.map(|part| format!("{prefix}.{part}"));
+        let down = [format!("{prefix}.{DOWN}")];
         let width = self.shape(&gate_up[0]).map_or(0, |shape| shape[0]);
         Ok(Gated {
             gate_up: self.join(&gate_up, self.config.hidden)?,

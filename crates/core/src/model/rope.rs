@@ -31,13 +31,13 @@ pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> R
     let all: Vec<usize> = if once { (0..longest).collect() } else { Vec::new() };
     let places =
         once.then(|| Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<_>>(), device)).transpose()?;
-    let of = |part: fn(&RotaryTable, usize) -> &[f32]| -> Result<Tensor> {
+    let rows_of_table = |part: fn(&RotaryTable, usize) -> &[f32]| -> Result<Tensor> {
         let rows = if once { &all } else { rows };
         let values: Vec<f32> = rows.iter().flat_map(|&row| part(table, row)).copied().collect();
         let x = Tensor::from_vec(values, (rows.len(), table.half), device)?;
         Ok(places.as_ref().map_or(Ok(x.clone()), |places| x.index_select(places, 0))?)
     };
-    Ok(Some((of(|table, row| table.at(row).0)?, of(|table, row| table.at(row).1)?)))
+    Ok(Some((rows_of_table(|table, row| table.at(row).0)?, rows_of_table(|table, row| table.at(row).1)?)))
 }
 
 /// A rotary embedding; its tables grow with the longest segment seen.
@@ -65,12 +65,16 @@ impl Rotaries {
             // Positions make no difference.
             Rotary::new(&config.rope, 0),
         ];
-        let of = |layer: usize| match (config.rotated[layer], config.windows[layer], &config.window_rope) {
-            (false, ..) => 2,
-            (true, Some(_), Some(_)) => 1,
-            _ => 0,
-        };
-        Self { all, of_layer: (0..config.layers).map(of).collect() }
+        Self {
+            all,
+            of_layer: (0..config.layers)
+                .map(|layer| match (config.rotated[layer], config.windows[layer], &config.window_rope) {
+                    (false, ..) => 2,
+                    (true, Some(_), Some(_)) => 1,
+                    _ => 0,
+                })
+                .collect(),
+        }
     }
 
     /// Returns the rotary embedding of a layer.
@@ -80,8 +84,11 @@ impl Rotaries {
 
     /// Applies `make` to each distinct rotary embedding, by its index.
     pub(super) fn turned<T>(&self, make: impl Fn(&Rotary) -> Result<Option<T>>) -> Result<Vec<Option<T>>> {
-        let of = |(number, rotary)| if self.of_layer.contains(&number) { make(rotary) } else { Ok(None) };
-        self.all.iter().enumerate().map(of).collect()
+        self.all
+            .iter()
+            .enumerate()
+            .map(|(number, rotary)| if self.of_layer.contains(&number) { make(rotary) } else { Ok(None) })
+            .collect()
     }
 
     /// Returns the index of a layer's rotary embedding.
@@ -117,9 +124,9 @@ impl Rotary {
             let regime = self.regime(length);
             let first = *firsts.entry(regime).or_insert_with(|| {
                 let first = all.cos.len() / all.half.max(1);
-                let own = self.of_regime(regime, longest);
-                all.cos.extend_from_slice(&own.cos);
-                all.sin.extend_from_slice(&own.sin);
+                let table = self.of_regime(regime, longest);
+                all.cos.extend_from_slice(&table.cos);
+                all.sin.extend_from_slice(&table.sin);
                 first
             });
             rows[segment.clone()].iter_mut().for_each(|row| *row += first);
@@ -178,7 +185,7 @@ impl Rotary {
     fn of_regime(&self, regime: usize, positions: usize) -> Arc<RotaryTable> {
         let half = self.width / 2;
         let known = self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&regime).cloned();
-        if let Some(known) = known.filter(|of| of.cos.len() >= positions * half) {
+        if let Some(known) = known.filter(|table| table.cos.len() >= positions * half) {
             return known;
         }
         // A text that grows token by token finds room for as many again.
@@ -202,19 +209,21 @@ fn frequencies(rope: &Rope, width: usize, regime: usize) -> (Vec<f32>, f32) {
     let plain = || powers(rope.theta).map(|power| (1.0 / power) as f32);
     match &rope.scaling {
         None => (plain().collect(), 1.0),
-        Some(Scaling::Linear { factor }) => (plain().map(|of| of / *factor as f32).collect(), 1.0),
+        Some(Scaling::Linear { factor }) => (plain().map(|frequency| frequency / *factor as f32).collect(), 1.0),
         Some(Scaling::Dynamic { factor, positions }) => {
             let longest = regime.max(*positions) as f64 / *positions as f64;
             let width = width as f64;
             let theta = rope.theta * (factor * longest - (factor - 1.0)).powf(width / (width - 2.0));
             (powers(theta).map(|power| (1.0 / power) as f32).collect(), 1.0)
         }
-        Some(Scaling::Llama3(scaling)) => (plain().map(|of| llama3(*scaling, of)).collect(), 1.0),
+        Some(Scaling::Llama3(scaling)) => (plain().map(|frequency| llama3(*scaling, frequency)).collect(), 1.0),
         Some(Scaling::Yarn(scaling)) => (yarn(*scaling, rope.theta, plain().collect()), scaling.attention as f32),
         Some(Scaling::LongRope(scaling)) => {
             let divisors = if regime == 0 { &scaling.short } else { &scaling.long };
-            let of = |(power, by): (f64, &f64)| (1.0 / (power * by)) as f32;
-            (powers(rope.theta).zip(divisors).map(of).collect(), scaling.attention as f32)
+            (
+                powers(rope.theta).zip(divisors).map(|(power, divisor)| (1.0 / (power * divisor)) as f32).collect(),
+                scaling.attention as f32,
+            )
         }
     }
 }
@@ -254,10 +263,13 @@ fn yarn(scaling: Yarn, theta: f64, plain: Vec<f32>) -> Vec<f32> {
     if low == high {
         high += 0.001;
     }
-    let of = |(i, frequency): (usize, f32)| {
-        let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
-        let frequency = f64::from(frequency);
-        (frequency / scaling.factor * ramp + frequency * (1.0 - ramp)) as f32
-    };
-    plain.into_iter().enumerate().map(of).collect()
+    plain
+        .into_iter()
+        .enumerate()
+        .map(|(i, frequency)| {
+            let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            let frequency = f64::from(frequency);
+            (frequency / scaling.factor * ramp + frequency * (1.0 - ramp)) as f32
+        })
+        .collect()
 }

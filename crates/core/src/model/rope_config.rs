@@ -126,8 +126,8 @@ fn one(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize, note
         notes.push("config.json has rope_scaling and rope_parameters: rope_scaling counts, as in transformers".into());
     }
     let inner = old.or(new);
-    let own = inner.as_ref().map_or(Ok(None), |of| of.optional_number("rope_theta", THETAS))?;
-    let theta = own.or(entries.optional_number("rope_theta", THETAS)?).unwrap_or_else(|| {
+    let theta_entry = inner.as_ref().map_or(Ok(None), |section| section.optional_number("rope_theta", THETAS))?;
+    let theta = theta_entry.or(entries.optional_number("rope_theta", THETAS)?).unwrap_or_else(|| {
         // transformers' own default; Llama-2's hub config relies on it. Said, not silent.
         notes.push("config.json has no rope_theta: taken as 10000".into());
         10_000.0
@@ -142,7 +142,9 @@ fn one(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize, note
 /// and `rope_local_base_freq` to those with one; in the new one each kind of layer has a map.
 fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rope>)> {
     let (old, new) = both(entries)?;
-    if let Some(flat) = new.as_ref().filter(|of| of.map.values().any(|value| !value.is_object() && !value.is_null())) {
+    if let Some(flat) =
+        new.as_ref().filter(|section| section.map.values().any(|value| !value.is_object() && !value.is_null()))
+    {
         // transformers ignores such entries next to two default maps.
         let expected = "full_attention and sliding_attention, each a map";
         return Err(Error::bad_input("the config asks for something that the decoder does not compute")
@@ -150,16 +152,19 @@ fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rop
             .expected(expected)
             .found(flat.map.keys().cloned().collect::<Vec<_>>().join(", ")));
     }
-    let of = |kind: &'static str, outer: &'static str, default: f64, old: Option<Entries<'_>>| -> Result<Rope> {
-        let own = new.as_ref().map_or(Ok(None), |of| of.map_at(kind))?;
-        let inner = own.or(old);
-        let theta = inner.as_ref().map_or(Ok(None), |of| of.optional_number("rope_theta", THETAS))?;
-        let theta = theta.or(entries.optional_number(outer, THETAS)?).unwrap_or(default);
-        let scaling = inner.map_or(Ok(None), |inner| scaling_of(&inner, entries, false, head_dim))?;
-        Ok(Rope { theta, scaling })
-    };
-    let full = of("full_attention", "rope_theta", 1e6, old)?;
-    Ok((full, Some(of("sliding_attention", "rope_local_base_freq", 1e4, None)?)))
+    let rope_of_kind =
+        |kind: &'static str, outer: &'static str, default: f64, old: Option<Entries<'_>>| -> Result<Rope> {
+            let own_entries = new.as_ref().map_or(Ok(None), |entries_of_section| entries_of_section.map_at(kind))?;
+            let inner = own_entries.or(old);
+            let theta = inner
+                .as_ref()
+                .map_or(Ok(None), |entries_of_section| entries_of_section.optional_number("rope_theta", THETAS))?;
+            let theta = theta.or(entries.optional_number(outer, THETAS)?).unwrap_or(default);
+            let scaling = inner.map_or(Ok(None), |inner| scaling_of(&inner, entries, false, head_dim))?;
+            Ok(Rope { theta, scaling })
+        };
+    let full = rope_of_kind("full_attention", "rope_theta", 1e6, old)?;
+    Ok((full, Some(rope_of_kind("sliding_attention", "rope_local_base_freq", 1e4, None)?)))
 }
 
 /// Returns the map of the older dialect, unless empty, and that of the newer one.
@@ -174,7 +179,7 @@ fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) ->
         return Ok(head_dim);
     }
     let (old, new) = both(entries)?;
-    let inner = old.or(new).map_or(Ok(None), |of| of.optional_number(KEY, 1e-3..=1.0))?;
+    let inner = old.or(new).map_or(Ok(None), |section| section.optional_number(KEY, 1e-3..=1.0))?;
     let share = inner.or(entries.optional_number(KEY, 1e-3..=1.0)?).unwrap_or(1.0);
     let width = (head_dim as f64 * share) as usize;
     if width == 0 || !width.is_multiple_of(2) {
@@ -197,14 +202,14 @@ fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
         )
     };
     let list = value.as_array().filter(|list| list.len() == layers).ok_or_else(wrong)?;
-    list.iter().map(|of| of.as_u64().filter(|of| *of < 2).map(|of| of == 1).ok_or_else(wrong)).collect()
+    list.iter().map(|flag| flag.as_u64().filter(|flag| *flag < 2).map(|flag| flag == 1).ok_or_else(wrong)).collect()
 }
 
 /// Returns the context before scaling. For Phi-3 it is the config's own entry, or 4096, whatever the map says.
 fn original(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
     const KEY: &str = "original_max_position_embeddings";
     let outer = config.optional_count(KEY, MAX_TOKENS)?;
-    match outer.map_or_else(|| inner.optional_count(KEY, MAX_TOKENS), |of| Ok(Some(of)))? {
+    match outer.map_or_else(|| inner.optional_count(KEY, MAX_TOKENS), |original_tokens| Ok(Some(original_tokens)))? {
         Some(context) => Ok(context),
         None => config.count("max_position_embeddings", MAX_TOKENS),
     }
@@ -219,7 +224,7 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
         Some("su" | "yarn") if partial => "longrope",
         other => other.unwrap_or("default"),
     };
-    let own: &[&str] = match named {
+    let known_keys: &[&str] = match named {
         "default" => &[],
         "longrope" => {
             &["factor", "short_factor", "long_factor", "original_max_position_embeddings", "attention_factor"]
@@ -249,7 +254,7 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
             "partial_rotary_factor" => partial || value.as_f64() == Some(1.0),
             // transformers does not read these entries.
             "finetuned" => true,
-            key => own.contains(&key),
+            key => known_keys.contains(&key),
         };
         if !known {
             return Err(inner
@@ -257,17 +262,21 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
                 .hint("a scaled embedding has a `rope_type`: without one transformers ignores the other entries"));
         }
     }
-    let factor = || inner.number("factor", 1.0..=1e6);
     Ok(Some(match named {
-        "linear" => Scaling::Linear { factor: factor()? },
-        "dynamic" => {
-            Scaling::Dynamic { factor: factor()?, positions: config.count("max_position_embeddings", MAX_TOKENS)? }
-        }
+        "linear" => Scaling::Linear { factor: scaling_factor(inner)? },
+        "dynamic" => Scaling::Dynamic {
+            factor: scaling_factor(inner)?,
+            positions: config.count("max_position_embeddings", MAX_TOKENS)?,
+        },
         "llama3" => Scaling::Llama3(llama3(inner, config)?),
         "yarn" => Scaling::Yarn(yarn(inner, config)?),
         "longrope" => Scaling::LongRope(longrope(inner, config, width)?),
         _ => return Ok(None),
     }))
+}
+
+fn scaling_factor(inner: &Entries<'_>) -> Result<f64> {
+    inner.number("factor", 1.0..=1e6)
 }
 
 fn llama3(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Llama3Scaling> {
@@ -294,23 +303,18 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
         Some(factor) => factor,
         None => (config.count("max_position_embeddings", MAX_TOKENS)? as f64 / original).max(1.0),
     };
-    // In Python's `or` a zero is as good as nothing.
-    let or = |key: &str, otherwise: f64| -> Result<f64> {
-        Ok(inner.optional_number(key, 0.0..=1e6)?.filter(|of| *of != 0.0).unwrap_or(otherwise))
-    };
-    let scale = |scale: f64, mscale: f64| if scale <= 1.0 { 1.0 } else { 0.1 * mscale * scale.ln() + 1.0 };
-    let mscale = or("mscale", 0.0)?;
-    let all = or("mscale_all_dim", 0.0)?;
+    let mscale = number_or("mscale", 0.0, inner)?;
+    let all = number_or("mscale_all_dim", 0.0, inner)?;
     let attention = match inner.optional_number("attention_factor", FACTORS)? {
         Some(attention) => attention,
         // One of the two alone changes nothing.
-        None if mscale != 0.0 && all != 0.0 => scale(factor, mscale) / scale(factor, all),
-        None => scale(factor, 1.0),
+        None if mscale != 0.0 && all != 0.0 => attention_scale(factor, mscale) / attention_scale(factor, all),
+        None => attention_scale(factor, 1.0),
     };
     Ok(Yarn {
         factor,
-        beta_fast: or("beta_fast", 32.0)?,
-        beta_slow: or("beta_slow", 1.0)?,
+        beta_fast: number_or("beta_fast", 32.0, inner)?,
+        beta_slow: number_or("beta_slow", 1.0, inner)?,
         original_max_position_embeddings: original,
         // Where there is a map for each kind of layer transformers does not see it in there.
         truncate: if inner.prefix == "rope_parameters" || inner.prefix == "rope_scaling" {
@@ -322,6 +326,15 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     })
 }
 
+/// In Python's `or` a zero is as good as nothing.
+fn number_or(key: &str, otherwise: f64, inner: &Entries<'_>) -> Result<f64> {
+    Ok(inner.optional_number(key, 0.0..=1e6)?.filter(|value| *value != 0.0).unwrap_or(otherwise))
+}
+
+fn attention_scale(scale: f64, mscale: f64) -> f64 {
+    if scale <= 1.0 { 1.0 } else { 0.1 * mscale * scale.ln() + 1.0 }
+}
+
 /// Implements transformers' `_compute_longrope_parameters`.
 fn longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<LongRope> {
     let original = original(inner, config)?;
@@ -329,8 +342,10 @@ fn longrope(inner: &Entries<'_>, config: &Entries<'_>, width: usize) -> Result<L
         let wrong =
             || inner.wrong(key, &format!("a list of {} numbers above 0, one for each pair of channels", width / 2));
         let list = inner.get(key).and_then(serde_json::Value::as_array).filter(|list| list.len() == width / 2);
-        let number = |of: &serde_json::Value| of.as_f64().filter(|of| (1e-6..=1e9).contains(of));
-        list.ok_or_else(wrong)?.iter().map(|of| number(of).ok_or_else(wrong)).collect()
+        list.ok_or_else(wrong)?
+            .iter()
+            .map(|value| (value.as_f64().filter(|value| (1e-6..=1e9).contains(value))).ok_or_else(wrong))
+            .collect()
     };
     let longest = config.optional_count("max_position_embeddings", MAX_TOKENS)?.unwrap_or(original);
     let factor = inner.optional_number("factor", FACTORS)?.unwrap_or(longest as f64 / original as f64);

@@ -35,25 +35,28 @@ impl WeightType {
     /// Returns the type for rows of `row` numbers of the output projection or another matrix. Rows that are not whole
     /// blocks get a type with smaller blocks.
     pub fn of(self, row: usize, is_head: bool) -> GgmlDType {
-        let whole = |of: GgmlDType| row.is_multiple_of(of.block_size());
         let wanted = match self.blocks() {
-            of if is_head && !whole(of) => GgmlDType::Q8_0,
-            of if is_head && of != GgmlDType::Q8_0 => GgmlDType::Q6K,
-            of => of,
+            dtype if is_head && !is_whole_blocks(dtype, row) => GgmlDType::Q8_0,
+            dtype if is_head && dtype != GgmlDType::Q8_0 => GgmlDType::Q6K,
+            dtype => dtype,
         };
         let fitting = match wanted {
-            of if whole(of) => of,
+            dtype if is_whole_blocks(dtype, row) => dtype,
             GgmlDType::Q4K => GgmlDType::Q5_0,
             GgmlDType::Q6K => GgmlDType::Q8_0,
-            of => of,
+            dtype => dtype,
         };
-        if whole(fitting) { fitting } else { GgmlDType::F16 }
+        if is_whole_blocks(fitting, row) { fitting } else { GgmlDType::F16 }
     }
 }
 
+fn is_whole_blocks(dtype: GgmlDType, row: usize) -> bool {
+    row.is_multiple_of(dtype.block_size())
+}
+
 /// Returns llama.cpp's name of a quantised type.
-pub(super) fn word(of: GgmlDType) -> &'static str {
-    match of {
+pub(super) fn word(dtype: GgmlDType) -> &'static str {
+    match dtype {
         GgmlDType::Q4_0 => "Q4_0",
         GgmlDType::Q5_0 => "Q5_0",
         GgmlDType::Q8_0 => "Q8_0",

@@ -43,41 +43,42 @@ impl Shard {
 
     /// Parses the tensors of a file of `bytes` bytes.
     fn of_safetensors(path: &Path, file: &mut File, bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
-        let damaged = |found: String| {
-            Error::bad_input("a weight file is truncated or damaged")
-                .at(path.display())
-                .expected("a safetensors header that covers the file exactly")
-                .found(found)
-                .hint("fetch the file again")
-        };
         let short = |error: std::io::Error| match error.kind() {
-            ErrorKind::UnexpectedEof => damaged(format!("{bytes} bytes")),
+            ErrorKind::UnexpectedEof => damaged_file(format!("{bytes} bytes"), path),
             _ => Error::io("read", path, &error),
         };
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(short)?;
         let length = u64::from_le_bytes(length);
         if length > MAX_HEADER || length + 8 > bytes {
-            return Err(damaged(format!("a header of {length} bytes in a file of {bytes}")));
+            return Err(damaged_file(format!("a header of {length} bytes in a file of {bytes}"), path));
         }
         let mut header = vec![0; length as usize];
         file.read_exact(&mut header).map_err(short)?;
         let metadata: Metadata =
-            serde_json::from_slice(&header).map_err(|error| damaged(format!("{error} ({bytes} bytes)")))?;
+            serde_json::from_slice(&header).map_err(|error| damaged_file(format!("{error} ({bytes} bytes)"), path))?;
         if metadata.data_len() as u64 != bytes - 8 - length {
             let found = bytes - 8 - length;
             let wanted = metadata.data_len();
-            return Err(damaged(format!("{found} bytes of tensors where the header says {wanted}")));
+            return Err(damaged_file(format!("{found} bytes of tensors where the header says {wanted}"), path));
         }
-        let info = |of: &safetensors::tensor::TensorInfo| TensorInfo {
-            held: Held::Plain(of.dtype),
-            shape: of.shape.clone(),
-            turns: None,
-            one_more: false,
-            start: 8 + length + of.data_offsets.0 as u64,
-            bytes: (of.data_offsets.1 - of.data_offsets.0) as u64,
-        };
-        Ok(metadata.tensors().into_iter().map(|(name, of)| (name, info(of))).collect())
+        Ok(metadata
+            .tensors()
+            .into_iter()
+            .map(|(name, tensor)| {
+                (
+                    name,
+                    TensorInfo {
+                        held: Held::Plain(tensor.dtype),
+                        shape: tensor.shape.clone(),
+                        turns: None,
+                        one_more: false,
+                        start: 8 + length + tensor.data_offsets.0 as u64,
+                        bytes: (tensor.data_offsets.1 - tensor.data_offsets.0) as u64,
+                    },
+                )
+            })
+            .collect())
     }
 
     /// Names file and tensor, for messages.
@@ -112,8 +113,16 @@ impl Shard {
     }
 }
 
-fn seen(about: &FileMetadata) -> Seen {
-    (about.len(), about.modified().ok(), Stamp::of(about))
+fn damaged_file(found: String, path: &Path) -> Error {
+    Error::bad_input("a weight file is truncated or damaged")
+        .at(path.display())
+        .expected("a safetensors header that covers the file exactly")
+        .found(found)
+        .hint("fetch the file again")
+}
+
+fn seen(metadata: &FileMetadata) -> Seen {
+    (metadata.len(), metadata.modified().ok(), Stamp::of(metadata))
 }
 
 #[cfg(unix)]

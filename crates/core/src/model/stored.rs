@@ -161,9 +161,9 @@ impl Stored<'_> {
                         for (row, numbers) in tile.chunks_exact(stride).zip(&mut numbers) {
                             float.convert(&row[column * width..][..columns * width], &mut numbers[..columns]);
                         }
-                        let at = first + top + index * TILE_ROWS;
+                        let start = first + top + index * TILE_ROWS;
                         for (j, line) in lines.chunks_exact_mut(total).enumerate() {
-                            let line = &mut line[at..at + high];
+                            let line = &mut line[start..start + high];
                             line.iter_mut().zip(&numbers).for_each(|(v, row)| *v = row[j]);
                         }
                     }
@@ -204,10 +204,10 @@ impl Stored<'_> {
         }
         let mut values = vec![0.0; bytes.len() / width];
         self.float.convert(bytes, &mut values);
-        let at = values.iter().position(|v| !v.is_finite()).unwrap_or_default();
+        let index = values.iter().position(|v| !v.is_finite()).unwrap_or_default();
         Err(Error::bad_input("a weight is not a finite number")
             .at(self.shard.place(self.name))
-            .found(format!("{} at element {} of {:?}", values[at], first + at, self.info.shape))
+            .found(format!("{} at element {} of {:?}", values[index], first + index, self.info.shape))
             .hint("the file is damaged, or the model overflowed its float type when it was saved"))
     }
 }
@@ -224,7 +224,12 @@ impl Stored<'_> {
         let mut values = vec![0.0; to - from];
         plain.convert(from, &mut values)?;
         let values = gguf::rounded(dtype, &values).map_err(|error| error.at(self.shard.place(self.name)))?;
-        bytes.as_chunks_mut().0.iter_mut().zip(&values[first - from..]).for_each(|(out, of)| *out = of.to_le_bytes());
+        bytes
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(&values[first - from..])
+            .for_each(|(out, value)| *out = value.to_le_bytes());
         Ok(())
     }
 
@@ -233,24 +238,24 @@ impl Stored<'_> {
         let total = self.info.shape.iter().product::<usize>();
         let width = self.float.width();
         let inner = total / self.info.shape.first().copied().unwrap_or(1).max(1);
-        let mut at = first;
+        let mut position = first;
         let mut left = bytes;
         while !left.is_empty() {
-            let row = at / inner;
-            let column = at % inner;
+            let row = position / inner;
+            let column = position % inner;
             let (row, most) = match self.info.turns {
                 None => (row, left.len() / width),
                 // Row i of the half j of a head is row 2·i + j of it.
                 Some(rows) => {
                     let head = row / rows * rows;
-                    let of = row % rows;
-                    (head + of % (rows / 2) * 2 + of / (rows / 2), inner - column)
+                    let row_of_head = row % rows;
+                    (head + row_of_head % (rows / 2) * 2 + row_of_head / (rows / 2), inner - column)
                 }
             };
             let count = most.min(left.len() / width);
             let (piece, rest) = left.split_at_mut(count * width);
             self.piece(row * inner + column, piece)?;
-            (at, left) = (at + count, rest);
+            (position, left) = (position + count, rest);
         }
         Ok(())
     }
@@ -283,7 +288,7 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
     let rows: Vec<(usize, usize)> = matrices
         .iter()
         .enumerate()
-        .flat_map(|(matrix, of)| (0..of.matrix()[0]).map(move |row| (matrix, row)))
+        .flat_map(|(matrix, stored)| (0..stored.matrix()[0]).map(move |row| (matrix, row)))
         .collect();
     let mut out = vec![K::Word::default(); Panels::<K>::length(inner, rows.len())];
     let panels = out.par_chunks_mut(Panels::<K>::panel(inner)).zip(rows.par_chunks(K::lanes()));
@@ -299,7 +304,7 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
         K::lay_panel(&numbers, inner, panel);
         Ok(())
     }))?;
-    matrices.iter().try_for_each(|of| of.shard.unchanged())?;
+    matrices.iter().try_for_each(|stored| stored.shard.unchanged())?;
     Ok(Panels::new(out, inner, rows.len()))
 }
 
@@ -366,8 +371,13 @@ mod tests {
                 weights.blocks("w", &[outer, inner], 1000, &mut gather).unwrap();
                 assert!(blocks == values, "{dtype} [{outer}, {inner}]");
                 let twice = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap();
-                let right = |(at, &v): (usize, &f32)| v == number(at % (2 * outer) % outer * inner + at / (2 * outer));
-                assert!(twice.iter().enumerate().all(right), "{dtype} [{outer}, {inner}]");
+                assert!(
+                    twice
+                        .iter()
+                        .enumerate()
+                        .all(|(index, &v)| v == number(index % (2 * outer) % outer * inner + index / (2 * outer))),
+                    "{dtype} [{outer}, {inner}]"
+                );
             }
         }
     }
@@ -408,8 +418,8 @@ mod tests {
             let mut bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
             let width = bytes.len() / (outer * inner);
             let first = 40 * inner + 7;
-            for at in [first, first + 2, outer * inner - 1] {
-                bytes[at * width..(at + 1) * width].copy_from_slice(&stored(dtype, value));
+            for index in [first, first + 2, outer * inner - 1] {
+                bytes[index * width..(index + 1) * width].copy_from_slice(&stored(dtype, value));
             }
             file(folder.path(), dtype, [outer, inner], &bytes);
             let weights = Weights::open(folder.path()).unwrap();

@@ -16,8 +16,8 @@ pub(super) const ROUTER: &str = "mlp.gate";
 
 /// Returns the tensor name of a layer's part.
 pub(crate) fn name(layer: usize, part: &str) -> String {
-    let of = if part.ends_with(".bias") { "" } else { ".weight" };
-    format!("model.layers.{layer}.{part}{of}")
+    let suffix = if part.ends_with(".bias") { "" } else { ".weight" };
+    format!("model.layers.{layer}.{part}{suffix}")
 }
 
 /// Returns the tensor prefix of an expert's MLP.

@@ -33,11 +33,11 @@ pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
 /// Opens the weights of a folder and compares them with a config as in [`check_weights`].
 pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
-    for of in &config.attachments {
-        if let BranchPlace::Norm(norm) = of.place {
-            weights.call(&norm_name(of.layer, norm), &name(of.layer, norm));
+    for attachment in &config.attachments {
+        if let BranchPlace::Norm(norm) = attachment.place {
+            weights.call(&norm_name(attachment.layer, norm), &name(attachment.layer, norm));
         }
-        of.check(config.hidden, &mut weights)?;
+        attachment.check(config.hidden, &mut weights)?;
     }
     let c = config.hidden;
     let vocab = config.vocab;
@@ -49,25 +49,27 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     weights.check(EMBEDDING, &[vocab, c])?;
     for layer in 0..config.layers {
         for part in stored(config, layer) {
-            let own = name(layer, &part.name);
-            let placed = part.stacked.map(|(of, shape, first)| (format!("model.layers.{layer}.{of}"), shape, first));
-            match placed.filter(|(of, ..)| !weights.holds(&own) && weights.holds(of)) {
-                None => weights.check(&own, &part.shape)?,
+            let tensor = name(layer, &part.name);
+            let placed = part
+                .stacked
+                .map(|(stored_name, shape, first)| (format!("model.layers.{layer}.{stored_name}"), shape, first));
+            match placed.filter(|(stored_name, ..)| !weights.holds(&tensor) && weights.holds(stored_name)) {
+                None => weights.check(&tensor, &part.shape)?,
                 // transformers' own form of experts in memory.
-                Some((of, shape, first)) => {
-                    weights.call_rows(&of, &shape, first, &own);
-                    weights.call_rows(&of, &shape, first, &name(layer, &part.holds[0].0));
-                    weights.check(&own, &part.shape)?;
+                Some((stored_name, shape, first)) => {
+                    weights.call_rows(&stored_name, &shape, first, &tensor);
+                    weights.call_rows(&stored_name, &shape, first, &name(layer, &part.holds[0].0));
+                    weights.check(&tensor, &part.shape)?;
                     continue;
                 }
             }
             match part.holds.as_slice() {
                 [(one, _)] if *one == part.name => (),
-                [(one, _)] => weights.call(&own, &name(layer, one)),
+                [(one, _)] => weights.call(&tensor, &name(layer, one)),
                 several => {
                     let mut first = 0;
                     for (one, rows) in several {
-                        weights.call_rows(&own, &part.shape, first, &name(layer, one));
+                        weights.call_rows(&tensor, &part.shape, first, &name(layer, one));
                         first += rows;
                     }
                 }
@@ -84,9 +86,9 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
         weights.round(rounded_matrices(config, rounded));
         // Checkpoints use the names in the files.
         for layer in 0..config.layers {
-            let whole = stored(config, layer).into_iter().filter(|part| part.shape.len() == 2);
-            let whole = whole.filter(|part| part.holds.iter().all(|(of, _)| of != ROUTER));
-            weights.round(whole.map(|part| (name(layer, &part.name), rounded.of(part.shape[1], false))).collect());
+            let matrices = stored(config, layer).into_iter().filter(|part| part.shape.len() == 2);
+            let matrices = matrices.filter(|part| part.holds.iter().all(|(stored_name, _)| stored_name != ROUTER));
+            weights.round(matrices.map(|part| (name(layer, &part.name), rounded.of(part.shape[1], false))).collect());
         }
     }
     Ok(weights)
@@ -101,25 +103,19 @@ pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
     let q = config.heads * config.head_dim;
     let kv = config.kv_heads * config.head_dim;
     let mut parts: Vec<Part> = Vec::new();
-    let mut add = |part: String, shape: [usize; 2], biased: bool| {
-        if biased {
-            parts.push((bias(&part), vec![shape[0]]));
-        }
-        parts.push((part, shape.to_vec()));
-    };
     for (part, width) in INPUTS.into_iter().zip([q, kv, kv]) {
-        add(part.to_owned(), [width, c], config.biases.inputs);
+        push_part(part.to_owned(), [width, c], config.biases.inputs, &mut parts);
     }
-    add(OUTPUT.to_owned(), [c, q], config.biases.output);
-    let mut gated = |of: &str, f: usize, biased: bool| {
-        GATED.iter().for_each(|part| add(format!("{of}.{part}"), [f, c], biased));
-        add(format!("{of}.{DOWN}"), [c, f], biased);
+    push_part(OUTPUT.to_owned(), [c, q], config.biases.output, &mut parts);
+    let mut gated = |prefix: &str, f: usize, biased: bool| {
+        GATED.iter().for_each(|part| push_part(format!("{prefix}.{part}"), [f, c], biased, &mut parts));
+        push_part(format!("{prefix}.{DOWN}"), [c, f], biased, &mut parts);
     };
     match config.experts.filter(|_| config.sparse[layer]) {
         None => gated(MLP, config.intermediate, config.biases.mlp),
-        Some(of) => {
-            (0..of.count).for_each(|number| gated(&expert(number), of.width, false));
-            add(ROUTER.to_owned(), [of.count, c], false);
+        Some(layer_experts) => {
+            (0..layer_experts.count).for_each(|number| gated(&expert(number), layer_experts.width, false));
+            push_part(ROUTER.to_owned(), [layer_experts.count, c], false, &mut parts);
         }
     }
     let (query, key) = match config.architecture.query_key_norm {
@@ -131,6 +127,13 @@ pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
     parts.extend(norms.filter_map(|(part, width)| Some((part.to_owned(), vec![width?]))));
     parts.extend(config.architecture.norms.into_iter().flatten().map(|part| (part.to_owned(), vec![c])));
     parts
+}
+
+fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part>) {
+    if biased {
+        parts.push((bias(&part), vec![shape[0]]));
+    }
+    parts.push((part, shape.to_vec()));
 }
 
 /// Returns the matrices to quantise, by requested name, and their types. Routers are never quantised, as in llama.cpp.
@@ -148,8 +151,8 @@ fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)>
 pub fn rounding_told(config: &Config) -> Option<String> {
     let to = config.rounded?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    rounded_matrices(config, to).into_iter().for_each(|(_, of)| *counts.entry(word(of)).or_default() += 1);
-    let counts: Vec<String> = counts.iter().map(|(of, count)| format!("{count} to {of}")).collect();
+    rounded_matrices(config, to).into_iter().for_each(|(_, dtype)| *counts.entry(word(dtype)).or_default() += 1);
+    let counts: Vec<String> = counts.iter().map(|(dtype, count)| format!("{count} to {dtype}")).collect();
     Some(format!("weights rounded, {}: of the matrices {}", to.name(), counts.join(", ")))
 }
 
@@ -168,7 +171,6 @@ pub(crate) struct StoredPart {
 /// Returns the tensors of a layer as the architecture's weight files store them.
 pub(crate) fn stored(config: &Config, layer: usize) -> Vec<StoredPart> {
     let parts = parts(config, layer);
-    let of = |part: &str| parts.iter().find(|(known, _)| known == part);
     let fused: Vec<(&str, Vec<String>)> = if config.architecture.fused {
         let gated = GATED.iter().map(|part| format!("{MLP}.{part}")).collect();
         vec![("self_attn.qkv_proj", INPUTS.map(str::to_owned).to_vec()), ("mlp.gate_up_proj", gated)]
@@ -179,8 +181,11 @@ pub(crate) fn stored(config: &Config, layer: usize) -> Vec<StoredPart> {
     for (part, shape) in &parts {
         if let Some((name, all)) = fused.iter().find(|(_, all)| all.contains(part)) {
             if all[0] == *part {
-                let holds: Vec<(String, usize)> =
-                    all.iter().filter_map(|part| of(part)).map(|(part, shape)| (part.clone(), shape[0])).collect();
+                let holds: Vec<(String, usize)> = all
+                    .iter()
+                    .filter_map(|part| parts.iter().find(|(known, _)| known == part))
+                    .map(|(part, shape)| (part.clone(), shape[0]))
+                    .collect();
                 let rows = holds.iter().map(|(_, rows)| rows).sum();
                 let shape = vec![rows, shape[1]];
                 stored.push(StoredPart { name: (*name).to_owned(), shape, holds, ends: None, stacked: None });
@@ -200,7 +205,7 @@ fn ends(part: &str) -> Option<Sublayer> {
     if matrix == OUTPUT {
         return Some(Sublayer::Attention);
     }
-    let mlp = matrix.starts_with(MLP) && matrix.strip_suffix(DOWN).is_some_and(|of| of.ends_with('.'));
+    let mlp = matrix.starts_with(MLP) && matrix.strip_suffix(DOWN).is_some_and(|prefix| prefix.ends_with('.'));
     mlp.then_some(Sublayer::Mlp)
 }
 
@@ -215,14 +220,15 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
         let stacked = (names.router != ROUTER).then(|| (format!("{ROUTER}.weight"), shape.to_vec(), 0));
         return (names.router.to_owned(), stacked);
     }
-    let own = part.strip_prefix(MLP).and_then(|of| of.strip_prefix(".experts.")).and_then(|of| of.split_once('.'));
-    let Some((number, matrix)) = own else { return plain };
+    let expert =
+        part.strip_prefix(MLP).and_then(|text| text.strip_prefix(".experts.")).and_then(|text| text.split_once('.'));
+    let Some((number, matrix)) = expert else { return plain };
     let Ok(index) = number.parse::<usize>() else { return plain };
     let c = config.hidden;
     let f = experts.width;
     let count = experts.count;
-    let (file, stacked) = match GATED.iter().position(|of| *of == matrix) {
-        Some(place) => (place, ("gate_up_proj", vec![count, 2 * f, c], (2 * index + place) * f)),
+    let (file, stacked) = match GATED.iter().position(|matrix_name| *matrix_name == matrix) {
+        Some(half) => (half, ("gate_up_proj", vec![count, 2 * f, c], (2 * index + half) * f)),
         None => (2, ("down_proj", vec![count, c, f], index * c)),
     };
     let (all, shape, first) = stacked;

@@ -157,8 +157,10 @@ impl Trie {
 
     /// Divides a quantity measured by node among the programs; a shared node counts in equal parts.
     pub fn shares(&self, by_node: &[f64]) -> Vec<f64> {
-        let share = |&node: &usize| by_node[node] / self.nodes[node].programs as f64;
-        self.paths.iter().map(|path| path.iter().map(share).sum()).collect()
+        self.paths
+            .iter()
+            .map(|path| path.iter().map(|&node| by_node[node] / self.nodes[node].programs as f64).sum())
+            .collect()
     }
 
     /// Computes the cost of a batch, shared and program by program. `of_step` learns whether a step runs on scored rows
@@ -195,15 +197,23 @@ impl Trie {
         batch: &M::Batch,
         observer: &mut impl Observer<M::Residual>,
     ) -> Result<Vec<Option<M::Output>>> {
-        let pick = |ready: &[Ready<M::Residual>]| {
-            let held: BTreeSet<*const M::Residual> = ready.iter().map(|of| Rc::as_ptr(&of.state)).collect();
-            // A state with a single owner is updated in place and needs no space for another.
-            let may = |of: &Ready<M::Residual>| held.len() < most || Rc::strong_count(&of.state) == 1;
-            let steps = ready.iter().enumerate().filter(|(_, of)| may(of));
-            let next = steps.min_by_key(|(_, of)| (self.nodes[of.node].step.weights(), of.node));
-            next.map_or(ready.len() - 1, |(at, _)| at)
-        };
-        self.run_in(pick, model, batch, observer)
+        self.run_in(
+            |ready: &[Ready<M::Residual>]| {
+                let held: BTreeSet<*const M::Residual> =
+                    ready.iter().map(|candidate| Rc::as_ptr(&candidate.state)).collect();
+                // A state with a single owner is updated in place and needs no space for another.
+                let steps = ready
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, candidate)| held.len() < most || Rc::strong_count(&candidate.state) == 1);
+                let next =
+                    steps.min_by_key(|(_, candidate)| (self.nodes[candidate.node].step.weights(), candidate.node));
+                next.map_or(ready.len() - 1, |(index, _)| index)
+            },
+            model,
+            batch,
+            observer,
+        )
     }
 
     /// Runs all steps in the order in which `pick` takes them from those whose state before is there.
@@ -228,7 +238,10 @@ impl Trie {
             let TrieNode { step, children, ends, .. } = &self.nodes[node];
             let started = Instant::now();
             let now = step.weights();
-            model.expect(now, self.next(now, children.iter().copied().chain(ready.iter().map(|of| of.node))));
+            model.expect(
+                now,
+                self.next(now, children.iter().copied().chain(ready.iter().map(|candidate| candidate.node))),
+            );
             if *step == Step::Head {
                 let output = model.finish(batch, &state)?;
                 observer.after(node, None, started.elapsed().as_secs_f64())?;
@@ -257,13 +270,16 @@ impl Trie {
 
     /// Returns the weights after `now` that are needed first by the steps that follow `steps`.
     fn next(&self, now: Option<usize>, steps: impl Iterator<Item = usize>) -> Option<usize> {
-        let of = |mut node: usize| loop {
-            match self.nodes[node].step.weights() {
-                Some(weights) if Some(weights) != now => return Some(weights),
-                _ => node = *self.nodes[node].children.first()?,
-            }
-        };
-        let all: BTreeSet<usize> = steps.filter_map(of).collect();
+        let all: BTreeSet<usize> = steps
+            .filter_map(|mut node: usize| {
+                loop {
+                    match self.nodes[node].step.weights() {
+                        Some(weights) if Some(weights) != now => return Some(weights),
+                        _ => node = *self.nodes[node].children.first()?,
+                    }
+                }
+            })
+            .collect();
         let later = all.iter().find(|&&weights| Some(weights) > now);
         later.or(all.first()).copied()
     }
@@ -319,8 +335,11 @@ mod tests {
     fn programs() -> Vec<Program> {
         let a = Operator::diagonal(vec![1.0]).unwrap();
         let b = Operator::diagonal(vec![2.0]).unwrap();
-        let pruned = |operator: Option<&Arc<Operator>>| Program::pruned(6, &[2, 3], |_| operator.cloned());
         vec![Program::dense(6), pruned(None), pruned(Some(&a)), pruned(Some(&b)), pruned(Some(&a))]
+    }
+
+    fn pruned(operator: Option<&Arc<Operator>>) -> Program {
+        Program::pruned(6, &[2, 3], |_| operator.cloned())
     }
 
     #[test]
@@ -403,9 +422,14 @@ mod tests {
             let (changes, held) = changes(&trials, most);
             assert!(held <= most.max(2) + 1 && changes > 13, "{most}: {held} held, {changes} changes");
         }
-        let outputs = |most| Trie::new(&trials).run_by_layer(most, &Counting::default(), &(), &mut ()).unwrap();
         for most in [1, 3, 99] {
-            assert!(trials.iter().zip(outputs(most)).all(|(program, output)| program.0 == output.unwrap()), "{most}");
+            assert!(
+                trials
+                    .iter()
+                    .zip(Trie::new(&trials).run_by_layer(most, &Counting::default(), &(), &mut ()).unwrap())
+                    .all(|(program, output)| program.0 == output.unwrap()),
+                "{most}"
+            );
         }
     }
 
@@ -415,14 +439,20 @@ mod tests {
         let operator = Operator::diagonal(vec![1.0]).unwrap();
         let mut programs = vec![Program::dense(6), Program::pruned(6, &[5], |_| Some(Arc::clone(&operator)))];
         programs.push(Program::pruned(6, &[1], |_| None));
-        let narrow = |trie: &Trie| -> Vec<String> {
-            let nodes = trie.nodes.iter().filter(|node| node.narrow);
-            nodes.map(|node| format!("{:?}", node.step).split_once('(').map_or("Head", |of| of.0).to_owned()).collect()
-        };
         let expected = ["Mlp", "Head", "Apply", "Head", "Mlp", "Head"];
-        assert_eq!(narrow(&Trie::scoring(&programs)), expected);
-        assert!(narrow(&Trie::new(&programs)).is_empty());
-        assert!(narrow(&Trie::scoring(&[Program::trunk(6)])).is_empty(), "without a head all rows are the result");
+        assert_eq!(narrow_steps(&Trie::scoring(&programs)), expected);
+        assert!(narrow_steps(&Trie::new(&programs)).is_empty());
+        assert!(
+            narrow_steps(&Trie::scoring(&[Program::trunk(6)])).is_empty(),
+            "without a head all rows are the result"
+        );
+    }
+
+    fn narrow_steps(trie: &Trie) -> Vec<String> {
+        let nodes = trie.nodes.iter().filter(|node| node.narrow);
+        nodes
+            .map(|node| format!("{:?}", node.step).split_once('(').map_or("Head", |step_parts| step_parts.0).to_owned())
+            .collect()
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Weights {
         }
         if let Some(index) = index {
             for (name, file) in index {
-                if holder.get(&name).is_none_or(|&at| shards[at].path != folder.join(&file)) {
+                if holder.get(&name).is_none_or(|&index| shards[index].path != folder.join(&file)) {
                     return Err(Error::bad_input("the index names a tensor that its file does not hold")
                         .at(folder.join(INDEX).display())
                         .expected(format!("tensor {name} in {file}"))
@@ -122,14 +122,17 @@ impl Weights {
     /// Iterates over the checked tensors: requested name, name in the file, and file.
     pub(super) fn taken(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
         self.taken.iter().filter_map(|stored| {
-            let whole = |(_, of): &(&String, &Place)| of.rows.is_none() && of.stored == *stored;
-            let asked = self.stored.iter().find(whole).map_or(stored, |(asked, _)| asked);
+            let asked = self
+                .stored
+                .iter()
+                .find(|(_, entry)| entry.rows.is_none() && entry.stored == *stored)
+                .map_or(stored, |(asked, _)| asked);
             Some((asked.as_str(), stored.as_str(), self.shards[*self.holder.get(stored)?].path.as_path()))
         })
     }
 
     fn stored_name<'a>(&'a self, name: &'a str) -> &'a str {
-        self.stored.get(name).map_or(name, |of| of.stored.as_str())
+        self.stored.get(name).map_or(name, |entry| entry.stored.as_str())
     }
 
     /// Returns the type that a tensor is stored in, or read as if it is quantised. `None` if it does not exist.
@@ -206,26 +209,26 @@ impl Weights {
     }
 
     fn locate<'a>(&'a self, name: &'a str, shape: &[usize]) -> Result<Stored<'a>> {
-        let rows = self.stored.get(name).and_then(|of| of.rows.as_ref());
+        let rows = self.stored.get(name).and_then(|entry| entry.rows.as_ref());
         let rounded = self.rounded.get(name).copied();
         let name = self.stored_name(name);
-        let whole = rows.map_or(shape, |rows| rows.shape.as_slice());
-        let missing = || self.missing_tensor(name, whole);
-        let at = *self.holder.get(name).ok_or_else(missing)?;
-        let shard = &self.shards[at];
+        let stored_shape = rows.map_or(shape, |rows| rows.shape.as_slice());
+        let missing = || self.missing_tensor(name, stored_shape);
+        let index = *self.holder.get(name).ok_or_else(missing)?;
+        let shard = &self.shards[index];
         let mut info = shard.tensors.get(name).ok_or_else(missing)?.clone();
-        if info.shape != whole {
+        if info.shape != stored_shape {
             return Err(Error::bad_input("a tensor has the wrong shape")
                 .at(shard.place(name))
-                .expected(format!("{whole:?}"))
+                .expected(format!("{stored_shape:?}"))
                 .found(format!("{:?}", info.shape))
                 .hint("config.json and the weight file are of different models, or the config was edited"));
         }
         let inner = shape.last().copied().unwrap_or(1);
         let first = rows.map_or(0, |rows| rows.first) * inner;
         let asked = shape.iter().product::<usize>();
-        let there = whole.iter().product::<usize>();
-        if whole.last() != shape.last() || first + asked > there {
+        let there = stored_shape.iter().product::<usize>();
+        if stored_shape.last() != shape.last() || first + asked > there {
             return Err(Error::job("rows are asked for that a tensor has not").at(shard.place(name)));
         }
         info.shape = shape.to_vec();
@@ -288,28 +291,28 @@ fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
             error
         });
     }
-    let place = index.display().to_string();
+    let location = index.display().to_string();
     let bytes = regular::read(&index)?;
-    let value: serde_json::Value =
-        serde_json::from_slice(&bytes).map_err(|error| Error::bad_input("malformed JSON").at(&place).found(error))?;
+    let value: serde_json::Value = serde_json::from_slice(&bytes)
+        .map_err(|error| Error::bad_input("malformed JSON").at(&location).found(error))?;
     let entries = value
         .get("weight_map")
         .and_then(serde_json::Value::as_object)
         .and_then(|map| {
             map.iter().map(|(k, v)| Some((k.clone(), v.as_str()?.to_string()))).collect::<Option<ShardIndex>>()
         })
-        .ok_or_else(|| Error::bad_input("an index of shards needs a map weight_map of names").at(&place))?;
+        .ok_or_else(|| Error::bad_input("an index of shards needs a map weight_map of names").at(&location))?;
     let files: BTreeSet<String> = entries.iter().map(|(_, file)| file.clone()).collect();
     for file in &files {
         // An index comes with a download: it may not name what lies elsewhere on this machine.
         if !Path::new(file).components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(Error::bad_input("the index names a file outside its folder")
-                .at(place)
+                .at(location)
                 .expected("the name of a shard next to the index")
                 .found(format!("`{file}`")));
         }
         if !folder.join(file).is_file() {
-            return Err(Error::missing("a shard is missing").at(place).expected(folder.join(file).display()));
+            return Err(Error::missing("a shard is missing").at(location).expected(folder.join(file).display()));
         }
     }
     Ok((files.into_iter().map(|file| folder.join(file)).collect(), Some(entries)))

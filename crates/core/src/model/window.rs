@@ -35,15 +35,16 @@ pub(super) fn of(
     let kinds = kinds(entries, layers)?;
     let switch = entries.flag(SWITCH)?;
     let refused = |key: &str, found: &Value, expected: &str| Err(entries.unsupported(key, found, expected));
-    let is_sliding = |kind: &Value| kind.as_str() == Some(SLIDING);
     let alike = |window: Option<usize>, expected: &str| {
         let other = kinds.iter().flatten().find(|kind| is_sliding(kind) == window.is_none());
         other.map_or_else(|| Ok(vec![window; layers]), |found| refused(LAYERS, found, expected))
     };
     let by_kind = |kinds: &[&Value], width: Option<usize>, expected: &str| {
         let lost = kinds.iter().find(|kind| width.is_none() && is_sliding(kind));
-        let windows = || kinds.iter().map(|kind| width.filter(|_| is_sliding(kind))).collect();
-        lost.map_or_else(|| Ok(windows()), |found| refused(LAYERS, found, expected))
+        lost.map_or_else(
+            || Ok(kinds.iter().map(|kind| width.filter(|_| is_sliding(kind))).collect()),
+            |found| refused(LAYERS, found, expected),
+        )
     };
     match architecture.window {
         SlidingWindow::Never => {
@@ -69,7 +70,7 @@ pub(super) fn of(
             }
             let width = width(entries, notes)?;
             if let Some(kinds) = &kinds {
-                return by_kind(kinds, width, &format!("a `{KEY}` beside it"));
+                return by_kind(kinds, width, &format!("a `{KEY}` next to it"));
             }
             // 0 is a number of layers too.
             let first = match entries.get(FIRST) {
@@ -88,11 +89,15 @@ pub(super) fn of(
             let width = entries.count(KEY, MAX_TOKENS)?;
             let named = key.and_then(|key| Some(key).filter(|key| entries.get(key).is_some()));
             let every = named.map_or(Ok(every), |key| entries.count(key, MAX_TOKENS))?;
-            let sliding = |layer: usize| match &kinds {
-                Some(kinds) => is_sliding(kinds[layer]),
-                None => !(layer + 1).is_multiple_of(every),
-            };
-            Ok((0..layers).map(|layer| sliding(layer).then_some(width)).collect())
+            Ok((0..layers)
+                .map(|layer| {
+                    (match &kinds {
+                        Some(kinds) => is_sliding(kinds[layer]),
+                        None => !(layer + 1).is_multiple_of(every),
+                    })
+                    .then_some(width)
+                })
+                .collect())
         }
         SlidingWindow::Unrotated => {
             let width = entries.optional_count(KEY, MAX_TOKENS)?.filter(|_| switch == Some(true));
@@ -102,6 +107,10 @@ pub(super) fn of(
             }
         }
     }
+}
+
+fn is_sliding(kind: &Value) -> bool {
+    kind.as_str() == Some(SLIDING)
 }
 
 /// Returns `layer_types` for layers with these windows.
@@ -149,7 +158,7 @@ mod tests {
     use crate::model::architecture::ARCHITECTURES;
 
     fn windows(model_type: &str, entries: &Value) -> Result<(Vec<Option<usize>>, Vec<String>)> {
-        let architecture = ARCHITECTURES.iter().find(|of| of.model_type == model_type).unwrap();
+        let architecture = ARCHITECTURES.iter().find(|candidate| candidate.model_type == model_type).unwrap();
         let map: &Map<String, Value> = entries.as_object().unwrap();
         let mut notes = Vec::new();
         of(&Entries { map, prefix: "" }, architecture, 3, &[true, false, true], &mut notes)
@@ -217,30 +226,37 @@ mod tests {
 
     #[test]
     fn windows_that_nobody_computes_are_refused_by_name() {
-        let kinds = |kind: &str| json!([kind, "full_attention", "full_attention"]);
         for (model_type, entries, key) in [
             ("llama", json!({"sliding_window": 8}), "sliding_window"),
             ("llama", json!({"use_sliding_window": true}), "use_sliding_window"),
-            ("olmo2", json!({"layer_types": kinds("sliding_attention")}), "layer_types"),
+            ("olmo2", json!({"layer_types": layer_kinds("sliding_attention")}), "layer_types"),
             ("olmo2", json!({"layer_types": ["full_attention"]}), "layer_types"),
             ("mistral", json!({"sliding_window": 0}), "sliding_window"),
             ("mistral", json!({"sliding_window": "wide"}), "sliding_window"),
             ("mistral", json!({"sliding_window": 8, "use_sliding_window": false}), "use_sliding_window"),
-            ("mistral", json!({"sliding_window": 8, "layer_types": kinds("sliding_attention")}), "layer_types"),
-            ("mistral", json!({"sliding_window": null, "layer_types": kinds("sliding_attention")}), "layer_types"),
-            ("qwen2", json!({"sliding_window": 8, "layer_types": kinds("sliding_attention")}), "layer_types"),
+            ("mistral", json!({"sliding_window": 8, "layer_types": layer_kinds("sliding_attention")}), "layer_types"),
+            (
+                "mistral",
+                json!({"sliding_window": null, "layer_types": layer_kinds("sliding_attention")}),
+                "layer_types",
+            ),
+            ("qwen2", json!({"sliding_window": 8, "layer_types": layer_kinds("sliding_attention")}), "layer_types"),
             (
                 "qwen2",
-                json!({"use_sliding_window": true, "layer_types": kinds("chunked_attention")}),
+                json!({"use_sliding_window": true, "layer_types": layer_kinds("chunked_attention")}),
                 "chunked_attention",
             ),
             ("qwen2", json!({"use_sliding_window": "yes"}), "use_sliding_window"),
             ("qwen2", json!({"use_sliding_window": true, "max_window_layers": -1}), "max_window_layers"),
             ("gemma2", json!({"sliding_window": null}), "sliding_window"),
-            ("smollm3", json!({"sliding_window": 8, "layer_types": kinds("sliding_attention")}), "layer_types"),
+            ("smollm3", json!({"sliding_window": 8, "layer_types": layer_kinds("sliding_attention")}), "layer_types"),
         ] {
             let text = windows(model_type, &entries).unwrap_err().to_string();
             assert!(text.contains(key), "{model_type} {entries}: {text}");
         }
+    }
+
+    fn layer_kinds(kind: &str) -> Value {
+        json!([kind, "full_attention", "full_attention"])
     }
 }

@@ -296,13 +296,13 @@ pub(super) mod tests {
         /// Solves a named method with options at `[start, end)`.
         pub(in crate::recovery) fn solve(
             &self,
-            at: (usize, usize),
+            boundaries: (usize, usize),
             earlier: &[(Span, Repair)],
             name: &str,
             options: &serde_json::Value,
         ) -> Result<Solution> {
             let options: Options = options.as_object().unwrap().clone();
-            self.solve_by(at, earlier, &*crate::recovery::build(name, &options)?)
+            self.solve_by(boundaries, earlier, &*crate::recovery::build(name, &options)?)
         }
 
         /// Solves a method at `[start, end)`.

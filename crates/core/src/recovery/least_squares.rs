@@ -288,21 +288,39 @@ mod tests {
         // Like the test above, but one of the three windows with Δ = 2 overlaps the held-out one. If it counted, the
         // mean eigenvalue would not be the best candidate.
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0; 8]), (2, &[3.0, 3.0, 2.0, 2.0, 3.0, 3.0, 2.0, 2.0])];
-        let at = |token| Start { document: 0, token };
         let mut written = Written::new(1, 4, &streams);
-        written.starts = vec![at(10), at(51), at(20), at(50)];
+        written.starts = vec![
+            first_document_start(10),
+            first_document_start(51),
+            first_document_start(20),
+            first_document_start(50),
+        ];
         let solution = written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap();
         let note = &solution.notes[0];
         assert!(note.contains("ridge 1e0 of") && note.contains("of 4 (1 that share tokens with these"), "{note}");
         // All windows, with the chosen fraction: the mean eigenvalue is 8 and Σ xΔ = 12.
         near(&solution.repair.operator().unwrap().to_dense().unwrap(), &[1.0 + 12.0 / 16.0]);
         // Windows of different documents, or a full length apart, share no tokens.
-        written.starts = vec![at(10), Start { document: 1, token: 51 }, at(48), at(50)];
+        written.starts = vec![
+            first_document_start(10),
+            Start { document: 1, token: 51 },
+            first_document_start(48),
+            first_document_start(50),
+        ];
         let note = &written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap().notes[0];
         assert!(!note.contains("share tokens"), "{note}");
-        written.starts = vec![at(49), at(50), at(51), at(50)];
+        written.starts = vec![
+            first_document_start(49),
+            first_document_start(50),
+            first_document_start(51),
+            first_document_start(50),
+        ];
         let error = written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap_err();
         assert!(error.to_string().contains("every window shares tokens"), "{error}");
+    }
+
+    fn first_document_start(token: usize) -> Start {
+        Start { document: 0, token }
     }
 
     #[test]

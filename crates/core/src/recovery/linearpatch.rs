@@ -185,7 +185,6 @@ impl Ratios {
     /// A sequence in which a channel is zero before the region does not count for that channel; the reference code would
     /// divide by zero. A channel that is zero in all sequences keeps scale 1.
     fn mean_over_sequences(&self) -> (Vec<f32>, Vec<String>) {
-        let scale = |&(sum, count): &(f64, usize)| if count == 0 { 1.0 } else { (sum / count as f64) as f32 };
         let always = self.per_sequence.iter().filter(|(_, count)| *count == 0).count();
         let sometimes = self.per_sequence.iter().filter(|(_, count)| (1..self.sequences).contains(count)).count();
         let mut notes = Vec::new();
@@ -195,7 +194,13 @@ impl Ratios {
         if sometimes > 0 {
             notes.push(format!("{sometimes} channels are silent in some sequences, which do not count for them"));
         }
-        (self.per_sequence.iter().map(scale).collect(), notes)
+        (
+            self.per_sequence
+                .iter()
+                .map(|&(sum, count)| if count == 0 { 1.0 } else { (sum / count as f64) as f32 })
+                .collect(),
+            notes,
+        )
     }
 
     /// Divides the mean magnitudes over all tokens.
@@ -211,24 +216,27 @@ mod tests {
 
     #[test]
     fn deviations_apply_where_the_official_code_departs() {
-        let case = |sequences, one_block, removed| PruneCase { sequences, operator_sequences: 32, one_block, removed };
-        for (case, expected) in [
-            (case(128, true, None), 0),
-            (case(16, true, None), 1),
-            (case(16, false, Some(&[2, 5][..])), 0),
-            (case(256, true, None), 1),
-            (case(256, false, None), 0),
-            (case(128, false, Some(&[0, 5])), 1),
-            (PruneCase { operator_sequences: 200, ..case(256, false, Some(&[0])) }, 2),
+        for (prune_case, expected) in [
+            (prune_case(128, true, None), 0),
+            (prune_case(16, true, None), 1),
+            (prune_case(16, false, Some(&[2, 5][..])), 0),
+            (prune_case(256, true, None), 1),
+            (prune_case(256, false, None), 0),
+            (prune_case(128, false, Some(&[0, 5])), 1),
+            (PruneCase { operator_sequences: 200, ..prune_case(256, false, Some(&[0])) }, 2),
         ] {
             for name in [DIAG, ROTATE] {
-                let found = crate::recovery::deviations(name, &case);
+                let found = crate::recovery::deviations(name, &prune_case);
                 assert_eq!(found.len(), expected, "{name} {case:?}: {found:?}");
             }
-            let selection = usize::from(case.sequences > OFFICIAL_SEQUENCES);
-            assert_eq!(crate::criterion::deviations("shortgpt", &case).len(), selection, "{case:?}");
-            assert!(crate::recovery::deviations("ghosted", &case).is_empty());
+            let selection = usize::from(prune_case.sequences > OFFICIAL_SEQUENCES);
+            assert_eq!(crate::criterion::deviations("shortgpt", &prune_case).len(), selection, "{case:?}");
+            assert!(crate::recovery::deviations("ghosted", &prune_case).is_empty());
         }
+    }
+
+    fn prune_case(sequences: usize, one_block: bool, removed: Option<&[usize]>) -> PruneCase<'_> {
+        PruneCase { sequences, operator_sequences: 32, one_block, removed }
     }
 
     #[test]
@@ -237,11 +245,11 @@ mod tests {
         for channels in [16, 24, 28, 40] {
             let matrix = rotated(&vec![3.0; channels]);
             let uneven = rotated(&(0..channels).map(|i| i as f32).collect::<Vec<_>>());
-            for (at, v) in matrix.iter().enumerate() {
-                let i = at / channels;
-                let j = at % channels;
+            for (index, v) in matrix.iter().enumerate() {
+                let i = index / channels;
+                let j = index % channels;
                 assert!((v - if i == j { 3.0 } else { 0.0 }).abs() < 1e-5, "{channels}: {v} at {i}, {j}");
-                assert!((uneven[at] - uneven[j * channels + i]).abs() < 1e-5, "{channels}: asymmetry at {i}, {j}");
+                assert!((uneven[index] - uneven[j * channels + i]).abs() < 1e-5, "{channels}: asymmetry at {i}, {j}");
             }
         }
     }

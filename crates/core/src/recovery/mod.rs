@@ -1,6 +1,10 @@
 //! Recovery methods: operators that repair the boundary of a removed region (design §7).
 //!
 //! A method is one file with a registry entry, and one line in [`ENTRIES`].
+//!
+//! ```
+//! assert!(ghostlab_core::recovery::build("ghosted", &Default::default()).is_ok());
+//! ```
 
 mod affine;
 mod boundary;
@@ -78,16 +82,21 @@ pub fn untrained(options: &Options) -> Options {
 /// Parses the training settings, if the options have any.
 fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     let Some(value) = options.get(FINETUNE) else { return Ok(None) };
-    let wrong = |found: String| Error::bad_input(format!("wrong value of `{FINETUNE}` for `{name}`")).found(found);
     let finetune: Finetune = serde_json::from_value(value.clone())
-        .map_err(|error| wrong(error.to_string()).expected("`{sequences: 5000, length: 2048}`"))?;
+        .map_err(|error| wrong_finetune(error.to_string(), name).expected("`{sequences: 5000, length: 2048}`"))?;
     if finetune.sequences == 0 || finetune.length < 2 {
-        return Err(wrong(value.to_string()).expected("a sequence or more, of two tokens or more"));
+        return Err(wrong_finetune(value.to_string(), name).expected("a sequence or more, of two tokens or more"));
     }
     if finetune.sequences.saturating_mul(finetune.length) > MAX_TOKENS {
-        return Err(wrong(value.to_string()).expected(format!("sequences × length of {MAX_TOKENS} or less")));
+        return Err(
+            wrong_finetune(value.to_string(), name).expected(format!("sequences × length of {MAX_TOKENS} or less"))
+        );
     }
     Ok(Some(finetune))
+}
+
+fn wrong_finetune(found: String, name: &str) -> Error {
+    Error::bad_input(format!("wrong value of `{FINETUNE}` for `{name}`")).found(found)
 }
 
 /// Returns the names of the recoveries whose operators can be trained.
@@ -206,8 +215,7 @@ mod tests {
 
     #[test]
     fn only_the_methods_that_the_paper_trains_are_tunable() {
-        let options = |value: Value| value.as_object().unwrap().clone();
-        let finetune = |value: Value| finetune("ghosted", &options(json!({"finetune": value})));
+        let finetune = |value: Value| finetune("ghosted", &option_map(&json!({"finetune": value})));
         assert_eq!(tunable().collect::<Vec<_>>(), ["linearpatch-diag", "linearpatch-rotate", "ghosted"]);
         let found = finetune(json!({"sequences": 8, "length": 16})).unwrap();
         assert_eq!(found, Some(Finetune { sequences: 8, length: 16, seed: 0 }));
@@ -219,15 +227,19 @@ mod tests {
         for (name, more) in
             [("none", json!({})), ("replaceme-ls", json!({})), ("ghosted", json!({"boundary": "layer"}))]
         {
-            let mut options = options(more);
-            options.insert(FINETUNE.to_owned(), json!({"sequences": 8, "length": 16}));
-            let message = build(name, &options).err().unwrap().to_string();
+            let mut option_map = option_map(&more);
+            option_map.insert(FINETUNE.to_owned(), json!({"sequences": 8, "length": 16}));
+            let message = build(name, &option_map).err().unwrap().to_string();
             assert!(message.contains("no operator that can be fine-tuned"), "{name}: {message}");
         }
-        let resolve = |value: Value| resolved("ghosted", &options(value)).unwrap().1;
+        let resolve = |value: Value| resolved("ghosted", &option_map(&value)).unwrap().1;
         let resolved = resolve(json!({"finetune": {"length": 16, "sequences": 8}}));
         assert_eq!(resolved[FINETUNE], json!({"sequences": 8, "length": 16, "seed": 0}));
         assert_eq!(untrained(&resolved), resolve(json!({})));
+    }
+
+    fn option_map(value: &Value) -> serde_json::Map<String, Value> {
+        value.as_object().unwrap().clone()
     }
 
     #[test]

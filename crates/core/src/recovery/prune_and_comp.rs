@@ -140,8 +140,12 @@ impl Recovery for PruneAndComp {
             Granularity::Channel => {
                 // A factor cannot change a channel that is zero before the region.
                 let silent = pre.iter().filter(|&&pre| pre == 0.0).count();
-                let factor = |(pre, post): (f64, f64)| if pre == 0.0 { 1.0 } else { (post / pre) as f32 };
-                let operator = Operator::diagonal(pre.into_iter().zip(post).map(factor).collect())?;
+                let operator = Operator::diagonal(
+                    pre.into_iter()
+                        .zip(post)
+                        .map(|(pre, post)| if pre == 0.0 { 1.0 } else { (post / pre) as f32 })
+                        .collect(),
+                )?;
                 let solution = if boundary.span.start == 0 {
                     Solution::of(Repair::Stream(operator)).note("no layer stands before: the embedding is scaled")
                 } else {

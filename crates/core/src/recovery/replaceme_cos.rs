@@ -71,19 +71,20 @@ impl Default for Cosine {
 
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let settings: Cosine = options::read(name, options)?;
-    let wrong = |what: &str, found: String| {
-        Err(Error::bad_input(format!("wrong options for `{name}`")).expected(what).found(found))
-    };
     if settings.batch == 0 || settings.batch > MAX_BATCH {
-        return wrong(&format!("a `batch` of 1 to {MAX_BATCH} tokens"), settings.batch.to_string());
+        return wrong_options(&format!("a `batch` of 1 to {MAX_BATCH} tokens"), settings.batch.to_string(), name);
     }
     if settings.epochs > MAX_EPOCHS {
-        return wrong(&format!("at most {MAX_EPOCHS} `epochs`"), settings.epochs.to_string());
+        return wrong_options(&format!("at most {MAX_EPOCHS} `epochs`"), settings.epochs.to_string(), name);
     }
     if !settings.learning_rate.is_finite() || settings.learning_rate <= 0.0 {
-        return wrong("a `learning_rate` above 0", settings.learning_rate.to_string());
+        return wrong_options("a `learning_rate` above 0", settings.learning_rate.to_string(), name);
     }
     Ok(Box::new(settings))
+}
+
+fn wrong_options(what: &str, found: String, name: &str) -> Result<()> {
+    Err(Error::bad_input(format!("wrong options for `{name}`")).expected(what).found(found))
 }
 
 impl Recovery for Cosine {
@@ -245,8 +246,8 @@ mod tests {
     #[test]
     fn gradient_matches_finite_differences() {
         let map: Vec<f32> = (0..9).map(|i| if i % 4 == 0 { 1.1 } else { 0.2 * i as f32 - 0.7 }).collect();
-        let mut at = step();
-        at.loss_and_gradient(&map);
+        let mut gradient_step = step();
+        gradient_step.loss_and_gradient(&map);
         for i in 0..9 {
             let loss = |shift: f32| {
                 let mut map = map.clone();
@@ -254,7 +255,11 @@ mod tests {
                 step().loss_and_gradient(&map)
             };
             let difference = (loss(1e-2) - loss(-1e-2)) / 2e-2;
-            assert!((difference - f64::from(at.gradient[i])).abs() < 2e-4, "{i}: {difference} {}", at.gradient[i]);
+            assert!(
+                (difference - f64::from(gradient_step.gradient[i])).abs() < 2e-4,
+                "{i}: {difference} {}",
+                gradient_step.gradient[i]
+            );
         }
     }
 
@@ -268,15 +273,16 @@ mod tests {
 
     #[test]
     fn shuffle_is_a_permutation_fixed_by_its_seed() {
-        let order = |seed| {
-            let mut order: Vec<usize> = (0..50).collect();
-            shuffle(&mut order, &mut PythonRandom::new(seed)).unwrap();
-            order
-        };
-        assert_eq!(order(1), order(1));
-        assert_ne!(order(1), order(2));
-        let mut sorted = order(1);
+        assert_eq!(shuffled_order(1), shuffled_order(1));
+        assert_ne!(shuffled_order(1), shuffled_order(2));
+        let mut sorted = shuffled_order(1);
         sorted.sort_unstable();
         assert_eq!(sorted, (0..50).collect::<Vec<_>>());
+    }
+
+    fn shuffled_order(seed: u64) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..50).collect();
+        shuffle(&mut order, &mut PythonRandom::new(seed)).unwrap();
+        order
     }
 }

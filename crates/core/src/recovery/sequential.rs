@@ -68,15 +68,18 @@ mod tests {
         let streams: [(usize, &[f32]); 4] =
             [(1, &[1.0, 2.0]), (2, &[2.0, 4.0]), (3, &[50.0, 70.0]), (4, &[26.0, 30.0])];
         let written = Written::new(1, 1, &streams);
-        let matrix = |solution: &crate::recovery::Solution| solution.repair.operator().unwrap().to_dense().unwrap();
         let first = written.solve((1, 2), &[], "sequential", &json!({})).unwrap();
-        near(&matrix(&first), &[2.0]);
+        near(&dense_map(&first), &[2.0]);
         let earlier = [(Span { start: 1, end: 2 }, first.repair)];
-        near(&matrix(&written.solve((3, 4), &earlier, "sequential", &json!({})).unwrap()), &[2.0]);
+        near(&dense_map(&written.solve((3, 4), &earlier, "sequential", &json!({})).unwrap()), &[2.0]);
         // Ghosted reads the dense stream: (26·50 + 30·70) / (50² + 70²).
-        near(&matrix(&written.solve((3, 4), &earlier, "ghosted", &json!({})).unwrap()), &[3400.0 / 7400.0]);
+        near(&dense_map(&written.solve((3, 4), &earlier, "ghosted", &json!({})).unwrap()), &[3400.0 / 7400.0]);
         // Two adjacent layers with an operator each: (2, 4) → (50, 70).
         let next = written.solve((2, 3), &earlier, "sequential", &json!({})).unwrap();
-        near(&matrix(&next), &[(2.0 * 50.0 + 4.0 * 70.0) / 20.0]);
+        near(&dense_map(&next), &[(2.0 * 50.0 + 4.0 * 70.0) / 20.0]);
+    }
+
+    fn dense_map(solution: &crate::recovery::Solution) -> Vec<f32> {
+        solution.repair.operator().unwrap().to_dense().unwrap()
     }
 }

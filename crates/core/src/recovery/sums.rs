@@ -40,10 +40,10 @@ impl Sums {
     /// `x`, `y [rows, C]`.
     pub(super) fn add(&mut self, x: &[f64], y: &[f64]) -> Result<()> {
         let c = self.normal.channels();
-        let added = self.device.as_mut().map(|on| -> Result<()> {
+        let added = self.device.as_mut().map(|device_sums| -> Result<()> {
             let [x, y] = [x, y].map(|rows| Tensor::from_slice(rows, (rows.len() / c, c), &Device::Cpu));
-            let [x, y] = [on.moved(&x?)?, on.moved(&y?)?];
-            on.add(&mut self.normal, &x, &y)
+            let [x, y] = [device_sums.moved(&x?)?, device_sums.moved(&y?)?];
+            device_sums.add(&mut self.normal, &x, &y)
         });
         if !self.on_device(added)? {
             self.normal.add(x, y);
@@ -57,12 +57,12 @@ impl Sums {
     /// `x`, `y [rows, C]`.
     pub(super) fn add_difference(&mut self, x: &[f32], y: &[f32]) -> Result<()> {
         let c = self.normal.channels();
-        let added = self.device.as_mut().map(|on| -> Result<()> {
+        let added = self.device.as_mut().map(|device_sums| -> Result<()> {
             // Transferring f32 takes half the bytes of f64.
-            let [x, y] = [x, y].map(|rows| Tensor::from_slice(rows, (rows.len() / c, c), &on.device));
-            let [x, y] = [x?.to_dtype(on.dtype)?, y?.to_dtype(on.dtype)?];
+            let [x, y] = [x, y].map(|rows| Tensor::from_slice(rows, (rows.len() / c, c), &device_sums.device));
+            let [x, y] = [x?.to_dtype(device_sums.dtype)?, y?.to_dtype(device_sums.dtype)?];
             let difference = (y - &x)?;
-            on.add(&mut self.normal, &x, &difference)
+            device_sums.add(&mut self.normal, &x, &difference)
         });
         if !self.on_device(added)? {
             self.normal.add_difference(x, y);
@@ -91,7 +91,9 @@ impl Sums {
 
     /// Moves the sums from the device to the CPU.
     fn fetch(&mut self) -> Result<()> {
-        let Some(([gram, cross], rows)) = self.device.as_mut().and_then(|on| on.sums.take()) else { return Ok(()) };
+        let Some(([gram, cross], rows)) = self.device.as_mut().and_then(|device_sums| device_sums.sums.take()) else {
+            return Ok(());
+        };
         add_sums(&mut self.normal, &gram, &cross, rows)
     }
 }
@@ -118,9 +120,12 @@ impl OnDevice {
 }
 
 fn add_sums(here: &mut NormalEquations, gram: &Tensor, cross: &Tensor, rows: usize) -> Result<()> {
-    let values = |sums: &Tensor| sums.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1();
-    here.add_sums(&values(gram)?, &values(cross)?, rows);
+    here.add_sums(&tensor_values(gram)?, &tensor_values(cross)?, rows);
     Ok(())
+}
+
+fn tensor_values(sums: &Tensor) -> candle_core::Result<Vec<f64>> {
+    sums.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
 
 #[cfg(test)]
@@ -143,7 +148,8 @@ mod tests {
             sums.add_difference(&rows(count * c, seed), &rows(count * c, seed + 300)).unwrap();
         }
         sums.add(&wide(&rows(50 * c, 59)), &wide(&rows(50 * c, 97))).unwrap();
-        let on_device = sums.device.as_ref().and_then(|on| on.sums.as_ref()).map_or(0, |(_, rows)| *rows);
+        let on_device =
+            sums.device.as_ref().and_then(|device_sums| device_sums.sums.as_ref()).map_or(0, |(_, rows)| *rows);
         let normal = sums.finish().unwrap();
         (normal.solve(1e-6).unwrap(), normal.rows(), on_device)
     }

@@ -21,32 +21,34 @@ impl Stratified {
     /// variance s̄² = ΣSSₜ / Σ(nₜ − 1): error² = Σ s²ₜ / (nₜ T²) with s²ₜ = (SSₜ + 5 s̄²) / (nₜ + 4). `None` if a stratum
     /// is empty or all have a single value.
     pub fn of<S: AsRef<[f64]>>(strata: &[S]) -> Option<Self> {
-        let moments = |values: &[f64]| {
-            let count = values.len() as f64;
-            let mean = values.iter().sum::<f64>() / count;
-            (count, mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>())
-        };
-        let strata: Vec<(f64, f64, f64)> = strata.iter().map(|values| moments(values.as_ref())).collect();
+        let strata: Vec<(f64, f64, f64)> = strata.iter().map(|values| count_mean_squares(values.as_ref())).collect();
         let weight = 1.0 / strata.len() as f64;
         let freedom = strata.iter().map(|(count, ..)| count - 1.0).sum::<f64>();
         if strata.iter().any(|(count, ..)| *count == 0.0) || freedom < 1.0 {
             return None;
         }
         let pooled = strata.iter().map(|(.., squares)| squares).sum::<f64>() / freedom;
-        let variance = |&(count, _, squares): &(f64, f64, f64)| {
-            (squares + SMOOTHING * pooled) / (count + SMOOTHING - 1.0) / count * weight * weight
-        };
         Some(Self {
             mean: strata.iter().map(|(_, mean, _)| mean * weight).sum(),
-            error: strata.iter().map(variance).sum::<f64>().sqrt(),
+            error: strata
+                .iter()
+                .map(|&(count, _, squares)| {
+                    (squares + SMOOTHING * pooled) / (count + SMOOTHING - 1.0) / count * weight * weight
+                })
+                .sum::<f64>()
+                .sqrt(),
             freedom,
         })
     }
 
     /// Estimates the mean of the differences `a − b` of pairs.
     pub fn paired<S: AsRef<[f64]>>(a: &[S], b: &[S]) -> Option<Self> {
-        let of = |(a, b): (&S, &S)| -> Vec<f64> { a.as_ref().iter().zip(b.as_ref()).map(|(a, b)| a - b).collect() };
-        Self::of(&a.iter().zip(b).map(of).collect::<Vec<_>>())
+        Self::of(
+            &a.iter()
+                .zip(b)
+                .map(|(a, b)| -> Vec<f64> { a.as_ref().iter().zip(b.as_ref()).map(|(a, b)| a - b).collect() })
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// Computes the two-sided p of the mean being zero; 1 if nothing varies.
@@ -58,6 +60,12 @@ impl Stratified {
     pub fn half_width(&self, confidence: f64) -> f64 {
         self.error * critical(1.0 - confidence, self.freedom)
     }
+}
+
+fn count_mean_squares(values: &[f64]) -> (f64, f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    (count, mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>())
 }
 
 /// Returns which tests reject with family-wise error rate `level` (Holm 1979): the smallest p is compared with level / m,
@@ -123,9 +131,8 @@ fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
 
 fn fraction(a: f64, b: f64, x: f64) -> f64 {
     const TINY: f64 = 1e-300;
-    let kept = |value: f64| if value.abs() < TINY { TINY } else { value };
     let mut c = 1.0;
-    let mut d = 1.0 / kept(1.0 - (a + b) * x / (a + 1.0));
+    let mut d = 1.0 / at_least_tiny(1.0 - (a + b) * x / (a + 1.0));
     let mut value = d;
     for step in 1..10_000 {
         let m = f64::from(step);
@@ -133,8 +140,8 @@ fn fraction(a: f64, b: f64, x: f64) -> f64 {
         let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
         let mut change = 1.0;
         for term in [even, odd] {
-            d = 1.0 / kept(1.0 + term * d);
-            c = kept(1.0 + term / c);
+            d = 1.0 / at_least_tiny(1.0 + term * d);
+            c = at_least_tiny(1.0 + term / c);
             change = c * d;
             value *= change;
         }
@@ -143,6 +150,10 @@ fn fraction(a: f64, b: f64, x: f64) -> f64 {
         }
     }
     value
+}
+
+fn at_least_tiny(value: f64) -> f64 {
+    if value.abs() < TINY { TINY } else { value }
 }
 
 /// Computes ln Γ(x) for x > 0 by Stirling's series from 16 on, and the recurrence below.

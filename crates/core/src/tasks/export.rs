@@ -22,7 +22,7 @@ pub fn export(results: &[TaskResult], config: Value) -> Result<Value> {
         ("n-shot", &|_| json!(0)),
         ("n-samples", &|result| json!({"original": result.original, "effective": result.effective})),
         ("higher_is_better", &|result| result.task.metrics.iter().map(|metric| (metric.name(), true)).collect()),
-        ("configs", &about),
+        ("configs", &task_configs),
     ];
     for (name, value) in parts {
         let mut of_tasks = Map::new();
@@ -58,7 +58,6 @@ fn values(result: &TaskResult) -> Value {
 
 fn about(result: &TaskResult) -> Value {
     let task = result.task;
-    let metric = |metric: &super::AccuracyKind| json!({"metric": metric.name(), "aggregation": "mean", "higher_is_better": true});
     json!({
         "task": task.name,
         "output_type": "multiple_choice",
@@ -67,7 +66,7 @@ fn about(result: &TaskResult) -> Value {
             super::Split::Validation => "validation_split",
         }): task.split,
         "num_fewshot": 0,
-        "metric_list": task.metrics.iter().map(metric).collect::<Vec<_>>(),
+        "metric_list": task.metrics.iter().map(|metric| json!({"metric": metric.name(), "aggregation": "mean", "higher_is_better": true})).collect::<Vec<_>>(),
         "target_delimiter": " ",
         "metadata": {"version": f64::from(task.version)},
     })
@@ -80,16 +79,17 @@ mod tests {
 
     #[test]
     fn one_document_has_no_standard_error_and_a_task_is_there_once() {
-        let result = |name: &str| {
-            let document = DocumentResult::new(0, 0, Vec::new());
-            TaskResult::of(Task::find(name).unwrap(), 1, &[document]).unwrap()
-        };
-        let file = export(&[result("rte"), result("race")], json!({"model": "m"})).unwrap();
+        let file = export(&[sample_result("rte"), sample_result("race")], json!({"model": "m"})).unwrap();
         assert_eq!(file["results"]["rte"]["acc_stderr,none"], "N/A");
         assert_eq!(file["results"]["rte"].get("acc_norm,none"), None);
         assert_eq!(file["configs"]["rte"]["validation_split"], "validation");
         assert_eq!(file["configs"]["race"]["test_split"], "test");
         assert_eq!(file["config"]["model"], "m");
-        assert!(export(&[result("rte"), result("rte")], json!(null)).is_err());
+        assert!(export(&[sample_result("rte"), sample_result("rte")], json!(null)).is_err());
+    }
+
+    fn sample_result(name: &str) -> TaskResult {
+        let document = DocumentResult::new(0, 0, Vec::new());
+        TaskResult::of(Task::find(name).unwrap(), 1, &[document]).unwrap()
     }
 }

@@ -19,12 +19,12 @@ const ENDLESS: f64 = 1e30;
 pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<usize> {
     let text = &config["text_config"];
     let config = if text.as_object().is_some_and(|text| !text.is_empty()) { text } else { config };
-    let said = KEYS.iter().map(|key| (*key, &config[*key])).find(|(_, value)| !value.is_null());
-    let said = said.or_else(|| {
+    let stated = KEYS.iter().map(|key| (*key, &config[*key])).find(|(_, value)| !value.is_null());
+    let stated = stated.or_else(|| {
         let value = &tokenizer_config?["model_max_length"];
         (!value.is_null() && value.as_f64() != Some(ENDLESS)).then_some(("model_max_length", value))
     });
-    let Some((key, value)) = said else { return Ok(DEFAULT) };
+    let Some((key, value)) = stated else { return Ok(DEFAULT) };
     let length = value.as_u64().and_then(|length| usize::try_from(length).ok()).filter(|length| *length > 0);
     // The harness reads such a number as endless; what is longer than any text is.
     let length = length.map(|length| length.min(MAX_LENGTH));

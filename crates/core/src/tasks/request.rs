@@ -144,8 +144,8 @@ impl<E: Encoder> Coder<'_, E> {
             }
         };
         // The white space that was stripped is still in front of the continuation.
-        let whole = self.encode(&format!("{context}{continuation}"))?;
-        let continuation_ids = whole.get(context_ids.len()..).unwrap_or_default().to_vec();
+        let joined_ids = self.encode(&format!("{context}{continuation}"))?;
+        let continuation_ids = joined_ids.get(context_ids.len()..).unwrap_or_default().to_vec();
         Ok((context_ids, continuation_ids))
     }
 
@@ -224,9 +224,11 @@ mod tests {
                 return Err(Error::bad_input("no token"));
             }
             let special = (self.adds && add_special).then_some(1);
-            let code = |letter: char| if letter == '^' { 1 } else { u32::from(letter) };
             let joined = text.replace("ab", "\u{3e8}");
-            Ok(special.into_iter().chain(joined.chars().map(code)).collect())
+            Ok(special
+                .into_iter()
+                .chain(joined.chars().map(|letter| if letter == '^' { 1 } else { u32::from(letter) }))
+                .collect())
         }
 
         fn prefix(&self) -> Option<&Prefix> {
@@ -243,20 +245,26 @@ mod tests {
     }
 
     /// Returns the ids of the context before truncation.
-    fn context_ids(of: &Tokenised) -> Vec<u32> {
-        let all = [of.cut_ids.as_slice(), &of.input_ids].concat();
-        all[..=all.len() - of.continuation_ids.len()].to_vec()
+    fn context_ids(tokenised: &Tokenised) -> Vec<u32> {
+        let all = [tokenised.cut_ids.as_slice(), &tokenised.input_ids].concat();
+        all[..=all.len() - tokenised.continuation_ids.len()].to_vec()
     }
 
     /// Decodes context and continuation, with `^` for the prefix token and `&` for the joined one.
     fn ids(pair: (&str, &str), bos: Bos) -> (String, String) {
         let request = make(&letters(), pair, bos, 99).unwrap();
-        let letter = |id: &u32| match id {
+        (
+            context_ids(&request).iter().map(id_letter).collect(),
+            request.continuation_ids.iter().map(id_letter).collect(),
+        )
+    }
+
+    fn id_letter(id: &u32) -> char {
+        match id {
             1 => '^',
             1000 => '&',
             other => char::from_u32(*other).unwrap(),
-        };
-        (context_ids(&request).iter().map(letter).collect(), request.continuation_ids.iter().map(letter).collect())
+        }
     }
 
     fn pair(context: &str, continuation: &str) -> (String, String) {
@@ -307,26 +315,26 @@ mod tests {
     #[test]
     fn inputs_are_cut_from_the_left_and_lose_their_last_id() {
         let request = |length| make(&letters(), ("QR", "xyz"), Bos::Tokenizer, length);
-        let codes = |text: &str| text.chars().map(|c| if c == '^' { 1 } else { u32::from(c) }).collect::<Vec<_>>();
         for (length, input, cut) in [(99, "^QRxy", 0), (5, "^QRxy", 0), (4, "QRxy", 1), (3, "Rxy", 2)] {
             let request = request(length).unwrap();
-            assert_eq!((context_ids(&request), &request.continuation_ids), (codes("^QR"), &codes("xyz")));
-            assert_eq!((request.input_ids, request.cut_ids.len()), (codes(input), cut), "length {length}");
+            assert_eq!((context_ids(&request), &request.continuation_ids), (letter_ids("^QR"), &letter_ids("xyz")));
+            assert_eq!((request.input_ids, request.cut_ids.len()), (letter_ids(input), cut), "length {length}");
         }
         let error = request(2).unwrap_err();
         assert!(error.to_string().contains("at most 2 tokens"), "equality is the limit: {error}");
         assert_eq!(request(0).unwrap_err().exit_code(), 2);
     }
 
+    fn letter_ids(text: &str) -> Vec<u32> {
+        text.chars().map(|c| if c == '^' { 1 } else { u32::from(c) }).collect::<Vec<_>>()
+    }
+
     /// Expected windows: `utils.get_rolling_token_windows` of lm-evaluation-harness, made disjoint, of ten tokens.
     #[test]
     fn rolling_windows_cover_a_text_without_overlap() {
         let windows = |text: &str, length| -> Vec<(String, String)> {
-            let shown = |ids: &[u32]| {
-                ids.iter().map(|id| if *id == 1 { '^' } else { char::from_u32(*id).unwrap() }).collect::<String>()
-            };
             let all = rolling(text, &letters(), Bos::Never, length).unwrap();
-            all.iter().map(|of| (shown(&of.input_ids), shown(&of.continuation_ids))).collect()
+            all.iter().map(|request| (show_ids(&request.input_ids), show_ids(&request.continuation_ids))).collect()
         };
         assert_eq!(windows("QRSTUVWXYZ", 4), [pair("^QRS", "QRST"), pair("TUVW", "UVWX"), pair("VWXY", "YZ")]);
         assert_eq!(windows("QRS", 4), [pair("^QR", "QRS")]);
@@ -337,6 +345,10 @@ mod tests {
         let none = Letters { prefix: None, adds: false };
         assert!(rolling("Q", &none, Bos::Tokenizer, 9).is_err());
         assert!(rolling("", &letters(), Bos::Never, 9).is_err());
+    }
+
+    fn show_ids(ids: &[u32]) -> String {
+        ids.iter().map(|id| if *id == 1 { '^' } else { char::from_u32(*id).unwrap() }).collect::<String>()
     }
 
     #[test]

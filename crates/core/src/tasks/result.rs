@@ -53,8 +53,7 @@ pub struct DocumentResult {
 impl DocumentResult {
     /// Judges one document.
     pub fn new(id: usize, gold: i64, choices: Vec<ChoiceResult>) -> Self {
-        let raw = |choice: &ChoiceResult| choice.log_likelihood;
-        let pred = first_highest(&choices, raw);
+        let pred = first_highest(&choices, |choice: &ChoiceResult| choice.log_likelihood);
         let pred_norm = first_highest(&choices, per_character);
         Self { id, gold, choices, pred, pred_norm }
     }
@@ -137,7 +136,6 @@ impl TaskResult {
                     .expected("at least one document")
             })
         };
-        let count = |holds: &dyn Fn(&DocumentResult) -> bool| documents.iter().filter(|one| holds(one)).count();
         let choices = documents.iter().flat_map(|document| &document.choices);
         Ok(Self {
             task,
@@ -145,8 +143,8 @@ impl TaskResult {
             effective: documents.len(),
             acc: measure(AccuracyKind::Acc)?,
             acc_norm: measure(AccuracyKind::AccNorm)?,
-            non_finite: count(&|document| !document.finite()),
-            unanswered: count(&|document| !document.answered()),
+            non_finite: count_documents(&|document| !document.finite(), documents),
+            unanswered: count_documents(&|document| !document.answered(), documents),
             truncated: choices.filter(|choice| choice.truncated_left > 0).count(),
         })
     }
@@ -163,6 +161,10 @@ impl TaskResult {
     pub fn column(&self) -> Measure {
         self.measure(self.task.column)
     }
+}
+
+fn count_documents(holds: &dyn Fn(&DocumentResult) -> bool, documents: &[DocumentResult]) -> usize {
+    documents.iter().filter(|one| holds(one)).count()
 }
 
 /// Computes the paper's average: the unweighted mean of the paper's columns. Its standard error is sqrt(Σ se²) / tasks, for
@@ -205,20 +207,22 @@ mod tests {
     use super::super::{TASKS, average};
     use super::*;
 
-    fn choices(of: &[(f64, usize)]) -> Vec<ChoiceResult> {
-        let choice = |(log_likelihood, characters): &(f64, usize)| ChoiceResult {
-            log_likelihood: *log_likelihood,
-            characters: *characters,
-            bytes: *characters,
-            tokens: 1,
-            truncated_left: 0,
-            greedy: false,
-        };
-        of.iter().map(choice).collect()
+    fn choices(scores: &[(f64, usize)]) -> Vec<ChoiceResult> {
+        scores
+            .iter()
+            .map(|(log_likelihood, characters)| ChoiceResult {
+                log_likelihood: *log_likelihood,
+                characters: *characters,
+                bytes: *characters,
+                tokens: 1,
+                truncated_left: 0,
+                greedy: false,
+            })
+            .collect()
     }
 
-    fn preds(of: &[(f64, usize)]) -> (Option<usize>, Option<usize>) {
-        let document = DocumentResult::new(0, 0, choices(of));
+    fn preds(scores: &[(f64, usize)]) -> (Option<usize>, Option<usize>) {
+        let document = DocumentResult::new(0, 0, choices(scores));
         (document.pred, document.pred_norm)
     }
 
@@ -265,16 +269,25 @@ mod tests {
 
     #[test]
     fn the_average_weighs_each_task_alike() {
-        let document = |gold| DocumentResult::new(0, gold, choices(&[(-3.0, 9), (-2.0, 1)]));
         // arc_easy shows acc_norm (the first choice), rte acc (the second).
-        let easy = TaskResult::of(Task::find("arc_easy").unwrap(), 2, &[document(0), document(1)]).unwrap();
-        let rte = TaskResult::of(Task::find("rte").unwrap(), 3, &[document(1), document(1), document(1)]).unwrap();
+        let easy = TaskResult::of(Task::find("arc_easy").unwrap(), 2, &[document_with_gold(0), document_with_gold(1)])
+            .unwrap();
+        let rte = TaskResult::of(
+            Task::find("rte").unwrap(),
+            3,
+            &[document_with_gold(1), document_with_gold(1), document_with_gold(1)],
+        )
+        .unwrap();
         assert_eq!((easy.column().value, rte.column().value), (0.5, 1.0));
         let both = average(&[easy.clone(), rte]).unwrap();
         assert_eq!((both.value, both.stderr), (0.75, Some(0.25)));
         assert_eq!(average(&[]), None);
-        let single = TaskResult::of(Task::find("rte").unwrap(), 1, &[document(1)]).unwrap();
+        let single = TaskResult::of(Task::find("rte").unwrap(), 1, &[document_with_gold(1)]).unwrap();
         assert_eq!(average(&[easy, single]).unwrap().stderr, None);
+    }
+
+    fn document_with_gold(gold: usize) -> DocumentResult {
+        DocumentResult::new(0, gold, choices(&[(-3.0, 9), (-2.0, 1)]))
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Solutions {
     /// Selects documents by index.
     #[must_use]
     pub fn only(&self, documents: &[usize]) -> Self {
-        let documents = documents.iter().filter_map(|&at| self.documents.get(at).cloned()).collect();
+        let documents = documents.iter().filter_map(|&document| self.documents.get(document).cloned()).collect();
         Self { task: self.task.clone(), original: self.original, documents }
     }
 
@@ -84,8 +84,8 @@ impl Solutions {
     fn judged(&self, scores: &[Score]) -> impl Iterator<Item = DocumentResult> {
         let mut scores = scores.iter();
         self.documents.iter().map(move |document| {
-            let choices = document.choices.iter().zip(scores.by_ref()).map(|(of, score)| {
-                let [characters, bytes, tokens, truncated_left] = *of;
+            let choices = document.choices.iter().zip(scores.by_ref()).map(|(lengths, score)| {
+                let [characters, bytes, tokens, truncated_left] = *lengths;
                 let Score { log_likelihood, greedy } = *score;
                 ChoiceResult { log_likelihood, characters, bytes, tokens, truncated_left, greedy }
             });

@@ -44,15 +44,14 @@ impl Split {
     /// An absent path, a folder without the split or with two versions of it, a missing shard, a file that is named
     /// after another split.
     pub(super) fn files(self, path: &Path) -> Result<Vec<PathBuf>> {
-        let about = std::fs::metadata(path).map_err(|error| Error::io("open", path, &error))?;
-        if about.is_dir() { self.within(path) } else { self.checked(path).map(|()| vec![path.to_owned()]) }
+        let metadata = std::fs::metadata(path).map_err(|error| Error::io("open", path, &error))?;
+        if metadata.is_dir() { self.within(path) } else { self.checked(path).map(|()| vec![path.to_owned()]) }
     }
 
     fn checked(self, path: &Path) -> Result<()> {
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        let says = |words: &[&str]| name.split(|c: char| !c.is_alphanumeric()).any(|part| words.contains(&part));
-        let another = says(self.other().words()) || says(&TRAIN);
-        if !another || says(self.words()) {
+        let another = names_any(self.other().words(), &name) || names_any(&TRAIN, &name);
+        if !another || names_any(self.words(), &name) {
             return Ok(());
         }
         Err(bad("the file is another split", path)
@@ -72,6 +71,10 @@ impl Split {
     }
 }
 
+fn names_any(words: &[&str], name: &str) -> bool {
+    name.split(|c: char| !c.is_alphanumeric()).any(|part| words.contains(&part))
+}
+
 /// Returns the files of a folder with a split of any name, in order. `None` if there are none.
 ///
 /// # Errors
@@ -82,13 +85,16 @@ pub fn split_files(folder: &Path, word: &str) -> Result<Option<Vec<PathBuf>>> {
 
 /// Lists a folder's entries, sorted.
 fn listed(folder: &Path) -> Result<Vec<String>> {
-    let io = |error| Error::io("read", folder, &error);
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        names.push(entry.map_err(io)?.file_name().to_string_lossy().into_owned());
+    for entry in std::fs::read_dir(folder).map_err(|error| read_error(&error, folder))? {
+        names.push(entry.map_err(|error| read_error(&error, folder))?.file_name().to_string_lossy().into_owned());
     }
     names.sort();
     Ok(names)
+}
+
+fn read_error(error: &std::io::Error, folder: &Path) -> Error {
+    Error::io("read", folder, error)
 }
 
 fn list(names: &mut dyn Iterator<Item = &String>) -> String {

@@ -20,8 +20,8 @@ use ghostlab_core::model::{
 
 /// Returns the root of the checkout.
 pub fn checkout() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    if own.ends_with("crates/core") { own.join("../..") } else { own.to_owned() }
+    let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if manifest_dir.ends_with("crates/core") { manifest_dir.join("../..") } else { manifest_dir.to_owned() }
 }
 
 /// Returns a path below the shared folder next to the checkout. If it is absent, the test prints so and is skipped, but
@@ -84,29 +84,31 @@ pub fn engines_with(config: &Path, folder: &Path) -> Vec<Box<dyn Engine>> {
 
 /// Returns the engines with a given config.
 pub fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
-    let candle = |device| {
-        let at = Placement { device, dtype: FloatType::F32 };
-        Box::new(CandleEngine::load(config.clone(), folder, at, None).unwrap()) as Box<dyn Engine>
-    };
     let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Decoder::load_with(config.clone(), folder).unwrap())];
-    engines.extend([Some(DeviceName::Cpu), gpu()].into_iter().flatten().map(candle));
+    engines.extend([Some(DeviceName::Cpu), gpu()].into_iter().flatten().map(|device| {
+        let placement = Placement { device, dtype: FloatType::F32 };
+        Box::new(CandleEngine::load(config.clone(), folder, placement, None).unwrap()) as Box<dyn Engine>
+    }));
     engines
 }
 
 /// Returns a backbone on every engine in every float type, with all weights in memory and, in f32, without room for them.
 pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
-    let config = || Config::read(folder).unwrap();
-    let own = |products, memory| Box::new(Decoder::load_within(config(), folder, products, memory).unwrap());
-    let mut engines: Vec<Box<dyn Engine>> = vec![own(Products::F32, u64::MAX), own(Products::F32, 0)];
-    engines.push(own(Products::Bf16, u64::MAX));
+    let mut engines: Vec<Box<dyn Engine>> =
+        vec![load_decoder(Products::F32, u64::MAX, folder), load_decoder(Products::F32, 0, folder)];
+    engines.push(load_decoder(Products::Bf16, u64::MAX, folder));
     if KernelFamily::best() == KernelFamily::Amx {
-        engines.push(own(Products::Bf16Amx, u64::MAX));
+        engines.push(load_decoder(Products::Bf16Amx, u64::MAX, folder));
     }
     for device in [Some(DeviceName::Cpu), gpu()].into_iter().flatten() {
         engines.push(candle(folder, device, FloatType::F32, Some(0)));
         engines.extend(FloatType::ALL.map(|dtype| candle(folder, device, dtype, None)));
     }
     engines
+}
+
+fn load_decoder(products: Products, memory: u64, folder: &Path) -> Box<dyn Engine> {
+    Box::new(Decoder::load_within(Config::read(folder).unwrap(), folder, products, memory).unwrap())
 }
 
 /// Returns all elements as f64.

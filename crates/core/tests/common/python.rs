@@ -25,7 +25,11 @@ pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
 
 /// Returns the folder of scripts.
 fn tools() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|of| of.join("tools")).find(|of| of.is_dir()).unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .map(|folder| folder.join("tools"))
+        .find(|folder| folder.is_dir())
+        .unwrap()
 }
 
 /// Returns the interpreter of `GHOSTLAB_PYTHON`.

@@ -52,14 +52,15 @@ fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -
     let settings = settings(all["settings"].as_object().unwrap(), prefix);
     let expected = settings.iter().find(|(_, setting)| setting["calibration"].is_object()).unwrap().1;
     let texts = expected["perplexity_texts"].as_object().unwrap();
-    let needed: Vec<&str> = texts.values().chain([&expected["calibration"]]).map(|of| text(of, "file")).collect();
+    let needed: Vec<&str> =
+        texts.values().chain([&expected["calibration"]]).map(|settings| text(settings, "file")).collect();
     if !available(&needed) {
         return;
     }
     let tokenizer = tokenizer(backbone);
-    let here = texts.iter().filter(|(_, of)| !text(of, "file").starts_with("(outside)"));
+    let here = texts.iter().filter(|(_, settings)| !text(settings, "file").starts_with("(outside)"));
     let group = Group {
-        texts: here.map(|(name, of)| (name.as_str(), evaluation_windows(&tokenizer, of))).collect(),
+        texts: here.map(|(name, settings)| (name.as_str(), evaluation_windows(&tokenizer, settings))).collect(),
         calibration: calibration_windows(&tokenizer, &expected["calibration"]),
         operators: tensors(&folder.join("operators.safetensors")),
         settings,
@@ -163,12 +164,14 @@ impl Group<'_> {
     fn compare_operators(&self, engine: &dyn Engine, id: &str, setting: &Value, solved: &[(Span, Solution)]) {
         let places = setting["operators"].as_array().unwrap();
         let ours: Vec<&Operator> =
-            solved.iter().filter_map(|(_, of)| of.repair.operator()).map(|operator| &**operator).collect();
+            solved.iter().filter_map(|(_, solution)| solution.repair.operator()).map(|operator| &**operator).collect();
         assert_eq!(ours.len(), places.len(), "{id}: operators");
-        for (operator, place) in ours.into_iter().zip(places) {
-            let Some(theirs) = self.operators.get(&format!("{id}/{}", place.as_str().unwrap())) else { continue };
+        for (operator, name_of_place) in ours.into_iter().zip(places) {
+            let Some(theirs) = self.operators.get(&format!("{id}/{}", name_of_place.as_str().unwrap())) else {
+                continue;
+            };
             let error = relative_error(&values(operator), &flat(theirs));
-            assert!(error <= OPERATOR_TOLERANCE, "{}: {id}: {place}: {error:e}", engine.id().name);
+            assert!(error <= OPERATOR_TOLERANCE, "{}: {id}: {name_of_place}: {error:e}", engine.id().name);
         }
     }
 }

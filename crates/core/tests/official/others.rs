@@ -89,10 +89,13 @@ impl Backbone {
 
     /// Mean cosines of the tokens of the streams that enter the layers of each pair.
     fn token_cosines(&self, pairs: &[(usize, usize)]) -> Vec<f64> {
-        let pair = |&(from, to): &(usize, usize)| Pair { axis: SimilarityAxis::Token, from, to };
-        let calibrated = self.calibrated(&pairs_only(pairs.iter().map(pair)));
-        pairs.iter().map(|of| calibrated.similarities.get(pair(of)).unwrap()).collect()
+        let calibrated = self.calibrated(&pairs_only(pairs.iter().map(token_pair)));
+        pairs.iter().map(|pair_of_layers| calibrated.similarities.get(token_pair(pair_of_layers)).unwrap()).collect()
     }
+}
+
+fn token_pair(&(from, to): &(usize, usize)) -> Pair {
+    Pair { axis: SimilarityAxis::Token, from, to }
 }
 
 fn assert_near(what: &str, ours: f64, theirs: f64) {
@@ -192,12 +195,14 @@ fn replaceme_equals_its_own_repository() {
 
 /// The backbones of the score-only repositories, each with the numbers that `key` has of them.
 fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
-    let of = &others.settings[repository];
-    let backbone = |(key, folder): (&str, &str)| {
-        let windows = others.official[text(&of["windows_of"], key)]["calibration"].clone();
-        Some((backbone(folder, &windows)?, of[key].clone()))
-    };
-    [("real", "shared/real/backbone"), ("tiny", "data/tiny/llama")].into_iter().filter_map(backbone).collect()
+    let settings = &others.settings[repository];
+    [("real", "shared/real/backbone"), ("tiny", "data/tiny/llama")]
+        .into_iter()
+        .filter_map(|(key, folder)| {
+            let windows = others.official[text(&settings["windows_of"], key)]["calibration"].clone();
+            Some((backbone(folder, &windows)?, settings[key].clone()))
+        })
+        .collect()
 }
 
 /// The official code compares Hugging Face's hidden states, of which the last is behind the final norm: the last candidate is left out.

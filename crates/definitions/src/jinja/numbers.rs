@@ -44,7 +44,6 @@ fn parse_int(text: &str, base: u32) -> Result<Option<i128>, Error> {
 /// Python's `float(text)`.
 pub(crate) fn parse_float(text: &str) -> Option<f64> {
     let text = strip(text);
-    let is_digit = |c: Option<char>| c.is_some_and(|c| decimal_digit(c).is_some());
     let mut plain = String::with_capacity(text.len());
     let mut previous = None;
     let mut characters = text.chars().peekable();
@@ -59,6 +58,10 @@ pub(crate) fn parse_float(text: &str) -> Option<f64> {
         previous = Some(c);
     }
     plain.parse().ok()
+}
+
+fn is_digit(c: Option<char>) -> bool {
+    c.is_some_and(|c| decimal_digit(c).is_some())
 }
 
 /// Python's `int(number)`.

@@ -43,8 +43,8 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     });
     environment.add_filter(
         "regex_replace",
-        |text: String, pattern: Option<String>, by: Option<String>, count: Option<i64>, kwargs: Kwargs| {
-            regex_replace(text, pattern, by, count, &kwargs)
+        |text: String, pattern: Option<String>, replacement: Option<String>, count: Option<i64>, kwargs: Kwargs| {
+            regex_replace(text, pattern, replacement, count, &kwargs)
         },
     );
     environment
@@ -80,17 +80,20 @@ fn add_markup_filters(environment: &mut Environment<'static>) {
 
 /// Raises the first letter of each word, where words end at blanks, hyphens and opening brackets, and lowers all others.
 fn title(text: &str) -> String {
-    let is_boundary = |c: char| c.is_whitespace() || "-({[<".contains(c) || ('\u{1c}'..='\u{1f}').contains(&c);
     let mut titled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let boundary = is_boundary(first);
-        let end = rest.find(|c| is_boundary(c) != boundary).unwrap_or(rest.len());
+        let boundary = is_title_boundary(first);
+        let end = rest.find(|c| is_title_boundary(c) != boundary).unwrap_or(rest.len());
         titled.extend(first.to_uppercase());
         titled.push_str(&rest[first.len_utf8()..end].to_lowercase());
         rest = &rest[end..];
     }
     titled
+}
+
+fn is_title_boundary(c: char) -> bool {
+    c.is_whitespace() || "-({[<".contains(c) || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
 fn regex_replace(
@@ -100,9 +103,8 @@ fn regex_replace(
     count: Option<i64>,
     kwargs: &Kwargs,
 ) -> Result<String, Error> {
-    let required = |name: &str| refused(format!("`regex_replace` needs `{name}`"));
-    let pattern = pattern.or(kwargs.get("pattern")?).ok_or_else(|| required("pattern"))?;
-    let replacement = replacement.or(kwargs.get("repl")?).ok_or_else(|| required("repl"))?;
+    let pattern = pattern.or(kwargs.get("pattern")?).ok_or_else(|| missing_argument("pattern"))?;
+    let replacement = replacement.or(kwargs.get("repl")?).ok_or_else(|| missing_argument("repl"))?;
     let count = count.or(kwargs.get("count")?).unwrap_or(0);
     kwargs.assert_all_used()?;
     // Python takes 0 for all, and replaces nothing where the count is negative.
@@ -114,6 +116,10 @@ fn regex_replace(
     let replaced = Pattern::new(&pattern).and_then(|pattern| pattern.replaced(&text, &replacement, count));
     let replaced = replaced.map_err(|error| refused(error.one_line()))?;
     printed(replaced.len()).map(|()| replaced)
+}
+
+fn missing_argument(name: &str) -> Error {
+    refused(format!("`regex_replace` needs `{name}`"))
 }
 
 fn truncate(text: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
@@ -165,7 +171,6 @@ fn unescaped(text: &str) -> Result<String, Error> {
     for found in entity.captures_iter(text) {
         let found = found.map_err(|error| refused(error.to_string()))?;
         let Some(all) = found.get(0) else { break };
-        let unknown = || refused(format!("`striptags` does not know the entity {}", all.as_str()));
         let number = |name: &str, radix: u32| {
             let digits = found.name(name)?;
             // HTML reads the numbers of control characters otherwise.
@@ -179,7 +184,7 @@ fn unescaped(text: &str) -> Result<String, Error> {
             }),
         };
         out.push_str(&text[end..all.start()]);
-        out.push(character.ok_or_else(unknown)?);
+        out.push(character.ok_or_else(|| refused(format!("`striptags` does not know the entity {}", all.as_str())))?);
         end = all.end();
     }
     out.push_str(&text[end..]);
@@ -188,23 +193,28 @@ fn unescaped(text: &str) -> Result<String, Error> {
 
 /// Applies `urlencode`: a text as part of a path, a dict or pairs as a query.
 fn urlencode(value: &Jinja) -> Result<String, Error> {
-    let part = |value: &Jinja| text(value).map(|text| quoted(&text, "").replace("%20", "+"));
     let pairs = match value.kind() {
         ValueKind::Map => {
-            let pairs = value.try_iter()?.map(|key| Ok(format!("{}={}", part(&key)?, part(&value.get_item(&key)?)?)));
+            let pairs = value
+                .try_iter()?
+                .map(|key| Ok(format!("{}={}", quoted_part(&key)?, quoted_part(&value.get_item(&key)?)?)));
             pairs.collect::<Result<Vec<_>, Error>>()?
         }
         ValueKind::Seq | ValueKind::Iterable => {
             let pairs = value.try_iter()?.map(|pair| {
                 let items: Vec<Jinja> = pair.try_iter()?.collect();
                 let [key, value] = items.as_slice() else { return Err(refused("`urlencode` takes pairs")) };
-                Ok(format!("{}={}", part(key)?, part(value)?))
+                Ok(format!("{}={}", quoted_part(key)?, quoted_part(value)?))
             });
             pairs.collect::<Result<Vec<_>, Error>>()?
         }
         _ => return text(value).map(|text| quoted(&text, "/")),
     };
     Ok(pairs.join("&"))
+}
+
+fn quoted_part(value: &Jinja) -> Result<String, Error> {
+    text(value).map(|text| quoted(&text, "").replace("%20", "+"))
 }
 
 /// Python's `urllib.parse.quote`.

@@ -44,8 +44,10 @@ pub(super) fn is_decimal(text: &str) -> bool {
 
 /// `str.isdigit`, but for a few enclosed digits.
 pub(crate) fn is_digit(text: &str) -> bool {
-    let is_raised = |c: char| matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉');
-    !text.is_empty() && text.chars().all(|c| decimal_digit(c).is_some() || is_raised(c))
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|c| decimal_digit(c).is_some() || (matches!(c, '²' | '³' | '¹' | '⁰' | '⁴'..='⁹' | '₀'..='₉')))
 }
 
 /// `str.isnumeric`.
@@ -127,8 +129,8 @@ pub(super) fn is_title(text: &str) -> bool {
 pub(super) fn title(text: &str) -> String {
     let mut titled = String::with_capacity(text.len());
     let mut previous_cased = false;
-    for (at, c) in text.char_indices() {
-        titled.push_str(&if previous_cased { lowered(text, at, c) } else { titlecase(c) });
+    for (position, c) in text.char_indices() {
+        titled.push_str(&if previous_cased { lowered(text, position, c) } else { titlecase(c) });
         previous_cased = is_cased(c);
     }
     titled
@@ -137,9 +139,9 @@ pub(super) fn title(text: &str) -> String {
 /// `str.swapcase`.
 pub(super) fn swapcase(text: &str) -> String {
     let mut swapped = String::with_capacity(text.len());
-    for (at, c) in text.char_indices() {
+    for (position, c) in text.char_indices() {
         if c.is_uppercase() {
-            swapped.push_str(&lowered(text, at, c));
+            swapped.push_str(&lowered(text, position, c));
         } else if c.is_lowercase() {
             swapped.extend(c.to_uppercase());
         } else {
@@ -149,13 +151,13 @@ pub(super) fn swapcase(text: &str) -> String {
     swapped
 }
 
-/// Lower case of the character at `at`: a sigma at the end of a word has a form of its own.
-fn lowered(text: &str, at: usize, c: char) -> String {
+/// Returns the lower case of the character at `position`. A sigma at the end of a word has its own form.
+fn lowered(text: &str, position: usize, c: char) -> String {
     if c != 'Σ' {
         return c.to_lowercase().collect();
     }
-    let has_letter_before = text[..at].chars().next_back().is_some_and(is_cased);
-    let has_letter_after = text[at + c.len_utf8()..].chars().next().is_some_and(is_cased);
+    let has_letter_before = text[..position].chars().next_back().is_some_and(is_cased);
+    let has_letter_after = text[position + c.len_utf8()..].chars().next().is_some_and(is_cased);
     if has_letter_before && !has_letter_after { "ς" } else { "σ" }.to_owned()
 }
 

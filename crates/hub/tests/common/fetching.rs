@@ -35,12 +35,6 @@ impl Reporter for Told {
 
 /// Returns settings with short timeouts.
 pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
-    let variable = |name: &str| match name {
-        "HF_ENDPOINT" => Some(endpoint.into()),
-        "HF_HUB_CACHE" => Some(cache.into()),
-        "HF_TOKEN" => Some(TOKEN.into()),
-        _ => None,
-    };
     let millis = Duration::from_millis;
     let patience = Patience {
         answer: millis(2000),
@@ -50,7 +44,16 @@ pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
         longest: millis(40),
         asked: millis(5000),
     };
-    HubSettings { patience, ..HubSettings::of(&variable).unwrap() }
+    HubSettings {
+        patience,
+        ..HubSettings::of(&|name: &str| match name {
+            "HF_ENDPOINT" => Some(endpoint.into()),
+            "HF_HUB_CACHE" => Some(cache.into()),
+            "HF_TOKEN" => Some(TOKEN.into()),
+            _ => None,
+        })
+        .unwrap()
+    }
 }
 
 pub fn want(names: &[&str]) -> Want {
@@ -58,12 +61,14 @@ pub fn want(names: &[&str]) -> Want {
 }
 
 pub fn lock(files: &[Served]) -> Lock {
-    let pin = |file: &Served| {
-        let name = ghostlab_hub::FileName::new(&file.name).unwrap();
-        (name, LockedFile { bytes: file.content.len() as u64, sha256: ContentHash::new(&file.sha256()).unwrap() })
-    };
     let mut lock = Lock::default();
-    let files = files.iter().map(pin).collect();
+    let files = files
+        .iter()
+        .map(|file| {
+            let name = ghostlab_hub::FileName::new(&file.name).unwrap();
+            (name, LockedFile { bytes: file.content.len() as u64, sha256: ContentHash::new(&file.sha256()).unwrap() })
+        })
+        .collect();
     lock.pin(&Source::parse(REPO).unwrap(), LockedRepo { commit: Commit::new(COMMIT).unwrap(), files });
     lock
 }
@@ -74,7 +79,7 @@ pub fn hash(path: &Path) -> ghostlab_core::error::Result<String> {
 
 pub struct Outcome {
     pub fetched: Result<Fetched, Error>,
-    pub told: Vec<Event>,
+    pub events: Vec<Event>,
 }
 
 impl Outcome {
@@ -90,17 +95,17 @@ impl Outcome {
 /// Plans and fetches, and looks for the token in everything that came out and in everything that was asked.
 pub fn fetch(server: &FakeHub, cache: &Path, names: &[&str], lock: &Lock) -> Outcome {
     let hub = Hub::new(settings(&server.address, cache));
-    let told = Told::default();
+    let events = Told::default();
     let stop = AtomicBool::new(false);
-    let plan = hub.plan(&[want(names)], lock, &told, &stop);
-    let fetched = plan.and_then(|plan| hub.fetch(&plan, Some(&hash), &told, &stop));
-    let outcome = Outcome { fetched, told: told.0.into_inner().unwrap() };
-    let mut said = format!("{:?} {:?}", outcome.told, outcome.fetched);
-    said += &serde_json::to_string(&outcome.told).unwrap();
+    let plan = hub.plan(&[want(names)], lock, &events, &stop);
+    let fetched = plan.and_then(|plan| hub.fetch(&plan, Some(&hash), &events, &stop));
+    let outcome = Outcome { fetched, events: events.0.into_inner().unwrap() };
+    let mut output = format!("{:?} {:?}", outcome.events, outcome.fetched);
+    output += &serde_json::to_string(&outcome.events).unwrap();
     if let Some(error) = outcome.error() {
-        said += &format!("{error} {}", error.one_line());
+        output += &format!("{error} {}", error.one_line());
     }
-    assert!(!said.contains(TOKEN), "{said}");
+    assert!(!output.contains(TOKEN), "{output}");
     for path in files_below(cache) {
         let text = fs::read(&path).unwrap();
         assert!(!text.windows(TOKEN.len()).any(|part| part == TOKEN.as_bytes()), "{}", path.display());

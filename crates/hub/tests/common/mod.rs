@@ -145,7 +145,7 @@ struct World {
 
 /// Returns `bytes` bytes without repetition.
 pub fn content(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect()
+    (0..bytes).map(|index| (index * 7 + index / 251) as u8).collect()
 }
 
 pub fn large(name: &str, content: Vec<u8>) -> Served {
@@ -163,15 +163,13 @@ pub fn no_fault() -> Fault {
 impl FakeHub {
     /// Starts a hub with the repository `repo` (`org/name`, or `datasets/org/name`) at [`COMMIT`].
     pub fn start(repo: &str, files: Vec<Served>, fault: Fault) -> Self {
-        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let hub = listen();
-        let other = listen();
-        let address = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
+        let hub = bind_any_port();
+        let other = bind_any_port();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let ended = Arc::new(AtomicBool::new(false));
         let fake = Self {
-            address: address(&hub),
-            elsewhere: address(&other),
+            http_address: http_address(&hub),
+            elsewhere: http_address(&other),
             seen: Arc::clone(&seen),
             ended: Arc::clone(&ended),
         };
@@ -204,6 +202,14 @@ impl FakeHub {
     }
 }
 
+fn bind_any_port() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+fn http_address(listener: &TcpListener) -> String {
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
 impl Drop for FakeHub {
     fn drop(&mut self) {
         self.ended.store(true, SeqCst);
@@ -232,8 +238,8 @@ impl World {
         let request = Request { elsewhere, method, path, headers };
         let before = {
             let mut seen = seen.lock().unwrap();
-            let like = |other: &&Request| other.method == request.method && other.path == request.path;
-            let before = seen.iter().filter(like).count();
+            let before =
+                seen.iter().filter(|other| other.method == request.method && other.path == request.path).count();
             seen.push(request.clone());
             before
         };
@@ -260,7 +266,9 @@ impl World {
                     Answer::new(404).with("x-error-code", "RevisionNotFound")
                 }
                 ("revision", _) => json(&format!("{{\"id\":\"{}\",\"sha\":\"{COMMIT}\"}}", self.repo)),
-                ("tree", at) => self.tree(at.strip_prefix(COMMIT).unwrap_or_default().trim_start_matches('/')),
+                ("tree", revision) => {
+                    self.tree(revision.strip_prefix(COMMIT).unwrap_or_default().trim_start_matches('/'))
+                }
                 _ => Answer::new(404).with("x-error-code", "EntryNotFound"),
             };
         }
@@ -269,8 +277,9 @@ impl World {
                 .with("x-error-code", "RepoNotFound")
                 .with("x-error-message", "Repository not found");
         };
-        let name =
-            ["main/", "refs/convert/parquet/", &format!("{COMMIT}/")].iter().find_map(|at| rest.strip_prefix(at));
+        let name = ["main/", "refs/convert/parquet/", &format!("{COMMIT}/")]
+            .iter()
+            .find_map(|revision| rest.strip_prefix(revision));
         let Some(name) = name else { return Answer::new(404).with("x-error-code", "RevisionNotFound") };
         let Some(file) = self.files.iter().find(|file| file.name == name) else {
             return Answer::new(404).with("x-error-code", "EntryNotFound").with("x-repo-commit", COMMIT);

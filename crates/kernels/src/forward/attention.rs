@@ -57,8 +57,8 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
         // Visible keys: the prefix, and the keys from the first one of the first query to the last query of the block. Others are masked
         // for all its queries, and never computed.
         let before = prefix.len();
-        let own = first + rows - start;
-        let seen = before + own;
+        let visible = first + rows - start;
+        let seen = before + visible;
         let mut scores = scratch(rows * seen);
         let mut sums = [0.0; QUERY_ROWS];
         for head in 0..heads.queries {
@@ -82,10 +82,10 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
                 gemm(scores, Update::Replace, queries, keys(prefix.start, before).t());
             }
             gemm(
-                MatrixViewMut::strided(&mut scores[before..], rows, own, seen),
+                MatrixViewMut::strided(&mut scores[before..], rows, visible, seen),
                 Update::Replace,
                 queries,
-                keys(start, own).t(),
+                keys(start, visible).t(),
             );
             simd::in_widest!({
                 for (row, (scores, sum)) in scores.chunks_exact_mut(seen).zip(&mut sums).enumerate() {
@@ -116,8 +116,8 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
             gemm(
                 MatrixViewMut::strided(&mut out[head * head_dim..], rows, head_dim, q_width),
                 into,
-                MatrixView::strided(&scores[before..], rows, own, seen),
-                values(start, own),
+                MatrixView::strided(&scores[before..], rows, visible, seen),
+                values(start, visible),
             );
             simd::in_widest!({
                 for (row, sum) in out.chunks_exact_mut(q_width).zip(sums) {
@@ -167,11 +167,12 @@ pub(super) fn query_blocks<'a>(
         };
         let group = &segments.rows[segment..segment + siblings];
         let prefix = segments.prefix(segment);
-        let of_query = |segment: &Range<usize>, row: usize| Start {
-            prefix: (prefix.len() + row + 1 - segment.start).saturating_sub(window).min(prefix.len()),
-            own: segment.start.max((row + 1).saturating_sub(window)),
-        };
-        let starts = group.iter().flat_map(|rows| rows.clone().map(|row| of_query(rows, row)));
+        let starts = group.iter().flat_map(|rows| {
+            rows.clone().map(|row| Start {
+                prefix: (prefix.len() + row + 1 - rows.start).saturating_sub(window).min(prefix.len()),
+                own: rows.start.max((row + 1).saturating_sub(window)),
+            })
+        });
         let starts: Vec<Start> = starts.collect();
         let mut first = group[0].start;
         for starts in starts.chunks(QUERY_ROWS) {
@@ -244,15 +245,16 @@ mod tests {
         }
 
         fn tokens(&self) -> usize {
-            self.rows.last().map_or(0, |of| of.end)
+            self.rows.last().map_or(0, |segment| segment.end)
         }
 
         fn positions(&self) -> Vec<usize> {
-            let of = |segment: usize| {
-                let before = self.segments().prefix(segment).len();
-                before..before + self.rows[segment].len()
-            };
-            (0..self.rows.len()).flat_map(of).collect()
+            (0..self.rows.len())
+                .flat_map(|segment| {
+                    let before = self.segments().prefix(segment).len();
+                    before..before + self.rows[segment].len()
+                })
+                .collect()
         }
     }
 
@@ -294,9 +296,12 @@ mod tests {
                         .collect();
                     let total: f64 = weights.iter().sum();
                     out.extend((0..d).map(|c| {
-                        let value =
-                            |(row, w): (&usize, &f64)| w * f64::from(qkv[row * stride + (h + k + group) * d + c]);
-                        (seen.iter().zip(&weights).map(value).sum::<f64>() / total) as f32
+                        (seen
+                            .iter()
+                            .zip(&weights)
+                            .map(|(row, w)| w * f64::from(qkv[row * stride + (h + k + group) * d + c]))
+                            .sum::<f64>()
+                            / total) as f32
                     }));
                 }
             }
@@ -341,8 +346,9 @@ mod tests {
 
     fn table(batch: &Batch, d: usize) -> RotaryTable {
         let positions = batch.positions().into_iter().max().map_or(0, |last| last + 1);
-        let frequency = |pair: usize| 10_000f64.powf(-((2 * pair) as f64) / d as f64);
-        let angles = (0..positions).flat_map(|at| (0..d / 2).map(move |pair| at as f64 * frequency(pair)));
+        let angles = (0..positions).flat_map(|position| {
+            (0..d / 2).map(move |pair| position as f64 * (10_000f64.powf(-((2 * pair) as f64) / d as f64)))
+        });
         let (cos, sin) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
         RotaryTable { cos, sin, half: d / 2 }
     }
@@ -371,24 +377,24 @@ mod tests {
     fn row_in_bf16_does_not_depend_on_other_segments() {
         // Odd lengths: what is paired along the keys must not begin with the batch, nor with an elder sibling.
         let all = [(3, None), (45, None), (7, Some(1)), (70, Some(1)), (33, None), (5, Some(4))];
-        let whole = batch(&all);
+        let full_batch = batch(&all);
         let d = 8;
-        let qkv = rows(whole.tokens(), d);
+        let qkv = rows(full_batch.tokens(), d);
         let windows = [usize::MAX, 64, 9];
         let kernels = [Bf16Kernels::Portable, Bf16Kernels::Amx];
-        for (kernels, window) in kernels.into_iter().flat_map(|of| windows.map(|window| (Some(of), window))) {
-            let beside = ours(&qkv, &whole, d, kernels, window);
+        for (kernels, window) in kernels.into_iter().flat_map(|kernel| windows.map(|window| (Some(kernel), window))) {
+            let batched = ours(&qkv, &full_batch, d, kernels, window);
             for (segment, &(length, parent)) in all.iter().enumerate() {
                 let chain: Vec<usize> = parent.into_iter().chain([segment]).collect();
                 let lengths: Vec<_> =
-                    chain.iter().enumerate().map(|(at, &of)| (all[of].0, at.checked_sub(1))).collect();
-                let of = |numbers: &[f32], width: usize| -> Vec<f32> {
-                    let rows = chain.iter().map(|&of| whole.rows[of].clone());
+                    chain.iter().enumerate().map(|(index, &segment)| (all[segment].0, index.checked_sub(1))).collect();
+                let select_rows = |numbers: &[f32], width: usize| -> Vec<f32> {
+                    let rows = chain.iter().map(|&segment| full_batch.rows[segment].clone());
                     rows.flat_map(|rows| numbers[rows.start * width..rows.end * width].to_vec()).collect()
                 };
-                let alone = ours(&of(&qkv, row_width(d)), &batch(&lengths), d, kernels, window);
+                let alone = ours(&select_rows(&qkv, row_width(d)), &batch(&lengths), d, kernels, window);
                 let case = format!("segment {segment} of {length}, window {window}, {kernels:?}");
-                assert!(alone == of(&beside, HEADS[0] * d), "{case}");
+                assert!(alone == select_rows(&batched, HEADS[0] * d), "{case}");
             }
         }
     }

@@ -81,10 +81,10 @@ fn attend(queries: &[f32], run: &SeenRun<'_>, seen: Range<usize>, channel: usize
         (first.max(start)..end.min(before)).map(move |token| (block, (token - start) * width + channel))
     });
     simd::in_widest!({
-        for (at, (block, start)) in visible.clone().enumerate() {
+        for (index, (block, start)) in visible.clone().enumerate() {
             let key = &block.keys[start..][..head_dim];
             for (query, scores) in queries.chunks_exact(head_dim).zip(scores.chunks_exact_mut(count)) {
-                scores[at] = simd::dot(query, key);
+                scores[index] = simd::dot(query, key);
             }
         }
         out.fill(0.0);
@@ -92,10 +92,10 @@ fn attend(queries: &[f32], run: &SeenRun<'_>, seen: Range<usize>, channel: usize
             simd::soft_cap(&mut scores, cap);
         }
         let sums = scores.chunks_exact_mut(count).map(simd::numerators).collect::<Vec<_>>();
-        for (at, (block, start)) in visible.enumerate() {
+        for (index, (block, start)) in visible.enumerate() {
             let value = &block.values[start..][..head_dim];
             for (out, scores) in out.chunks_exact_mut(head_dim).zip(scores.chunks_exact(count)) {
-                let weight = scores[at];
+                let weight = scores[index];
                 out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
             }
         }

@@ -104,7 +104,7 @@ fn score<K: Kind>(
                 greatest[i] = top;
             });
             for (target, value) in rows[i].iter().zip(&mut picked[i]) {
-                if let Some(&logit) = (target.token as usize).checked_sub(first).and_then(|at| logits.get(at)) {
+                if let Some(&logit) = (target.token as usize).checked_sub(first).and_then(|column| logits.get(column)) {
                     *value = logit;
                 }
             }
@@ -183,10 +183,9 @@ mod tests {
         let single = Panels::<F32>::of_rows(&weight, channels, vocab);
         let half = Panels::<Bf16>::of_rows(&weight, channels, vocab);
         let tiled = Panels::<Bf16Amx>::of_rows(&weight, channels, vocab);
-        let of = |weight| {
+        for (ours, all) in [Laid::F32(&single), Laid::Bf16(&half), Laid::Bf16Amx(&tiled)].map(|weight| {
             (predictions(&x, channels, norm, weight, &targets), logits(&x, channels, norm, weight, &[0, 1, 2]))
-        };
-        for (ours, all) in [Laid::F32(&single), Laid::Bf16(&half), Laid::Bf16Amx(&tiled)].map(of) {
+        }) {
             for (target, ours) in targets.iter().zip(ours) {
                 let row = &all[target.row * vocab..(target.row + 1) * vocab];
                 let denominator = row.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();

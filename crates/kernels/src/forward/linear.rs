@@ -104,13 +104,13 @@ pub struct Mlp<'a> {
 ///
 /// # Shapes
 /// `x [rows, inner]`; result `[rows, outer]`.
-pub fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, of: Linear<'_>) -> Scratch {
-    let outer = of.weight.outer();
+pub fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, projection: Linear<'_>) -> Scratch {
+    let outer = projection.weight.outer();
     let mut out = scratch(x.len() / inner * outer);
     each_block(x, inner, &mut out, outer, |x, _, out, few| {
         let normed = before.map(|norm| normed(x, norm));
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), x.len() / inner, inner);
-        of.product(x, few, Update::Replace, out);
+        projection.product(x, few, Update::Replace, out);
     });
     out
 }
@@ -119,12 +119,18 @@ pub fn project(x: &[f32], inner: usize, before: Option<Norm<'_>>, of: Linear<'_>
 ///
 /// # Shapes
 /// `x [rows, inner]`, `residual [rows, outer]`; result `[rows, outer]`.
-pub fn linear(x: &[f32], inner: usize, of: Linear<'_>, after: Option<Norm<'_>>, residual: Option<&[f32]>) -> Vec<f32> {
-    let outer = of.weight.outer();
+pub fn linear(
+    x: &[f32],
+    inner: usize,
+    projection: Linear<'_>,
+    after: Option<Norm<'_>>,
+    residual: Option<&[f32]>,
+) -> Vec<f32> {
+    let outer = projection.weight.outer();
     new_blocks(x, inner, outer, beneath(after, residual), |x, first, out, few| {
         let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
         let x = MatrixView::rows(x, x.len() / inner, inner);
-        write(x, of, few, out, after, residual);
+        write(x, projection, few, out, after, residual);
     })
 }
 
@@ -136,21 +142,21 @@ pub fn mlp(
     x: &[f32],
     channels: usize,
     before: Option<Norm<'_>>,
-    of: Mlp<'_>,
+    mlp_weights: Mlp<'_>,
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) -> Vec<f32> {
-    let width = of.gate_up.weight.outer() / 2;
+    let width = mlp_weights.gate_up.weight.outer() / 2;
     new_blocks(x, channels, channels, beneath(after, residual), |x, first, out, few| {
         let block = x.len() / channels;
         let normed = before.map(|norm| normed(x, norm));
         let mut hidden = scratch(block * 2 * width);
         let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
-        of.gate_up.product(x, few, Update::Replace, &mut hidden); // [block, 2F]
+        mlp_weights.gate_up.product(x, few, Update::Replace, &mut hidden); // [block, 2F]
         simd::in_widest!({
             for row in hidden.chunks_exact_mut(2 * width) {
                 let (gate, up) = row.split_at_mut(width);
-                match of.activation {
+                match mlp_weights.activation {
                     Activation::Silu => simd::silu_mul(gate, up),
                     Activation::Gelu => simd::gelu_mul(gate, up),
                 }
@@ -159,7 +165,7 @@ pub fn mlp(
         // The activations are in the first half of each row: [block, F] with row stride 2F.
         let activations = MatrixView::strided(&hidden, block, width, 2 * width);
         let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
-        write(activations, of.down, few, out, after, residual);
+        write(activations, mlp_weights.down, few, out, after, residual);
     })
 }
 
@@ -280,14 +286,14 @@ fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
 /// Writes `x·W + b` to `out`, normed and added as in [`linear`].
 fn write(
     x: MatrixView<'_, f32>,
-    of: Linear<'_>,
+    projection: Linear<'_>,
     few: bool,
     out: &mut [f32],
     after: Option<Norm<'_>>,
     residual: Option<&[f32]>,
 ) {
     let into = if after.is_none() && residual.is_some() { Update::Add } else { Update::Replace };
-    of.product(x, few, into, out);
+    projection.product(x, few, into, out);
     let Some(norm) = after else { return };
     simd::in_widest!({
         for row in out.chunks_exact_mut(norm.weight.len()) {

@@ -34,11 +34,14 @@ impl LaidSegment {
             keys: vec![0; panels * depth * LANES],
             values: vec![0; head_dim.div_ceil(LANES) * panels * LANES / 2 * LANES],
         };
-        let key = |row: usize| &keys[row * strides[0]..][..head_dim];
         let value = |row: usize| &values[row * strides[1]..][..head_dim];
         simd::in_widest!({
             for row in 0..rows {
-                Bf16::lay(key(row), row % LANES, &mut laid.keys[row / LANES * depth * LANES..][..depth * LANES]);
+                Bf16::lay(
+                    &keys[row * strides[0]..][..head_dim],
+                    row % LANES,
+                    &mut laid.keys[row / LANES * depth * LANES..][..depth * LANES],
+                );
             }
             for row in (0..rows).step_by(2) {
                 for (panel, first) in (0..head_dim).step_by(LANES).enumerate() {
@@ -161,9 +164,9 @@ pub(super) fn paired_attention(
     let rotated_stride = q_width + k_width;
     let laid: Vec<LaidSegment> = (0..segments.rows.len() * heads.keys)
         .into_par_iter()
-        .map(|of| {
-            let rows = segments.rows[of / heads.keys].clone();
-            let channel = of % heads.keys * head_dim;
+        .map(|pair| {
+            let rows = segments.rows[pair / heads.keys].clone();
+            let channel = pair % heads.keys * head_dim;
             if rows.is_empty() {
                 return LaidSegment::default();
             }
@@ -180,7 +183,7 @@ pub(super) fn paired_attention(
     query_blocks(&mut out, q_width, segments, heads.window).into_par_iter().for_each(|block| {
         let Block { out, first, starts, .. } = block;
         let rows = out.len() / q_width;
-        let segment = segments.rows.partition_point(|of| of.end <= first);
+        let segment = segments.rows.partition_point(|segment| segment.end <= first);
         let mut seen = Vec::new();
         if let Some(parent) = segments.parents[segment] {
             let from = starts.iter().map(|start| start.prefix / LANES).min().unwrap_or_default();
@@ -193,14 +196,19 @@ pub(super) fn paired_attention(
             }
         }
         let column = seen.first().map_or(0, |prefix| prefix.width(0));
-        let own = segments.rows.iter().enumerate().skip(segment).take_while(|(_, of)| of.start < first + rows);
-        for (segment, of) in own.filter(|(_, of)| !of.is_empty()) {
-            let rows = of.start.max(first) - first..of.end.min(first + rows) - first;
-            let from = (starts[rows.start].own - of.start) / LANES;
-            let first_end = first + rows.start + 1 - of.start;
+        let overlapping = segments
+            .rows
+            .iter()
+            .enumerate()
+            .skip(segment)
+            .take_while(|(_, rows_of_segment)| rows_of_segment.start < first + rows);
+        for (segment, rows_of_segment) in overlapping.filter(|(_, rows_of_segment)| !rows_of_segment.is_empty()) {
+            let rows = rows_of_segment.start.max(first) - first..rows_of_segment.end.min(first + rows) - first;
+            let from = (starts[rows.start].own - rows_of_segment.start) / LANES;
+            let first_end = first + rows.start + 1 - rows_of_segment.start;
             seen.push(SeenKeys { kernels, laid: laid(segment), rows, first_end, more: 1, from, column });
         }
-        let stride = seen.iter().map(|of| of.column + of.width(of.rows.end - 1)).max().unwrap_or_default();
+        let stride = seen.iter().map(|run| run.column + run.width(run.rows.end - 1)).max().unwrap_or_default();
         let mut scores = scratch(rows * stride);
         let mut sums = scratch(rows * wide);
         let row_words = kernels.row_words(head_dim);
@@ -216,13 +224,13 @@ pub(super) fn paired_attention(
                 }
             });
             let started = profile::start();
-            seen.iter().for_each(|of| of.score(kv, (&queries, row_words), depth, (&mut scores, stride)));
+            seen.iter().for_each(|run| run.score(kv, (&queries, row_words), depth, (&mut scores, stride)));
             profile::stop(started, 1);
-            for of in seen.iter().filter(|of| of.more > 0) {
+            for run in seen.iter().filter(|run| run.more > 0) {
                 simd::in_widest!({
-                    for row in of.rows.clone() {
+                    for row in run.rows.clone() {
                         let scores = &mut scores[row * stride..(row + 1) * stride];
-                        let end = of.column + of.end(row) - of.from * LANES;
+                        let end = run.column + run.end(row) - run.from * LANES;
                         let (visible, masked) = scores.split_at_mut(end);
                         if let Some(cap) = heads.cap {
                             simd::soft_cap(visible, cap);
@@ -234,17 +242,17 @@ pub(super) fn paired_attention(
                             visible[end..column].fill(f32::NEG_INFINITY);
                         }
                         let count = first + row + 1 - starts[row].own; // keys of its own segment
-                        let own = of.end(row) - count - of.from * LANES;
-                        visible[column..column + own].fill(f32::NEG_INFINITY);
+                        let hidden = run.end(row) - count - run.from * LANES;
+                        visible[column..column + hidden].fill(f32::NEG_INFINITY);
                         parts[row] = simd::numerators(visible);
                         masked.fill(0.0);
                     }
                 });
             }
             let started = profile::start();
-            for (at, of) in seen.iter().enumerate() {
-                let adds = at > 0 && column > 0;
-                of.sum(kv, (&scores, stride), (&mut sums, wide), adds, &mut words);
+            for (index, run) in seen.iter().enumerate() {
+                let adds = index > 0 && column > 0;
+                run.sum(kv, (&scores, stride), (&mut sums, wide), adds, &mut words);
             }
             profile::stop(started, 1);
             simd::in_widest!({

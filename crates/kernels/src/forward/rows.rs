@@ -78,12 +78,14 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
 /// # Shapes
 /// `logits [rows, vocab]`; one of each for a row.
 pub fn denominators(logits: &[f32], vocab: usize) -> (Vec<f32>, Vec<Option<usize>>) {
-    let of = |row: &[f32]| {
-        simd::in_widest!({
-            let greatest = simd::max(row);
-            let likeliest = row.iter().position(|&logit| logit == greatest);
-            (greatest + simd::sum_exp(row, greatest).ln(), likeliest)
+    logits
+        .par_chunks(vocab)
+        .map(|row| {
+            simd::in_widest!({
+                let greatest = simd::max(row);
+                let likeliest = row.iter().position(|&logit| logit == greatest);
+                (greatest + simd::sum_exp(row, greatest).ln(), likeliest)
+            })
         })
-    };
-    logits.par_chunks(vocab).map(of).unzip()
+        .unzip()
 }

@@ -19,11 +19,11 @@ pub struct Scratch {
 
 /// Allocates `len` elements with arbitrary values; write before you read.
 pub(super) fn scratch(len: usize) -> Scratch {
-    let mut room = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
-    if room.len() < len {
-        room.resize(len, 0.0);
+    let mut buffer = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
     }
-    Scratch { room, len }
+    Scratch { room: buffer, len }
 }
 
 impl Deref for Scratch {
@@ -42,12 +42,12 @@ impl DerefMut for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let room = std::mem::take(&mut self.room);
-        if room.len() > KEPT {
+        let buffer = std::mem::take(&mut self.room);
+        if buffer.len() > KEPT {
             return;
         }
         // A thread that ends has no list any more.
-        let _ = FREE.try_with(|free| free.borrow_mut().push(room));
+        let _ = FREE.try_with(|free| free.borrow_mut().push(buffer));
     }
 }
 

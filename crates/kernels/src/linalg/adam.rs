@@ -70,15 +70,14 @@ mod tests {
 
     #[test]
     fn steps_are_those_of_algorithm_2_in_f64() {
-        let gradient = |step: usize, p: f64| (step as f64 * 0.7).sin() + 0.3 * p;
         let mut ours = [0.5f32, -2.0];
         let mut adam = Adam::new(2, 0.01).decaying(0.1);
         let mut exact = [(0.5f64, 0.0f64, 0.0f64), (-2.0, 0.0, 0.0)];
         for step in 1..=20 {
-            let gradients: Vec<f32> = ours.iter().map(|&p| gradient(step, f64::from(p)) as f32).collect();
+            let gradients: Vec<f32> = ours.iter().map(|&p| sample_gradient(step, f64::from(p)) as f32).collect();
             adam.update(&mut ours, &gradients);
             for (p, m, v) in &mut exact {
-                let g = gradient(step, *p);
+                let g = sample_gradient(step, *p);
                 (*m, *v) = (0.9 * *m + 0.1 * g, 0.999 * *v + 0.001 * g * g);
                 let m = *m / (1.0 - 0.9f64.powi(step as i32));
                 let v = *v / (1.0 - 0.999f64.powi(step as i32));
@@ -90,20 +89,24 @@ mod tests {
         }
     }
 
+    fn sample_gradient(step: usize, p: f64) -> f64 {
+        (step as f64 * 0.7).sin() + 0.3 * p
+    }
+
     #[test]
     fn a_training_goes_on_where_it_was() {
-        let mut whole = [1.0f32, 2.0];
+        let mut uninterrupted = [1.0f32, 2.0];
         let mut cut = [1.0f32, 2.0];
         let mut adam = Adam::new(2, 0.1).decaying(0.01);
         let mut first = adam.clone();
         for step in 0..6 {
-            adam.update(&mut whole, &[step as f32, 0.5]);
+            adam.update(&mut uninterrupted, &[step as f32, 0.5]);
         }
         (0..3).for_each(|step| first.update(&mut cut, &[step as f32, 0.5]));
         let (m, v) = first.moments();
         let mut second = Adam::new(2, 0.1).decaying(0.01).resumed(3, m.to_vec(), v.to_vec());
         (3..6).for_each(|step| second.update(&mut cut, &[step as f32, 0.5]));
-        assert_eq!(whole.map(f32::to_bits), cut.map(f32::to_bits));
+        assert_eq!(uninterrupted.map(f32::to_bits), cut.map(f32::to_bits));
         assert_eq!(adam, second);
     }
 }

@@ -32,8 +32,8 @@ impl Kind for Bf16 {
 
     #[inline(always)]
     fn lay(row: &[f32], column: usize, panel: &mut [u32]) {
-        for (line, of) in panel.chunks_exact_mut(LANES).zip(row.chunks(2)) {
-            line[column] = pair(of[0], of.get(1).copied().unwrap_or(0.0));
+        for (line, pair_values) in panel.chunks_exact_mut(LANES).zip(row.chunks(2)) {
+            line[column] = pair(pair_values[0], pair_values.get(1).copied().unwrap_or(0.0));
         }
     }
 
@@ -157,10 +157,10 @@ mod tests {
             product(&mut out, Update::Add, MatrixView::rows(&x, rows, inner), &matrix);
             let mut again = vec![7.0; rows * outer];
             product(&mut again, Update::Replace, MatrixView::rows(&x, rows, inner), &matrix);
-            let round = |x: f32| bf16::from_f32(x).to_f64();
             for i in 0..rows {
                 for j in 0..outer {
-                    let sum: f64 = (0..inner).map(|k| round(x[i * inner + k]) * round(w[k * outer + j])).sum();
+                    let sum: f64 =
+                        (0..inner).map(|k| round_to_bf16(x[i * inner + k]) * round_to_bf16(w[k * outer + j])).sum();
                     let added = out[i * outer + j];
                     let replaced = again[i * outer + j];
                     assert!((f64::from(replaced) - sum).abs() < 1e-5, "[{rows}, {inner}, {outer}] at {i}, {j}");
@@ -168,6 +168,10 @@ mod tests {
                 }
             }
         }
+    }
+
+    fn round_to_bf16(x: f32) -> f64 {
+        bf16::from_f32(x).to_f64()
     }
 
     #[test]

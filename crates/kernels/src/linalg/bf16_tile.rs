@@ -45,8 +45,8 @@ impl Bf16Tile {
                 all.push(Self::Avx512);
                 if is_x86_feature_detected!("avx512bf16") {
                     // Intel's cores run VDPBF16PS at half the rate of a fused addition in f32, so that it saves nothing.
-                    let at = if is_intel() { all.len() - 1 } else { all.len() };
-                    all.insert(at, Self::Avx512Bf16);
+                    let index = if is_intel() { all.len() - 1 } else { all.len() };
+                    all.insert(index, Self::Avx512Bf16);
                 }
             }
         }
@@ -113,9 +113,9 @@ impl Bf16Tile {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 for top in (0..rows).step_by(ROWS) {
                     let row = (&words[top * row_words..], row_words);
-                    let place = (first.add(top * stride), stride);
+                    let tile_out = (first.add(top * stride), stride);
                     let height = ROWS.min(rows - top);
-                    by_rows!(height, [1 2 3 4 5 6 7 8], (avx512::pairs), (row, panel, place, adds));
+                    by_rows!(height, [1 2 3 4 5 6 7 8], (avx512::pairs), (row, panel, tile_out, adds));
                 }
             },
             #[cfg(target_arch = "x86_64")]
@@ -124,26 +124,26 @@ impl Bf16Tile {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 for tile in tiles(rows, 12) {
                     let row = (&words[tile.start * row_words..], row_words);
-                    let place = (first.add(tile.start * stride), stride);
-                    by_rows!(tile.len(), [1 2 3 4 5 6 7 8 9 10 11 12], (avx512::widened), (row, panel, place, adds));
+                    let tile_out = (first.add(tile.start * stride), stride);
+                    by_rows!(tile.len(), [1 2 3 4 5 6 7 8 9 10 11 12], (avx512::widened), (row, panel, tile_out, adds));
                 }
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above; rows and columns further on lie their own sums.
             Self::Avx2 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
-                let place = |tile: &Range<usize>| (first.add(tile.start * stride), stride);
+                let tile_out = |tile: &Range<usize>| (first.add(tile.start * stride), stride);
                 if (1..=2).contains(&rows) {
                     // Memory bandwidth bounds the speed. One line of a panel is read at a time, with enough sums to hide the latency of additions.
-                    by_rows!(rows, [1 2], (avx2::few), ((words, row_words), panel, place(&(0..rows)), adds));
+                    by_rows!(rows, [1 2], (avx2::few), ((words, row_words), panel, tile_out(&(0..rows)), adds));
                     return;
                 }
                 // Half of the sums of four rows fill half of the registers; half a panel stays in a near cache.
                 for column in [0, LANES / 2] {
                     for tile in tiles(rows, 4) {
                         let row = (&words[tile.start * row_words..], row_words);
-                        let place = place(&tile);
-                        by_rows!(tile.len(), [1 2 3 4], (avx2::half), (row, panel, column, place, adds));
+                        let tile_out = tile_out(&tile);
+                        by_rows!(tile.len(), [1 2 3 4], (avx2::half), (row, panel, column, tile_out, adds));
                     }
                 }
             },
@@ -191,14 +191,9 @@ mod avx2 {
     /// # Safety
     /// As [`rows`].
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn few<const R: usize>(
-        row: (&[u32], usize),
-        panel: &[u32],
-        place: (*mut f32, usize),
-        adds: bool,
-    ) {
+    pub(super) unsafe fn few<const R: usize>(row: (&[u32], usize), panel: &[u32], out: (*mut f32, usize), adds: bool) {
         // SAFETY: the caller's; four registers are 32 columns.
-        unsafe { rows::<R, 4>(row, panel, 0, place, adds) }
+        unsafe { rows::<R, 4>(row, panel, 0, out, adds) }
     }
 
     /// Sixteen columns of some rows, from `column` on.
@@ -210,11 +205,11 @@ mod avx2 {
         row: (&[u32], usize),
         panel: &[u32],
         column: usize,
-        place: (*mut f32, usize),
+        out: (*mut f32, usize),
         adds: bool,
     ) {
         // SAFETY: the caller's.
-        unsafe { rows::<R, 2>(row, panel, column, place, adds) }
+        unsafe { rows::<R, 2>(row, panel, column, out, adds) }
     }
 
     /// The second number of each pair.
@@ -259,7 +254,7 @@ mod avx2 {
         for k in 0..width {
             // SAFETY: `k` is below `width` and the columns end before 32, so that loads end inside the panel.
             let weights =
-                |at: usize| unsafe { _mm256_loadu_si256(weights.add(k * LANES + column + WIDTH * at).cast()) };
+                |index: usize| unsafe { _mm256_loadu_si256(weights.add(k * LANES + column + WIDTH * index).cast()) };
             // SAFETY: `row` is below `R`, and `k` below `width`.
             let x = |row: usize| _mm256_set1_epi32(unsafe { *x.add(row * row_words + k) }.cast_signed());
             // The smaller operand stays in registers.
@@ -268,16 +263,16 @@ mod avx2 {
                 for (row, numbers) in rows.iter_mut().enumerate() {
                     *numbers = [second(x(row)), first(x(row))];
                 }
-                for at in 0..C {
-                    let weights = [second(weights(at)), first(weights(at))];
+                for index in 0..C {
+                    let weights = [second(weights(index)), first(weights(index))];
                     for (parts, x) in parts.iter_mut().zip(&rows) {
-                        parts[at] = added(parts[at], x, &weights);
+                        parts[index] = added(parts[index], x, &weights);
                     }
                 }
             } else {
                 let mut line = [[_mm256_setzero_ps(); 2]; C];
-                for (at, numbers) in line.iter_mut().enumerate() {
-                    *numbers = [second(weights(at)), first(weights(at))];
+                for (index, numbers) in line.iter_mut().enumerate() {
+                    *numbers = [second(weights(index)), first(weights(index))];
                 }
                 for (row, parts) in parts.iter_mut().enumerate() {
                     let x = [second(x(row)), first(x(row))];
@@ -288,10 +283,10 @@ mod avx2 {
             }
         }
         for (row, parts) in parts.into_iter().enumerate() {
-            for (at, part) in parts.into_iter().enumerate() {
+            for (index, part) in parts.into_iter().enumerate() {
                 // SAFETY: the columns lie within a row's sums.
                 unsafe {
-                    let out = out.add(row * stride + column + WIDTH * at);
+                    let out = out.add(row * stride + column + WIDTH * index);
                     let sum = if adds { _mm256_add_ps(_mm256_loadu_ps(out), part) } else { part };
                     _mm256_storeu_ps(out, sum);
                 }

@@ -40,11 +40,11 @@ fn products(destination: &mut MatrixViewMut<'_, f32>, into: Update, a: MatrixVie
     in_widest!({
         for row in 0..a.height() {
             let numbers = a.row(row);
-            for (column, place) in destination.row(row).iter_mut().enumerate() {
+            for (column, element) in destination.row(row).iter_mut().enumerate() {
                 let mut into = into;
                 for (x, y) in numbers.chunks(PIECE).zip(columns.row(column).chunks(PIECE)) {
                     let product = dot(x, y);
-                    *place = if into == Update::Add { product + *place } else { product };
+                    *element = if into == Update::Add { product + *element } else { product };
                     into = Update::Add;
                 }
             }
@@ -107,8 +107,8 @@ mod tests {
         (0..count).map(|i| ((i * 7919 + seed * 104_729) % 10_007) as f32 / 5003.0 - 1.0).collect()
     }
 
-    fn bits(of: &[f32]) -> Vec<u32> {
-        of.iter().map(|value| value.to_bits()).collect()
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|value| value.to_bits()).collect()
     }
 
     /// The expected bits are those of the `gemm` crate with AVX-512, so that they hold on every processor.
@@ -128,12 +128,12 @@ mod tests {
             let x = noise(rows * inner, 3);
             let y = noise(columns * inner, 4);
             for into in [Update::Replace, Update::Add] {
-                let [mut own, mut theirs] = [vec![0.25f32; rows * columns], vec![0.25f32; rows * columns]];
+                let [mut ours, mut theirs] = [vec![0.25f32; rows * columns], vec![0.25f32; rows * columns]];
                 let a = MatrixView::rows(&x, rows, inner);
                 let b = MatrixView::rows(&y, columns, inner).t();
-                products(&mut MatrixViewMut::rows(&mut own, rows, columns), into, a, b);
+                products(&mut MatrixViewMut::rows(&mut ours, rows, columns), into, a, b);
                 run_crate(&mut MatrixViewMut::rows(&mut theirs, rows, columns), into, a, b, 1);
-                assert_eq!(bits(&own), bits(&theirs), "[{rows}, {columns}] of {inner}, {into:?}");
+                assert_eq!(bits(&ours), bits(&theirs), "[{rows}, {columns}] of {inner}, {into:?}");
             }
         }
     }

@@ -37,13 +37,13 @@ impl NormalEquations {
         let c = self.channels;
         let mut image = vec![0.0; c * c]; // XᵀX·M
         // With its lower triangle filled in.
-        let of = |at: usize| self.gram[(at / c).min(at % c) * c + (at / c).max(at % c)];
-        let gram = (0..c * c).map(of).collect::<Vec<f64>>();
+        let gram = (0..c * c)
+            .map(|index| self.gram[(index / c).min(index % c) * c + (index / c).max(index % c)])
+            .collect::<Vec<f64>>();
         let view = MatrixView::rows(map, c, c);
         gemm_parallel(MatrixViewMut::rows(&mut image, c, c), Update::Replace, MatrixView::rows(&gram, c, c), view);
         let square: f64 = map.iter().zip(&image).map(|(m, g)| m * g).sum();
-        let along = |i: usize| (0..c).map(|j| map[i * c + j] * self.cross[j * c + i]).sum::<f64>();
-        square - 2.0 * (0..c).map(along).sum::<f64>()
+        square - 2.0 * (0..c).map(|i| (0..c).map(|j| map[i * c + j] * self.cross[j * c + i]).sum::<f64>()).sum::<f64>()
     }
 
     /// Computes the best map of rank `rank` in place of the solution `M = (XᵀX + λI)⁻¹XᵀY`.
@@ -76,8 +76,8 @@ impl NormalEquations {
         let mut down = vec![0.0; c * rank];
         let right = MatrixView::rows(&up, rank, c).t();
         gemm_parallel(MatrixViewMut::rows(&mut down, c, rank), Update::Replace, view, right);
-        let sum = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v.max(0.0)).sum::<f64>();
-        let share = sum(&mut values.iter().skip(c - rank).copied()) / sum(&mut values.iter().copied());
+        let share =
+            sum_positive(&mut values.iter().skip(c - rank).copied()) / sum_positive(&mut values.iter().copied());
         Ok(Thin { down, up, share })
     }
 
@@ -110,6 +110,10 @@ impl NormalEquations {
     }
 }
 
+fn sum_positive(values: &mut dyn Iterator<Item = f64>) -> f64 {
+    values.map(|v| v.max(0.0)).sum::<f64>()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,16 +139,14 @@ mod tests {
         let normal = equations(2, &[4.0, 0.0, 0.0, 1.0], &[4.0, 0.0, 0.0, 3.0]);
         let map = normal.solve(0.0).unwrap();
         let thin = normal.thin(&map, 1).unwrap();
-        let product: Vec<f64> = (0..4).map(|at| thin.down[at / 2] * thin.up[at % 2]).collect();
+        let product: Vec<f64> = (0..4).map(|index| thin.down[index / 2] * thin.up[index % 2]).collect();
         for (found, expected) in product.iter().zip([1.0, 0.0, 0.0, 0.0]) {
             assert!((found - expected).abs() < 1e-12, "{product:?}");
         }
         assert!((thin.share - 16.0 / 25.0).abs() < 1e-12, "{}", thin.share);
-        let whole = normal.thin(&map, 2).unwrap();
-        let product = |i: usize, j: usize| (0..2).map(|r| whole.down[i * 2 + r] * whole.up[r * 2 + j]).sum::<f64>();
-        assert!(
-            (product(0, 0) - 1.0).abs() < 1e-12 && (product(1, 1) - 3.0).abs() < 1e-12 && whole.share > 1.0 - 1e-12
-        );
+        let full = normal.thin(&map, 2).unwrap();
+        let product = |i: usize, j: usize| (0..2).map(|r| full.down[i * 2 + r] * full.up[r * 2 + j]).sum::<f64>();
+        assert!((product(0, 0) - 1.0).abs() < 1e-12 && (product(1, 1) - 3.0).abs() < 1e-12 && full.share > 1.0 - 1e-12);
     }
 
     #[test]
@@ -165,18 +167,21 @@ mod tests {
         let a = [1.0, 1.0, -1.0, -1.0];
         let b = [1.0, -1.0, 1.0, -1.0];
         let c = [1.0, -1.0, -1.0, 1.0];
-        let rows = |of: [&dyn Fn(usize) -> f64; 2]| (0..4).flat_map(|t| of.map(|f| f(t))).collect::<Vec<f64>>();
-        let x = rows([&|t| 5.0 * a[t], &|t| a[t] - 2.0 * b[t]]);
+        let x = sample_rows([&|t| 5.0 * a[t], &|t| a[t] - 2.0 * b[t]]);
         for (y, expected) in [
             // Equal spaces; a and 3b + 4c: 1 and 9/25; c alone, and a dead channel: nothing.
-            (rows([&|t| b[t], &|t| 7.0 * a[t]]), 2.0),
-            (rows([&|t| a[t], &|t| 3.0 * b[t] + 4.0 * c[t]]), 1.0 + 9.0 / 25.0),
-            (rows([&|t| c[t], &|_| 0.0]), 0.0),
+            (sample_rows([&|t| b[t], &|t| 7.0 * a[t]]), 2.0),
+            (sample_rows([&|t| a[t], &|t| 3.0 * b[t] + 4.0 * c[t]]), 1.0 + 9.0 / 25.0),
+            (sample_rows([&|t| c[t], &|_| 0.0]), 0.0),
         ] {
             let mut gram = vec![0.0; 4];
             super::super::gemm::gram_parallel(&mut gram, &y, 2);
             let found = equations(2, &x, &y).correlations(gram, 0.0).unwrap();
             assert!((found - expected).abs() < 1e-9, "{found} {expected}");
         }
+    }
+
+    fn sample_rows(channels: [&dyn Fn(usize) -> f64; 2]) -> Vec<f64> {
+        (0..4).flat_map(|t| channels.map(|f| f(t))).collect::<Vec<f64>>()
     }
 }

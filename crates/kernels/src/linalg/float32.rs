@@ -41,16 +41,23 @@ impl Kind for F32 {
     /// One piece of the sums, where all rows exceed half of a core's second cache and their piece does not. The other half
     /// holds panels and sums.
     fn sweep(height: usize, inner: usize) -> usize {
-        let room = second_level_cache() / 2;
-        let fits = |numbers: usize| height * numbers * size_of::<f32>() <= room;
-        if !fits(inner) && fits(piece(inner)) { piece(inner) } else { inner }
+        let cache_bytes = second_level_cache() / 2;
+        if !fits_cache(inner, cache_bytes, height) && fits_cache(piece(inner), cache_bytes, height) {
+            piece(inner)
+        } else {
+            inner
+        }
     }
 
     #[inline]
     fn multiply(rows: &MatrixView<'_, f32>, height: usize, part: PanelPiece<'_, f32>, out: TileOut<'_>) {
-        let (numbers, apart) = rows.elements();
-        F32Tile::best().multiply((&numbers[part.first..], apart), height, &part, piece(rows.width()), out);
+        let (numbers, row_stride) = rows.elements();
+        F32Tile::best().multiply((&numbers[part.first..], row_stride), height, &part, piece(rows.width()), out);
     }
+}
+
+fn fits_cache(numbers: usize, cache_bytes: usize, height: usize) -> bool {
+    height * numbers * size_of::<f32>() <= cache_bytes
 }
 
 /// How a tile is multiplied on this processor.
@@ -95,13 +102,13 @@ impl F32Tile {
     /// `x [rows, inner]`, `part.words [inner, lanes]`; panics where there are fewer.
     #[inline]
     fn multiply(self, x: (&[f32], usize), rows: usize, part: &PanelPiece<'_, f32>, piece: usize, mut out: TileOut<'_>) {
-        let (inner, (numbers, apart)) = (part.words.len() / self.lanes(), x);
-        assert!(rows > 0 && (rows - 1) * apart + inner <= numbers.len());
+        let (inner, (numbers, row_stride)) = (part.words.len() / self.lanes(), x);
+        assert!(rows > 0 && (rows - 1) * row_stride + inner <= numbers.len());
         // A piece of a panel stays in a near cache for all rows. What follows it is fetched meanwhile.
         let mut pieces = part.words.chunks(piece * self.lanes()).enumerate().peekable();
         while let Some((index, words)) = pieces.next() {
             let next = pieces.peek().map_or(&part.next[..part.next.len().min(words.len())], |&(_, words)| words);
-            self.multiply_piece((&numbers[index * piece..], apart), rows, [words, next], &mut out);
+            self.multiply_piece((&numbers[index * piece..], row_stride), rows, [words, next], &mut out);
             out.adds = true;
         }
     }
@@ -113,14 +120,14 @@ impl F32Tile {
     #[inline]
     fn multiply_piece(
         self,
-        (x, apart): (&[f32], usize),
+        (x, row_stride): (&[f32], usize),
         rows: usize,
         [panel, next]: [&[f32]; 2],
         out: &mut TileOut<'_>,
     ) {
-        assert!((rows - 1) * apart + panel.len() / self.lanes() <= x.len());
+        assert!((rows - 1) * row_stride + panel.len() / self.lanes() <= x.len());
         match self {
-            Self::Plain => plain((x, apart), rows, panel, out),
+            Self::Plain => plain((x, row_stride), rows, panel, out),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `best` found the instructions; the assertion above has the extents that are read, that of `rows` those
             // that are written.
@@ -128,11 +135,11 @@ impl F32Tile {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
                 let mut ahead = Ahead::new(next, rows.div_ceil(ROWS));
                 for top in (0..rows).step_by(ROWS) {
-                    let x = (&x[top * apart..], apart);
-                    let place = (first.add(top * stride), stride);
+                    let x = (&x[top * row_stride..], row_stride);
+                    let tile_out = (first.add(top * stride), stride);
                     let height = ROWS.min(rows - top);
                     let fetched = ahead.share();
-                    by_rows!(height, [1 2 3 4 5 6 7 8], (x86::avx512), (x, [panel, fetched], place, adds));
+                    by_rows!(height, [1 2 3 4 5 6 7 8], (x86::avx512), (x, [panel, fetched], tile_out, adds));
                 }
             },
             #[cfg(target_arch = "x86_64")]
@@ -141,9 +148,9 @@ impl F32Tile {
                 let ((first, stride), adds) = (out.rows(rows, self.lanes()), out.adds);
                 let mut ahead = Ahead::new(next, rows.div_ceil(6));
                 for tile in tiles(rows, 6) {
-                    let x = (&x[tile.start * apart..], apart);
-                    let place = (first.add(tile.start * stride), stride);
-                    by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, [panel, ahead.share()], place, adds));
+                    let x = (&x[tile.start * row_stride..], row_stride);
+                    let tile_out = (first.add(tile.start * stride), stride);
+                    by_rows!(tile.len(), [1 2 3 4 5 6], (x86::avx2), (x, [panel, ahead.share()], tile_out, adds));
                 }
             },
         }
@@ -178,14 +185,19 @@ impl<'a> Ahead<'a> {
 
 /// Multiplies rows by a panel on any CPU. Without hardware FMA (x86 before 2013) products and sums round separately, as in
 /// the `gemm` crate.
-fn plain((x, apart): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOut<'_>) {
-    let fused = |x: f32, weight: f32, sum: f32| {
-        if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { x * weight + sum } else { x.mul_add(weight, sum) }
-    };
-    for (index, row) in (0..rows).map(|row| &x[row * apart..][..panel.len() / LANES]).enumerate() {
+fn plain((x, row_stride): (&[f32], usize), rows: usize, panel: &[f32], out: &mut TileOut<'_>) {
+    for (index, row) in (0..rows).map(|row| &x[row * row_stride..][..panel.len() / LANES]).enumerate() {
         let mut parts = [0.0f32; LANES];
         for (&x, weights) in row.iter().zip(panel.as_chunks::<LANES>().0) {
-            parts.iter_mut().zip(weights).for_each(|(part, &weight)| *part = fused(x, weight, *part));
+            parts.iter_mut().zip(weights).for_each(|(part, &weight)| {
+                *part = {
+                    if cfg!(any(target_arch = "x86", target_arch = "x86_64")) {
+                        x * weight + (*part)
+                    } else {
+                        x.mul_add(weight, *part)
+                    }
+                }
+            });
         }
         out.put(index, &parts);
     }
@@ -214,7 +226,7 @@ mod x86 {
     macro_rules! tile {
         ($name:ident, $features:literal, $width:literal, $load:ident, $store:ident, $set:ident, $zero:ident, $add:ident, $fused:ident) => {
             /// # Safety
-            /// The processor has the instructions; there are `R` rows, `apart` from start to start, each as long as the panel
+            /// The processor has the instructions; there are `R` rows, `row_stride` from start to start, each as long as the panel
             /// has lines of two registers; `out` is the place of the first row's sums and how far the others' are apart, each
             /// as long as a line.
             #[target_feature(enable = $features)]
@@ -309,9 +321,12 @@ mod tests {
 
     #[test]
     fn many_long_rows_are_multiplied_in_several_sweeps() {
-        let sweeps = |rows: usize| 2200usize.div_ceil(F32::sweep(rows, 2200));
-        assert!(sweeps(100) > 1 || sweeps(260) > 1, "no shape of these tests takes several sweeps");
-        assert_eq!(sweeps(8), 1);
+        assert!(count_sweeps(100) > 1 || count_sweeps(260) > 1, "no shape of these tests takes several sweeps");
+        assert_eq!(count_sweeps(8), 1);
+    }
+
+    fn count_sweeps(rows: usize) -> usize {
+        2200usize.div_ceil(F32::sweep(rows, 2200))
     }
 
     #[test]

@@ -229,7 +229,6 @@ mod tests {
     fn row_product_bits_do_not_depend_on_other_rows() {
         let inner = 300;
         let outer = 70;
-        let noise = |i: usize| ((i * 7919 % 1000) as f32 / 997.0) - 0.5;
         let x: Vec<f32> = (0..260 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let product = |rows: usize, into| {
@@ -245,6 +244,10 @@ mod tests {
                 assert!(few.iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()), "{rows} rows, {into:?}");
             }
         }
+    }
+
+    fn noise(i: usize) -> f32 {
+        ((i * 7919 % 1000) as f32 / 997.0) - 0.5
     }
 
     #[test]

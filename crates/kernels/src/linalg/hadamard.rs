@@ -78,8 +78,8 @@ fn signs(base: usize, rows: &str, side: Side) -> Vec<f32> {
     for (row, line) in rows.lines().enumerate() {
         for (column, sign) in line.bytes().enumerate() {
             // x·(Bᵀ ⊗ S) sums block i into block o with sign Bᵀ[i, o] = B[o, i].
-            let at = if side == Side::Right { row * base + column } else { column * base + row };
-            signs[at] = if sign == b'+' { 1.0 } else { -1.0 };
+            let index = if side == Side::Right { row * base + column } else { column * base + row };
+            signs[index] = if sign == b'+' { 1.0 } else { -1.0 };
         }
     }
     signs
@@ -181,11 +181,19 @@ mod tests {
 
     /// Computes `x·H`, or `x·Hᵀ` if `transposed`, by its sums in f64.
     fn dense(x: &[f32], matrix: &[f32], order: usize, transposed: bool) -> Vec<f64> {
-        let at = |i: usize, o: usize| if transposed { matrix[o * order + i] } else { matrix[i * order + o] };
-        let sum = |row: &[f32], o: usize| -> f64 {
-            row.iter().enumerate().map(|(i, &v)| f64::from(v) * f64::from(at(i, o))).sum()
-        };
-        x.chunks(order).flat_map(|row| (0..order).map(move |o| sum(row, o))).collect()
+        x.chunks(order)
+            .flat_map(|row| {
+                (0..order).map(move |o| {
+                    row.iter()
+                        .enumerate()
+                        .map(|(i, &v)| {
+                            f64::from(v)
+                                * f64::from(if transposed { matrix[o * order + i] } else { matrix[i * order + o] })
+                        })
+                        .sum()
+                })
+            })
+            .collect()
     }
 
     fn close(a: &[f32], b: &[f64], tolerance: f64) -> bool {
@@ -267,7 +275,7 @@ mod tests {
                 let parity = ((i % power) & (o % power)).count_ones() % 2;
                 base * (1.0 - 2.0 * f64::from(parity)) / (order as f64).sqrt()
             };
-            let expected: Vec<f64> = (0..order * order).map(|at| expected(at / order, at % order)).collect();
+            let expected: Vec<f64> = (0..order * order).map(|index| expected(index / order, index % order)).collect();
             assert!(close(&matrix(order), &expected, 1e-6), "order {order}");
         }
     }

@@ -53,7 +53,7 @@ pub(super) fn halves(word: u32) -> [f32; 2] {
 /// Appends the pairs of a row. A zero ends the last pair of an odd row.
 #[inline(always)]
 pub(super) fn push_pairs(row: &[f32], words: &mut Vec<u32>) {
-    let (whole, rest) = row.as_chunks::<2>();
-    words.extend(whole.iter().map(|&[first, second]| pair(first, second)));
+    let (pairs, rest) = row.as_chunks::<2>();
+    words.extend(pairs.iter().map(|&[first, second]| pair(first, second)));
     words.extend(rest.iter().map(|&last| pair(last, 0.0)));
 }

@@ -185,11 +185,14 @@ impl<K: Kind> Panels<K> {
 
     /// Converts back to rows `[inner, outer]`.
     pub fn to_rows(&self) -> Vec<f32> {
-        let of = |k: usize, column: usize| {
-            let panel = &self.words[column / K::lanes() * Self::panel(self.inner)..];
-            K::number(panel, k, column % K::lanes())
-        };
-        (0..self.inner).flat_map(|k| (0..self.outer).map(move |column| of(k, column))).collect()
+        (0..self.inner)
+            .flat_map(|k| {
+                (0..self.outer).map(move |column| {
+                    let panel = &self.words[column / K::lanes() * Self::panel(self.inner)..];
+                    K::number(panel, k, column % K::lanes())
+                })
+            })
+            .collect()
     }
 
     #[cfg(test)]
@@ -309,20 +312,20 @@ pub fn columns<K: Kind>(
                     false => weights.piece(range.start / lanes, first + sweep, sweep),
                 },
             };
-            let at = column - range.start;
+            let start = column - range.start;
             let wide = lanes.min(range.end - column);
             if wide == lanes {
-                K::multiply(rows, height, piece, TileOut::new(&mut destination[at..], [lanes, width], adds));
+                K::multiply(rows, height, piece, TileOut::new(&mut destination[start..], [lanes, width], adds));
                 continue;
             }
             // The last panel is wider than the remaining columns.
-            let mut whole = vec![0.0; height * lanes];
-            for (row, whole) in destination.chunks_exact(width).zip(whole.chunks_exact_mut(lanes)) {
-                whole[..wide].copy_from_slice(&row[at..at + wide]);
+            let mut tile = vec![0.0; height * lanes];
+            for (row, tile) in destination.chunks_exact(width).zip(tile.chunks_exact_mut(lanes)) {
+                tile[..wide].copy_from_slice(&row[start..start + wide]);
             }
-            K::multiply(rows, height, piece, TileOut::new(&mut whole, [lanes; 2], adds));
-            for (row, whole) in destination.chunks_exact_mut(width).zip(whole.chunks_exact(lanes)) {
-                row[at..at + wide].copy_from_slice(&whole[..wide]);
+            K::multiply(rows, height, piece, TileOut::new(&mut tile, [lanes; 2], adds));
+            for (row, tile) in destination.chunks_exact_mut(width).zip(tile.chunks_exact(lanes)) {
+                row[start..start + wide].copy_from_slice(&tile[..wide]);
             }
         }
     }

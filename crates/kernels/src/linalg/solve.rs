@@ -64,8 +64,8 @@ impl NormalEquations {
 
     /// Returns the largest eigenvalue that counts as zero, given the largest one.
     fn floor(&self, greatest: f64) -> f64 {
-        let own: f64 = self.gram.iter().step_by(self.channels + 1).sum();
-        spectrum::floor(self.channels, greatest, own.max(self.numbers))
+        let trace: f64 = self.gram.iter().step_by(self.channels + 1).sum();
+        spectrum::floor(self.channels, greatest, trace.max(self.numbers))
     }
 
     /// Adds rows.
@@ -174,8 +174,8 @@ impl NormalEquations {
         let eigen = self.lower().self_adjoint_eigen(Side::Lower).map_err(|_| self.no_eigenvalues())?;
         let values = eigen.S().column_vector();
         let vectors = eigen.U();
-        let floor = self.floor(values[c - 1]);
-        let rank = values.iter().filter(|&&value| value > floor).count();
+        let cutoff = self.floor(values[c - 1]);
+        let rank = values.iter().filter(|&&value| value > cutoff).count();
         // Ascending: the kept ones stand last. M = U·Λ⁻¹·Uᵀ·(XᵀY).
         let kept = vectors.subcols(c - rank, rank); // [C, rank]
         let mut coefficients = kept.transpose() * MatRef::from_column_major_slice(&self.cross, c, c); // [rank, C]
@@ -209,8 +209,8 @@ impl NormalEquations {
 
     fn all_eigenvalues(&self) -> Result<Spectrum> {
         let values = self.lower().self_adjoint_eigenvalues(Side::Lower).map_err(|_| self.no_eigenvalues())?;
-        let floor = self.floor(values.last().copied().unwrap_or(0.0));
-        Ok(Spectrum::of_squares(&values, floor))
+        let cutoff = self.floor(values.last().copied().unwrap_or(0.0));
+        Ok(Spectrum::of_squares(&values, cutoff))
     }
 
     /// Returns `XᵀX` with a readable lower triangle.
@@ -308,8 +308,8 @@ pub(super) fn finite(solution: Vec<f64>) -> Result<Vec<f64>> {
     Err(not_finite("the least-squares solution"))
 }
 
-pub(super) fn not_finite(place: &str) -> Unsolved {
-    Unsolved::NotFinite(place.to_owned())
+pub(super) fn not_finite(matrix: &str) -> Unsolved {
+    Unsolved::NotFinite(matrix.to_owned())
 }
 
 /// Returns the parallelism of all of rayon's threads.
@@ -339,16 +339,19 @@ mod tests {
     fn rows_in_f32_are_the_same_rows_and_their_difference() {
         let x: Vec<f32> = (0..3 * 2500).map(|i| (i as f32 * 0.7).sin()).collect(); // [2500, 3]
         let y: Vec<f32> = x.iter().map(|v| v * 1.5 + 1e-5).collect();
-        let wide = |v: &[f32]| v.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
-        let difference: Vec<f64> = wide(&y).iter().zip(wide(&x)).map(|(y, x)| y - x).collect();
+        let difference: Vec<f64> = to_f64(&y).iter().zip(to_f64(&x)).map(|(y, x)| y - x).collect();
         let mut one = NormalEquations::new(3);
         let mut other = NormalEquations::new(3);
         one.add_difference(&x, &y);
-        other.add(&wide(&x), &difference);
+        other.add(&to_f64(&x), &difference);
         assert_eq!(one.rows(), 2500);
         for (a, b) in one.solve(0.0).unwrap().iter().zip(other.solve(0.0).unwrap()) {
             assert!((a - b).abs() < 1e-12, "{a} {b}");
         }
+    }
+
+    fn to_f64(v: &[f32]) -> Vec<f64> {
+        v.iter().map(|&v| f64::from(v)).collect::<Vec<_>>()
     }
 
     #[test]
@@ -375,9 +378,9 @@ mod tests {
         let c = SMALL + 40;
         let mut state = 7u64;
         let x: Vec<f64> = (0..2 * c * c)
-            .map(|at| {
+            .map(|index| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                ((state >> 33) as f64 / f64::from(1 << 31) - 0.5) * 10f64.powf(-4.0 * (at % c) as f64 / c as f64)
+                ((state >> 33) as f64 / f64::from(1 << 31) - 0.5) * 10f64.powf(-4.0 * (index % c) as f64 / c as f64)
             })
             .collect();
         let mut normal = NormalEquations::new(c);

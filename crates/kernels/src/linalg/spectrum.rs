@@ -25,12 +25,12 @@ pub struct Spectrum {
 
 impl Spectrum {
     /// Builds a spectrum from the eigenvalues of `XᵀX` in ascending order, the squared singular values of `X`. Those up to
-    /// `floor` count as zero.
-    pub(super) fn of_squares(ascending: &[f64], floor: f64) -> Self {
+    /// `cutoff` count as zero.
+    pub(super) fn of_squares(ascending: &[f64], cutoff: f64) -> Self {
         let (Some(&smallest), Some(&greatest)) = (ascending.first(), ascending.last()) else {
             return Self { rank: 0, condition: f64::INFINITY };
         };
-        let rank = ascending.iter().filter(|&&square| square > floor).count();
+        let rank = ascending.iter().filter(|&&square| square > cutoff).count();
         let condition = if rank == ascending.len() { (greatest / smallest).sqrt() } else { f64::INFINITY };
         Self { rank, condition }
     }
@@ -55,7 +55,7 @@ pub(super) fn floor(channels: usize, greatest: f64, numbers: f64) -> f64 {
 /// Lanczos with full orthogonalisation, which keeps eigenvalues from being found twice. Deterministic.
 pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) -> f64 {
     let mut basis: Vec<Vec<f64>> = vec![start(order)];
-    let (mut diagonal, mut beside): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
+    let (mut diagonal, mut off_diagonal): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
     let mut next = vec![0.0; order];
     loop {
         let steps = basis.len();
@@ -71,27 +71,27 @@ pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) 
         let norm = dot(&next, &next).sqrt();
         let last = steps == STEPS.min(order);
         if last || steps.is_multiple_of(STRIDE) {
-            let (value, end) = greatest_of_tridiagonal(&diagonal, &beside);
+            let (value, end) = greatest_of_tridiagonal(&diagonal, &off_diagonal);
             if last || norm * end.abs() <= TOLERANCE * value {
                 return value;
             }
         }
         if norm == 0.0 || !norm.is_finite() {
             // The space that the start spans is exhausted.
-            return greatest_of_tridiagonal(&diagonal, &beside).0;
+            return greatest_of_tridiagonal(&diagonal, &off_diagonal).0;
         }
-        beside.push(norm);
+        off_diagonal.push(norm);
         basis.push(next.iter().map(|n| n / norm).collect());
     }
 }
 
 /// Computes the largest eigenvalue of a symmetric tridiagonal matrix, and the last element of its unit eigenvector. NaN if
 /// the matrix has one.
-fn greatest_of_tridiagonal(diagonal: &[f64], beside: &[f64]) -> (f64, f64) {
+fn greatest_of_tridiagonal(diagonal: &[f64], off_diagonal: &[f64]) -> (f64, f64) {
     let order = diagonal.len();
     let matrix = Mat::from_fn(order, order, |i, j| match i.abs_diff(j) {
         0 => diagonal[i],
-        1 => beside[i.min(j)],
+        1 => off_diagonal[i.min(j)],
         _ => 0.0,
     });
     let Ok(found) = matrix.self_adjoint_eigen(faer::Side::Lower) else { return (f64::NAN, 0.0) };
@@ -149,11 +149,13 @@ mod tests {
 
     #[test]
     fn eigenvalues_within_rounding_of_zero_do_not_count() {
-        let of = |squares: &[f64]| Spectrum::of_squares(squares, floor(squares.len(), squares[squares.len() - 1], 1.0));
-        let spectrum = of(&[-1e-16, 1e-15, 0.25, 1.0]);
-        assert_eq!(spectrum, Spectrum { rank: 2, condition: f64::INFINITY });
-        assert_eq!(of(&[0.25, 1.0]), Spectrum { rank: 2, condition: 2.0 });
-        assert_eq!(of(&[0.0, 0.0]).rank, 0);
+        assert_eq!(spectrum_of(&[-1e-16, 1e-15, 0.25, 1.0]), Spectrum { rank: 2, condition: f64::INFINITY });
+        assert_eq!(spectrum_of(&[0.25, 1.0]), Spectrum { rank: 2, condition: 2.0 });
+        assert_eq!(spectrum_of(&[0.0, 0.0]).rank, 0);
+    }
+
+    fn spectrum_of(squares: &[f64]) -> Spectrum {
+        Spectrum::of_squares(squares, floor(squares.len(), squares[squares.len() - 1], 1.0))
     }
 
     #[test]

@@ -109,8 +109,8 @@ impl StreamingQr {
             .map_err(|_| Unsolved::NoSingularValues { rows: self.rows, channels: c })?;
         let values = svd.S().column_vector(); // descending
         let rounding = c as f64 * f64::EPSILON;
-        let floor = cutoff.max(rounding) * values[0];
-        let rank = values.iter().filter(|&&value| value > floor).count();
+        let smallest = cutoff.max(rounding) * values[0];
+        let rank = values.iter().filter(|&&value| value > smallest).count();
         let singular = values[c - 1] <= rounding * values[0];
         let condition = if singular { f64::INFINITY } else { values[0] / values[c - 1] };
         let z = MatRef::from_column_major_slice(z, c, c);
@@ -302,22 +302,23 @@ mod tests {
                 row[silent] = 0.0;
                 row[doubled.1] = row[doubled.0];
             }
-            let unit = |at: usize, and: Option<usize>| -> Vec<f64> {
-                (0..c)
-                    .map(|i| {
-                        if i == at {
-                            1.0
-                        } else if Some(i) == and {
-                            -1.0
-                        } else {
-                            0.0
-                        }
-                    })
-                    .collect()
-            };
-            let blind = [unit(silent, None), unit(doubled.0, Some(doubled.1))];
+            let blind = [unit_row(silent, None, c), unit_row(doubled.0, Some(doubled.1), c)];
             assert_minimum_norm(&x, &y, c, c - 2, &blind);
         }
+    }
+
+    fn unit_row(channel: usize, and: Option<usize>, c: usize) -> Vec<f64> {
+        (0..c)
+            .map(|i| {
+                if i == channel {
+                    1.0
+                } else if Some(i) == and {
+                    -1.0
+                } else {
+                    0.0
+                }
+            })
+            .collect()
     }
 
     #[test]
@@ -329,7 +330,8 @@ mod tests {
             tall.add(&x, &x);
             let svd = tall.solve(cutoff).unwrap();
             assert!(svd.rank == rank && (svd.condition / 1e7 - 1.0).abs() < 1e-6, "{svd:?}");
-            let expected: Vec<f64> = (0..9).map(|at| if at % 4 == 0 && at / 4 < rank { 1.0 } else { 0.0 }).collect();
+            let expected: Vec<f64> =
+                (0..9).map(|index| if index % 4 == 0 && index / 4 < rank { 1.0 } else { 0.0 }).collect();
             assert!(difference(&svd.solution, &expected) < 1e-9, "{svd:?}");
         }
     }

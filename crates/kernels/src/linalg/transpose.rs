@@ -27,12 +27,12 @@ pub(super) fn transpose(destination: &mut [f64], stride: usize, offset: usize, s
                 let wide = TILE.min(columns - column);
                 let mut tile = [[0.0; TILE]; TILE];
                 for (i, tile) in tile[..high].iter_mut().enumerate() {
-                    let at = (first_row + i) * columns + column;
-                    tile[..wide].copy_from_slice(&source[at..at + wide]);
+                    let start = (first_row + i) * columns + column;
+                    tile[..wide].copy_from_slice(&source[start..start + wide]);
                 }
                 for j in 0..wide {
-                    let at = (first + j) * stride + offset + first_row;
-                    lines[at..at + high].iter_mut().zip(&tile).for_each(|(v, tile)| *v = tile[j]);
+                    let start = (first + j) * stride + offset + first_row;
+                    lines[start..start + high].iter_mut().zip(&tile).for_each(|(v, tile)| *v = tile[j]);
                 }
             }
         }
@@ -49,9 +49,9 @@ mod tests {
             let source: Vec<f64> = (0..rows * columns).map(|i| i as f64).collect();
             let mut destination = vec![-1.0; columns * stride];
             transpose(&mut destination, stride, offset, &source, columns);
-            for (at, &v) in destination.iter().enumerate() {
-                let j = at / stride;
-                let i = (at % stride).wrapping_sub(offset);
+            for (index, &v) in destination.iter().enumerate() {
+                let j = index / stride;
+                let i = (index % stride).wrapping_sub(offset);
                 assert_eq!(v, if i < rows { source[i * columns + j] } else { -1.0 });
             }
         }

@@ -46,64 +46,69 @@ impl Draws {
 /// worker, which is replaced.
 fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed: u64) -> Outcome {
     let server = Arc::new(Server::default());
-    let place = |job: usize| PathBuf::from(format!("/store/done/{job}"));
-    let bytes = |job: usize| format!("result {job}").into_bytes();
     let mut all: Vec<Machine> = (0..machines).map(|number| machine(&server, number, network)).collect();
     // When each acts, and when each beats, in milliseconds.
     let (mut acts, mut beats): (Vec<u64>, Vec<u64>) = (vec![0; machines], vec![15_000; machines]);
     let mut draws = Draws(seed);
     let mut outcome = Outcome { jobs, done: 0, deaths: 0, seconds: 0 };
-    let whole = |server: &Server| (0..jobs).all(|job| server.file(&place(job)).is_some());
-    while !whole(&server) {
+    while !((0..jobs).all(|job| (&server).file(&done_path(job)).is_some())) {
         let next = (0..machines).min_by_key(|&number| acts[number].min(beats[number])).unwrap();
         let now = acts[next].min(beats[next]);
         assert!(now < 86_400_000, "it does not come to an end: {outcome:?}");
         server.set(Duration::from_millis(now));
         outcome.seconds = now / 1000;
-        let at = &mut all[next];
+        let machine = &mut all[next];
         if beats[next] <= acts[next] {
-            at.heartbeat.beat();
+            machine.heartbeat.beat();
             beats[next] += 15_000;
             continue;
         }
-        if let Some((job, lease)) = at.work.take() {
+        if let Some((job, lease)) = machine.work.take() {
             outcome.done += 1;
             if draws.below(100) < deaths_in_100 {
                 // Its claims and its record stay, and another one comes.
                 std::mem::forget(lease);
                 outcome.deaths += 1;
                 let fresh = machine(&server, machines + outcome.deaths, network);
-                let Machine { worker, .. } = std::mem::replace(at, fresh);
+                let Machine { worker, .. } = std::mem::replace(machine, fresh);
                 std::mem::forget(worker);
             } else {
                 // Like objects: written under a private name, then renamed.
-                let draft = PathBuf::from(format!("/store/drafts/{}.{job}", at.worker.id()));
-                at.disk.create(&draft, &bytes(job)).unwrap();
+                let draft = PathBuf::from(format!("/store/drafts/{}.{job}", machine.worker.id()));
+                machine.disk.create(&draft, &result_bytes(job)).unwrap();
                 // Its answer may get lost.
-                at.disk.rename(&draft, &place(job)).ok();
-                assert!(at.disk.exists(&place(job)));
+                machine.disk.rename(&draft, &done_path(job)).ok();
+                assert!(machine.disk.exists(&done_path(job)));
                 drop(lease);
             }
         }
-        let first = at.worker.start_offset(jobs);
+        let first = machine.worker.start_offset(jobs);
         let mut order = (0..jobs).map(|job| (first + job) % jobs);
         let claimed = order.find_map(|job| {
             let name = format!("job-{job}");
-            if at.disk.exists(&place(job)) || at.worker.seems_theirs(&name) {
+            if machine.disk.exists(&done_path(job)) || machine.worker.seems_theirs(&name) {
                 return None;
             }
-            match at.worker.claim(&name) {
+            match machine.worker.claim(&name) {
                 ClaimResult::Mine(lease) => Some((job, lease)),
                 ClaimResult::Theirs(_) => None,
             }
         });
         acts[next] = now + if claimed.is_some() { 20_000 + draws.below(20_000) } else { 10_000 };
-        at.work = claimed;
+        machine.work = claimed;
     }
     for job in 0..jobs {
-        assert_eq!(server.file(&place(job)), Some(bytes(job)), "job {job}");
+        assert_eq!(server.file(&done_path(job)), Some(result_bytes(job)), "job {job}");
     }
     outcome
+}
+
+fn done_path(job: usize) -> PathBuf {
+    PathBuf::from(format!("/store/done/{job}"))
+}
+
+fn result_bytes(job: usize) -> Vec<u8> {
+    format!("result {job}").into_bytes()
 }
 
 #[test]

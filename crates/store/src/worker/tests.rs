@@ -96,16 +96,19 @@ fn remote_process_with_old_record_is_dead_at_once() {
     let (folder, one, two) = workers();
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
     let record = planted(&one, &Process { id: FAR.into(), owner, beat: 0 });
-    let dead = || all(&SystemDisk::default(), folder.path()).iter().filter(|known| known.dead).count();
-    assert_eq!(dead(), 0);
+    assert_eq!(count_dead(folder.path()), 0);
     let file = fs::File::options().append(true).open(&record).unwrap();
     file.set_modified(SystemTime::now() - PATIENCE * 2).unwrap();
-    assert_eq!(dead(), 1);
+    assert_eq!(count_dead(folder.path()), 1);
     let ClaimResult::Mine(lease) = one.claim("a") else { panic!("waits for the dead") };
     drop(lease);
     // A process without a record is gone: its claims are free.
     fs::rename(&record, one.claims.join("b")).unwrap();
     assert!(matches!(two.claim("b"), ClaimResult::Mine(_)));
+}
+
+fn count_dead(folder: &Path) -> usize {
+    all(&SystemDisk::default(), folder).iter().filter(|known| known.dead).count()
 }
 
 #[test]
@@ -117,16 +120,17 @@ fn the_heart_beats_in_the_record_and_a_lost_record_comes_back() {
             .find(|known| known.process.id == one.id())
             .map(|k| k.process.beat)
     };
-    let wait = |what: &str, until: &dyn Fn() -> bool| {
-        let started = std::time::Instant::now();
-        while !until() {
-            assert!(started.elapsed() < Duration::from_secs(30), "{what}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    };
-    wait("no beat", &|| beat() >= Some(1));
+    wait_until("no beat", &|| beat() >= Some(1));
     fs::remove_file(&one.record).unwrap();
-    wait("no new record", &|| beat() >= Some(2));
+    wait_until("no new record", &|| beat() >= Some(2));
+}
+
+fn wait_until(what: &str, until: &dyn Fn() -> bool) {
+    let started = std::time::Instant::now();
+    while !until() {
+        assert!(started.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
@@ -174,21 +178,19 @@ fn suspended_process_notices_its_lost_leases() {
         ClaimResult::Mine(lease) => lease,
         ClaimResult::Theirs(_) => panic!("not free"),
     };
-    // The last lease check looks as if it preceded the stop.
-    let halted = |lease: &Lease| lock(&lease.known).0 -= PATIENCE * 2;
     let lease = claimed();
-    halted(&lease);
+    expire_lease(&lease);
     assert!(lease.holds(), "no process took it");
     fs::remove_file(one.claims.join("a")).unwrap();
     assert!(lease.holds(), "of a moment ago it is known");
-    halted(&lease);
+    expire_lease(&lease);
     assert!(!lease.holds(), "it is gone");
     let ClaimResult::Mine(theirs) = two.claim("a") else { panic!("not free") };
     assert!(!lease.holds(), "it is another's");
     drop(theirs);
     drop(lease);
     let lease = claimed();
-    halted(&lease);
+    expire_lease(&lease);
     fs::remove_file(&one.record).unwrap();
     assert!(!lease.holds(), "a process without a record counts as dead, so any process can take its lease");
     drop(lease);
@@ -199,6 +201,11 @@ fn suspended_process_notices_its_lost_leases() {
     lock(&lease.known).1 += PATIENCE * 9;
     fs::remove_file(one.claims.join("a")).unwrap();
     assert!(!lease.holds());
+}
+
+/// The last lease check looks as if it preceded the stop.
+fn expire_lease(lease: &Lease) {
+    lock(&lease.known).0 -= PATIENCE * 2
 }
 
 #[test]

@@ -85,7 +85,8 @@ impl Server {
     /// Counts operations by kind and folder, most frequent first.
     pub(crate) fn by_kind(&self) -> Vec<(String, u64)> {
         let kinds = lock(&self.by_kind);
-        let mut all: Vec<_> = kinds.iter().map(|((what, of), count)| (format!("{what} {of}"), *count)).collect();
+        let mut all: Vec<_> =
+            kinds.iter().map(|((what, folder), count)| (format!("{what} {folder}"), *count)).collect();
         all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         all
     }
@@ -188,7 +189,7 @@ impl Client {
         network: Network,
         machine: usize,
         time: Option<(Arc<Time>, usize)>,
-        told: Option<Told>,
+        listener: Option<Told>,
     ) -> Arc<Self> {
         let owner = Owner { pid: 5, system: Some(format!("machine {machine}")), started: Some(1) };
         let process = Process { id: format!("5-{:012x}", machine * 7919), owner, beat: 0 };
@@ -198,7 +199,7 @@ impl Client {
             network,
             time,
             process,
-            told,
+            told: listener,
             ahead: Duration::from_secs(7 * machine as u64),
             changes: AtomicU64::new(0),
             operations: AtomicU64::new(0),
@@ -234,8 +235,8 @@ impl Client {
         if !self.is_down() {
             self.server.operations.fetch_add(1, Relaxed);
             self.operations.fetch_add(1, Relaxed);
-            let of = path.components().nth(2).map(|part| part.as_os_str().to_string_lossy().into_owned());
-            *lock(&self.server.by_kind).entry((what, of.unwrap_or_default())).or_default() += 1;
+            let folder = path.components().nth(2).map(|part| part.as_os_str().to_string_lossy().into_owned());
+            *lock(&self.server.by_kind).entry((what, folder.unwrap_or_default())).or_default() += 1;
         }
     }
 
@@ -276,11 +277,11 @@ impl Client {
     }
 
     /// Returns the cached view of a file.
-    fn known<T>(&self, path: &Path, of: impl Fn(&Option<Vec<u8>>) -> T) -> Option<T> {
+    fn known<T>(&self, path: &Path, read: impl Fn(&Option<Vec<u8>>) -> T) -> Option<T> {
         let now = self.server_time();
         let most = Duration::from_secs(self.network.cache);
         let seen = lock(&self.seen);
-        seen.get(&text(path)).filter(|(at, _)| now < *at + most).map(|(_, seen)| of(seen))
+        seen.get(&text(path)).filter(|(time, _)| now < *time + most).map(|(_, seen)| read(seen))
     }
 
     fn saw(&self, path: &Path, found: Option<Vec<u8>>) {
@@ -446,7 +447,7 @@ impl Disk for Client {
             let names = folders.remove(&from_text).unwrap_or_default();
             folders.insert(to_text, names);
         }
-        if let Some(told) = &self.told {
+        if let Some(listener) = &self.told {
             told(to);
         }
         if self.lies() { Err(missing()) } else { Ok(()) }
@@ -508,7 +509,7 @@ impl Disk for Client {
     fn list(&self, folder: &Path) -> Vec<String> {
         let now = self.server_time();
         let most = Duration::from_secs(self.network.cache);
-        if let Some((_, names)) = lock(&self.lists).get(&text(folder)).filter(|(at, _)| now < *at + most) {
+        if let Some((_, names)) = lock(&self.lists).get(&text(folder)).filter(|(time, _)| now < *time + most) {
             return names.clone();
         }
         if self.is_down() {
@@ -541,8 +542,8 @@ impl Disk for Client {
 
     fn sleep(&self, time: Duration, _stop: &AtomicBool) {
         // The thread that sets it wakes the process.
-        if let Some((of, actor)) = self.time.as_ref().filter(|_| !self.is_down()) {
-            of.sleep(*actor, time);
+        if let Some((clock, actor)) = self.time.as_ref().filter(|_| !self.is_down()) {
+            clock.sleep(*actor, time);
         }
     }
 
@@ -551,14 +552,16 @@ impl Disk for Client {
         const BEAT: Duration = Duration::from_secs(15);
         match &self.time {
             Some((time, _)) => {
-                let of = Arc::clone(time);
+                let clock = Arc::clone(time);
                 let halted = Arc::clone(&self.halted);
-                let unless_halted = move || {
-                    if of.now() >= Duration::from_micros(halted.load(Relaxed)) {
-                        act();
-                    }
-                };
-                Box::new(time.every(BEAT, Box::new(unless_halted)))
+                Box::new(time.every(
+                    BEAT,
+                    Box::new(move || {
+                        if clock.now() >= Duration::from_micros(halted.load(Relaxed)) {
+                            act();
+                        }
+                    }),
+                ))
             }
             None => Box::new(()),
         }

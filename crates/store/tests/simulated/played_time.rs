@@ -136,34 +136,34 @@ impl Time {
 
     fn acting(self: &Arc<Self>, first: Duration, period: Option<Duration>, act: Box<dyn FnMut() + Send>) -> Timer {
         let mut now = lock(&self.now);
-        let at = now.time + first;
+        let due = now.time + first;
         let number = now.number + 1;
-        now.at(at, Happening::Act(number));
+        now.at(due, Happening::Act(number));
         now.acting.insert(number, Acting { act: Arc::new(Mutex::new(act)), period });
         Timer { time: Arc::clone(self), number }
     }
 
-    /// Advances to the next event until a process wakes: `own` itself, which continues, or another one, for which `own`
-    /// waits here.
-    fn pass_on(&self, own: Option<usize>) {
+    /// Advances to the next event until a process wakes: the process `waiting`, which continues, or another one, for which
+    /// `waiting` blocks here.
+    fn pass_on(&self, waiting: Option<usize>) {
         loop {
             let mut now = lock(&self.now);
-            let Some(Reverse((at, _, what))) = now.queue.pop() else { return };
+            let Some(Reverse((due, _, what))) = now.queue.pop() else { return };
             if now.alive == 0 {
                 return;
             }
             match what {
                 Happening::Wake { process, sleep } if now.sleeps[process] == sleep => {
-                    now.time = at;
+                    now.time = due;
                     // A second wake-up for the same sleep is ignored.
                     now.sleeps[process] += 1;
                     drop(now);
-                    if own == Some(process) {
+                    if waiting == Some(process) {
                         return;
                     }
                     self.doors[process].open();
-                    if let Some(own) = own {
-                        self.doors[own].wait();
+                    if let Some(waiting) = waiting {
+                        self.doors[waiting].wait();
                     }
                     return;
                 }
@@ -172,9 +172,9 @@ impl Time {
                     let Some(acting) = now.acting.get(&number) else { continue };
                     let act = Arc::clone(&acting.act);
                     let period = acting.period;
-                    now.time = at;
+                    now.time = due;
                     match period {
-                        Some(period) => now.at(at + period, what),
+                        Some(period) => now.at(due + period, what),
                         None => drop(now.acting.remove(&number)),
                     }
                     drop(now);

@@ -27,7 +27,7 @@ fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str
     let ids: HashMap<&str, usize> = known.map(|(id, token)| (*token, id)).collect();
     let mut merges: Vec<(f64, usize, usize)> = Vec::new();
     for (id, token) in tokens.iter().enumerate().filter(|(id, _)| kinds[*id] == NORMAL) {
-        let cuts = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
+        let cuts = token.char_indices().skip(1).map(|(index, _)| token.split_at(index));
         let parts = cuts.filter_map(|(left, right)| Some((*ids.get(left)?, *ids.get(right)?)));
         merges.extend(parts.map(|(left, right)| (scores[id], left, right)));
     }
@@ -75,13 +75,16 @@ static SPLITTERS: [Splitter; 6] = [
 
 impl Splitter {
     fn pre_tokenizer(&self) -> Value {
-        let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
         match self.pattern {
             None if self.digits => json!({"type": "Sequence", "pretokenizers":
-                [{"type": "Digits", "individual_digits": true}, bytes(true)]}),
-            None => bytes(true),
+                [{"type": "Digits", "individual_digits": true}, byte_level(true)]}),
+            None => byte_level(true),
             Some(pattern) => json!({"type": "Sequence", "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, bytes(false)]}),
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, byte_level(false)]}),
         }
     }
+}
+
+fn byte_level(regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex})
 }

@@ -18,19 +18,15 @@ struct GgufVocabulary<'a> {
 /// # Errors
 /// A file without a tokenizer, or with one that is not read: its kind, how it splits words, lists of different lengths.
 pub(in crate::corpus) fn of_gguf(file: &Gguf) -> Result<Value> {
-    let lacks = |key: &str, expected: &str| {
-        Error::bad_input("the tokenizer of a GGUF file cannot be read")
-            .at(file.place(key))
-            .expected(expected)
-            .found(file.shown(key))
-            .hint("a tokenizer.json next to the file is used instead")
-    };
     let key = "tokenizer.ggml.tokens";
-    let tokens = file.texts(key)?.filter(|of| !of.is_empty()).ok_or_else(|| lacks(key, "a list of tokens"))?;
+    let tokens = file
+        .texts(key)?
+        .filter(|tokens_found| !tokens_found.is_empty())
+        .ok_or_else(|| missing_entry(key, "a list of tokens", file))?;
     let key = "tokenizer.ggml.token_type";
     let kinds = match file.numbers(key)? {
         Some(kinds) if kinds.len() == tokens.len() => kinds.into_iter().map(|kind| kind as u32).collect(),
-        Some(_) => return Err(lacks(key, &format!("{} kinds of tokens", tokens.len()))),
+        Some(_) => return Err(missing_entry(key, &format!("{} kinds of tokens", tokens.len()), file)),
         None => vec![NORMAL; tokens.len()],
     };
     let vocabulary = GgufVocabulary { file, tokens, kinds };
@@ -39,21 +35,35 @@ pub(in crate::corpus) fn of_gguf(file: &Gguf) -> Result<Value> {
     match file.text(key)? {
         Some("gpt2") => {
             let name = file.text(pre)?;
-            let splitter = SPLITTERS.iter().find(|of| name.is_some_and(|name| of.names.contains(&name)));
-            let known = || SPLITTERS.iter().flat_map(|of| of.names).copied().collect::<Vec<_>>().join(", ");
-            let splitter = splitter.ok_or_else(|| lacks(pre, &known()))?;
+            let splitter = SPLITTERS.iter().find(|splitter| name.is_some_and(|name| splitter.names.contains(&name)));
+            let splitter = splitter.ok_or_else(|| {
+                missing_entry(
+                    pre,
+                    &(SPLITTERS.iter().flat_map(|splitter| splitter.names).copied().collect::<Vec<_>>().join(", ")),
+                    file,
+                )
+            })?;
             let key = "tokenizer.ggml.merges";
-            let merges = file.texts(key)?.ok_or_else(|| lacks(key, "a list of merges"))?;
+            let merges = file.texts(key)?.ok_or_else(|| missing_entry(key, "a list of merges", file))?;
             vocabulary.byte_level(splitter, &merges)
         }
         Some("llama") => {
             let key = "tokenizer.ggml.scores";
-            let scores = file.numbers(key)?.filter(|of| of.len() == vocabulary.tokens.len());
-            let scores = scores.ok_or_else(|| lacks(key, &format!("{} scores", vocabulary.tokens.len())))?;
+            let scores = file.numbers(key)?.filter(|numbers| numbers.len() == vocabulary.tokens.len());
+            let scores =
+                scores.ok_or_else(|| missing_entry(key, &format!("{} scores", vocabulary.tokens.len()), file))?;
             vocabulary.sentence_piece(&scores)
         }
-        _ => Err(lacks(key, "gpt2 (byte-level merges) or llama (SentencePiece)")),
+        _ => Err(missing_entry(key, "gpt2 (byte-level merges) or llama (SentencePiece)", file)),
     }
+}
+
+fn missing_entry(key: &str, expected: &str, file: &Gguf) -> Error {
+    Error::bad_input("the tokenizer of a GGUF file cannot be read")
+        .at(file.place(key))
+        .expected(expected)
+        .found(file.shown(key))
+        .hint("a tokenizer.json next to the file is used instead")
 }
 
 impl GgufVocabulary<'_> {
@@ -120,14 +130,18 @@ impl GgufVocabulary<'_> {
 
     /// Returns the tokens that are matched before a text is split.
     fn added(&self) -> Vec<Value> {
-        let of = |(id, token): (usize, &&str)| {
-            let kind = self.kinds[id];
-            matches!(kind, CONTROL | USER_DEFINED | UNKNOWN).then(|| {
-                json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+        self.tokens
+            .iter()
+            .enumerate()
+            .filter(|(_, token)| !token.is_empty())
+            .filter_map(|(id, token)| {
+                let kind = self.kinds[id];
+                matches!(kind, CONTROL | USER_DEFINED | UNKNOWN).then(|| {
+                    json!({"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
                     "normalized": false, "special": kind != USER_DEFINED})
+                })
             })
-        };
-        self.tokens.iter().enumerate().filter(|(_, token)| !token.is_empty()).filter_map(of).collect()
+            .collect()
     }
 
     /// Returns the id of a special token, if the file has it.
@@ -146,7 +160,7 @@ impl GgufVocabulary<'_> {
     /// Builds the post-processor that adds special tokens around a text.
     fn template(&self, bos: bool) -> Result<Value> {
         let eos = self.file.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
-        let [before, after] = [("bos", bos), ("eos", eos)].map(|(name, on)| match on {
+        let [before, after] = [("bos", bos), ("eos", eos)].map(|(name, is_on)| match is_on {
             true => self.special(name),
             false => Ok(None),
         });
@@ -156,7 +170,6 @@ impl GgufVocabulary<'_> {
             return Ok(Value::Null);
         }
         let token = |id: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": 0}});
-        let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
         let around = |inner: Vec<Value>| {
             let first = before.map(token);
             let last = after.map(token);
@@ -170,7 +183,11 @@ impl GgufVocabulary<'_> {
                 (token.to_owned(), json!({"id": token, "ids": [id], "tokens": [token]}))
             })
             .collect();
-        Ok(json!({"type": "TemplateProcessing", "single": around(vec![text("A")]),
-            "pair": around(vec![text("A"), text("B")]), "special_tokens": special}))
+        Ok(json!({"type": "TemplateProcessing", "single": around(vec![sequence_piece("A")]),
+            "pair": around(vec![sequence_piece("A"), sequence_piece("B")]), "special_tokens": special}))
     }
+}
+
+fn sequence_piece(id: &str) -> Value {
+    json!({"Sequence": {"id": id, "type_id": 0}})
 }

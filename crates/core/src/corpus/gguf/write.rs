@@ -27,21 +27,19 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
     if model["type"] != "BPE" {
         return Err(refused("model.type", "BPE", &model["type"]));
     }
-    let unset = |key: &&str| model[*key].is_null() || model[*key] == "" || model[*key] == 0.0;
     let keys = ["dropout", "continuing_subword_prefix", "end_of_word_suffix"];
-    if let Some(key) = keys.iter().find(|key| !unset(key)) {
+    if let Some(key) = keys.iter().find(|key| !(model[*key].is_null() || model[*key] == "" || model[*key] == 0.0)) {
         return Err(refused(&format!("model.{key}"), "null", &model[*key]));
     }
     let vocabulary = TokenTable::of(tokenizer, rows)?;
-    let text = |text: &str| Entry::String(text.to_owned());
     let mut notes = Vec::new();
     let mut entries = Vec::new();
     let mut say = |key: &str, value: Entry| entries.push((format!("tokenizer.ggml.{key}"), value));
     let pieces = merges_of(model)?;
     if model["byte_fallback"] == true {
         let scores = vocabulary.scores(&pieces)?;
-        say("model", text("llama"));
-        say("pre", text("default"));
+        say("model", string_entry("llama"));
+        say("pre", string_entry("default"));
         say("scores", Entry::Array(scores.into_iter().map(|score| Entry::F32(score as f32)).collect()));
         say("add_space_prefix", Entry::Bool(space_prefix(tokenizer)?));
         if let Some(id) = model["unk_token"].as_str().and_then(|unknown| vocabulary.id(unknown)) {
@@ -53,11 +51,14 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
         if let Some((left, right)) = pieces.iter().find(|(left, right)| left.contains(' ') || right.contains(' ')) {
             return Err(refused("model.merges", "tokens without spaces", &format!("{left} {right}").into()));
         }
-        say("model", text("gpt2"));
-        say("pre", text(pre));
-        say("merges", Entry::Array(pieces.iter().map(|(left, right)| text(&format!("{left} {right}"))).collect()));
+        say("model", string_entry("gpt2"));
+        say("pre", string_entry(pre));
+        say(
+            "merges",
+            Entry::Array(pieces.iter().map(|(left, right)| string_entry(&format!("{left} {right}"))).collect()),
+        );
     }
-    say("tokens", Entry::Array(vocabulary.tokens.iter().map(|token| text(token)).collect()));
+    say("tokens", Entry::Array(vocabulary.tokens.iter().map(|token| string_entry(token)).collect()));
     say("token_type", Entry::Array(vocabulary.kinds.iter().map(|kind| Entry::I32(*kind as i32)).collect()));
     let [before, after] = around(tokenizer)?;
     for (name, id) in ids {
@@ -74,6 +75,10 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
     say("add_bos_token", Entry::Bool(before.is_some()));
     say("add_eos_token", Entry::Bool(after.is_some()));
     Ok(GgufTokenizer { entries, notes })
+}
+
+fn string_entry(text: &str) -> Entry {
+    Entry::String(text.to_owned())
 }
 
 fn refused(key: &str, expected: &str, found: &Value) -> Error {
@@ -104,8 +109,8 @@ impl TokenTable {
             let id = id.as_u64().and_then(|id| usize::try_from(id).ok());
             let id = id.ok_or_else(|| refused("model.vocab", "an id", &token.clone().into()))?;
             let kind = match token.as_str() {
-                of if Some(of) == unknown => UNKNOWN,
-                of if bytes && is_byte(of) => BYTE,
+                token if Some(token) == unknown => UNKNOWN,
+                token if bytes && is_byte(token) => BYTE,
                 _ => NORMAL,
             };
             by_id.insert(id, (token, kind));
@@ -128,23 +133,24 @@ impl TokenTable {
         if let Some((id, _)) = by_id.last_key_value().filter(|(id, _)| **id >= rows) {
             return Err(refused("model.vocab", &format!("ids below {rows}, the rows of the embedding"), &(*id).into()));
         }
-        let of = |id: usize| {
-            by_id.get(&id).map_or((format!("[PAD{id}]"), UNUSED), |(token, kind)| ((*token).to_owned(), *kind))
-        };
-        let (tokens, kinds) = (0..rows).map(of).unzip();
+        let (tokens, kinds) = (0..rows)
+            .map(|id| {
+                by_id.get(&id).map_or((format!("[PAD{id}]"), UNUSED), |(token, kind)| ((*token).to_owned(), *kind))
+            })
+            .unzip();
         Ok(Self { tokens, kinds })
     }
 
     fn id(&self, token: &str) -> Option<u32> {
-        self.tokens.iter().position(|of| of == token).and_then(|id| u32::try_from(id).ok())
+        self.tokens.iter().position(|known| known == token).and_then(|id| u32::try_from(id).ok())
     }
 
     /// Assigns SentencePiece's scores: the earlier a token is merged, the higher. llama.cpp merges any two pieces that form
     /// a token.
     fn scores(&self, pieces: &[(String, String)]) -> Result<Vec<f64>> {
         let mut rank: HashMap<String, usize> = HashMap::new();
-        for (place, (left, right)) in pieces.iter().enumerate() {
-            rank.entry(format!("{left}{right}")).or_insert(place);
+        for (rank_of_piece, (left, right)) in pieces.iter().enumerate() {
+            rank.entry(format!("{left}{right}")).or_insert(rank_of_piece);
         }
         let last = pieces.len();
         let scores: Vec<f64> = self
@@ -155,13 +161,13 @@ impl TokenTable {
             .collect();
         let tokens: Vec<&str> = self.tokens.iter().map(String::as_str).collect();
         let implied: BTreeSet<[&str; 2]> = merges(&tokens, &self.kinds, &scores).into_iter().collect();
-        let own: BTreeSet<[&str; 2]> = pieces.iter().map(|(left, right)| [left.as_str(), right.as_str()]).collect();
-        match implied.symmetric_difference(&own).next() {
+        let listed: BTreeSet<[&str; 2]> = pieces.iter().map(|(left, right)| [left.as_str(), right.as_str()]).collect();
+        match implied.symmetric_difference(&listed).next() {
             None => Ok(scores),
             Some([left, right]) => {
                 let expected = "SentencePiece's merges: every two tokens that make a third";
-                let said = if own.contains(&[*left, *right]) { "a merge" } else { "no merge" };
-                Err(refused("model.merges", expected, &format!("{said} of `{left}` and `{right}`").into()))
+                let verdict = if listed.contains(&[*left, *right]) { "a merge" } else { "no merge" };
+                Err(refused("model.merges", expected, &format!("{verdict} of `{left}` and `{right}`").into()))
             }
         }
     }
@@ -172,23 +178,24 @@ fn is_byte(token: &str) -> bool {
     token
         .strip_prefix("<0x")
         .and_then(|rest| rest.strip_suffix('>'))
-        .is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|of| of.is_ascii_hexdigit()))
+        .is_some_and(|digits| digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
 }
 
 /// Parses the merges in either of the two formats.
 fn merges_of(model: &Value) -> Result<Vec<(String, String)>> {
-    let of = |merge: &Value| {
-        let pair = match merge {
-            Value::String(text) => text.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),
-            Value::Array(two) => match &two[..] {
-                [Value::String(left), Value::String(right)] => Some((left.clone(), right.clone())),
-                _ => None,
-            },
+    model["merges"].as_array().into_iter().flatten().map(read_merge).collect()
+}
+
+fn read_merge(merge: &Value) -> Result<(String, String)> {
+    let pair = match merge {
+        Value::String(text) => text.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),
+        Value::Array(two) => match &two[..] {
+            [Value::String(left), Value::String(right)] => Some((left.clone(), right.clone())),
             _ => None,
-        };
-        pair.ok_or_else(|| refused("model.merges", "two tokens", merge))
+        },
+        _ => None,
     };
-    model["merges"].as_array().into_iter().flatten().map(of).collect()
+    pair.ok_or_else(|| refused("model.merges", "two tokens", merge))
 }
 
 /// Returns llama.cpp's name of a byte-level pre-tokenizer, and a note about what it ignores.
@@ -198,10 +205,6 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     let steps = match pre["pretokenizers"].as_array() {
         Some(steps) => steps.iter().collect(),
         None => vec![pre],
-    };
-    let unknown = || {
-        let names: Vec<&str> = SPLITTERS.iter().map(|of| of.names[0]).collect();
-        refused("pre_tokenizer", &format!("as one of {}", names.join(", ")), pre)
     };
     let mut digits = false;
     let mut pattern = None;
@@ -214,25 +217,36 @@ fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
             Some("Split")
                 if step["behavior"] == "Isolated" && step["invert"] != true && pattern.is_none() && bytes.is_none() =>
             {
-                pattern = Some(step["pattern"]["Regex"].as_str().ok_or_else(unknown)?);
+                pattern = Some(step["pattern"]["Regex"].as_str().ok_or_else(|| unknown_splitter(pre))?);
             }
             Some("ByteLevel") if step["add_prefix_space"] != true && bytes.is_none() => {
                 bytes = Some(step["use_regex"] != false);
             }
-            _ => return Err(unknown()),
+            _ => return Err(unknown_splitter(pre)),
         }
     }
     let ignore = tokenizer["model"]["ignore_merges"] == true;
-    let alike = |of: &&super::Splitter| {
-        of.pattern == pattern && of.digits == digits && of.ignore_merges == ignore && bytes == Some(pattern.is_none())
+    let alike = |splitter: &&super::Splitter| {
+        splitter.pattern == pattern
+            && splitter.digits == digits
+            && splitter.ignore_merges == ignore
+            && bytes == Some(pattern.is_none())
     };
     let composes = normalizer["type"] == "NFC";
     if !normalizer.is_null() && !composes {
         return Err(refused("normalizer", "null or NFC", normalizer));
     }
-    let found = SPLITTERS.iter().find(|of| alike(of) && of.nfc == composes).or_else(|| SPLITTERS.iter().find(alike));
+    let found = SPLITTERS
+        .iter()
+        .find(|splitter| alike(splitter) && splitter.nfc == composes)
+        .or_else(|| SPLITTERS.iter().find(alike));
     let note = "llama.cpp does not compose characters (the tokenizer's NFC): it tokenises texts that are not composed otherwise";
-    found.map(|of| (of.names[0], composes.then(|| note.to_owned()))).ok_or_else(unknown)
+    found.map(|splitter| (splitter.names[0], composes.then(|| note.to_owned()))).ok_or_else(|| unknown_splitter(pre))
+}
+
+fn unknown_splitter(pre: &Value) -> Error {
+    let names: Vec<&str> = SPLITTERS.iter().map(|splitter| splitter.names[0]).collect();
+    refused("pre_tokenizer", &format!("as one of {}", names.join(", ")), pre)
 }
 
 /// Returns whether a SentencePiece tokenizer prepends a space to a text.
@@ -280,7 +294,7 @@ fn around(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
         match step["type"].as_str() {
             Some("ByteLevel") => {}
             Some("TemplateProcessing") => {
-                let mut place = 0;
+                let mut position = 0;
                 let mut fits = true;
                 for piece in step["single"].as_array().into_iter().flatten() {
                     match piece["SpecialToken"]["id"].as_str() {
@@ -288,16 +302,16 @@ fn around(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
                             let ids = step["special_tokens"][name]["ids"].as_array();
                             let id = ids.filter(|ids| ids.len() == 1).and_then(|ids| ids[0].as_u64());
                             let id = id.and_then(|id| u32::try_from(id).ok());
-                            fits &= id.is_some() && found[place].is_none();
-                            found[place] = id;
+                            fits &= id.is_some() && found[position].is_none();
+                            found[position] = id;
                         }
                         None => {
-                            fits &= place == 0;
-                            place = 1;
+                            fits &= position == 0;
+                            position = 1;
                         }
                     }
                 }
-                if !fits || place == 0 {
+                if !fits || position == 0 {
                     return Err(refused("post_processor", "at most one token before a text and one behind it", step));
                 }
             }

@@ -32,10 +32,10 @@ impl Input {
 /// # Errors
 /// Exit code 2, naming both.
 pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
-    let place = real(output);
+    let output_path = real(output);
     for Input { what, path, whole } in inputs {
         let input = real(path);
-        let found = match (within(&input, &place), within(&place, &input)) {
+        let found = match (within(&input, &output_path), within(&output_path, &input)) {
             (true, true) => "the same folder",
             (true, false) => "a folder that holds it",
             (false, true) if *whole => "a folder in it",
@@ -50,17 +50,17 @@ pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a path is `place` or below it.
-pub(super) fn within(path: &Path, place: &Path) -> bool {
-    let id = id(place);
-    path.ancestors().any(|above| above == place || (id.is_some() && self::id(above) == id))
+/// Returns whether a path is `folder` or below it.
+pub(super) fn within(path: &Path, folder: &Path) -> bool {
+    let id = id(folder);
+    path.ancestors().any(|above| above == folder || (id.is_some() && self::id(above) == id))
 }
 
 /// Resolves the existing part of a path: every link is followed before `..` is.
 pub(super) fn real(path: &Path) -> PathBuf {
-    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut real = PathBuf::new();
-    for part in whole.components() {
+    for part in absolute.components() {
         match part {
             Component::ParentDir => drop(real.pop()),
             Component::CurDir => {}
@@ -93,16 +93,15 @@ mod tests {
     #[test]
     fn output_folder_is_not_an_input_nor_nested_with_one() {
         let root = tempfile::tempdir().unwrap();
-        let at = |name: &str| root.path().join(name);
         for folder in ["models/llama", "texts", "other"] {
-            fs::create_dir_all(at(folder)).unwrap();
+            fs::create_dir_all(path_in(folder, root.path())).unwrap();
         }
-        fs::write(at("texts/a.txt"), "a").unwrap();
-        std::os::unix::fs::symlink(at("models/llama"), at("link")).unwrap();
-        std::os::unix::fs::symlink(at("models"), at("above")).unwrap();
+        fs::write(path_in("texts/a.txt", root.path()), "a").unwrap();
+        std::os::unix::fs::symlink(path_in("models/llama", root.path()), path_in("link", root.path())).unwrap();
+        std::os::unix::fs::symlink(path_in("models", root.path()), path_in("above", root.path())).unwrap();
         let inputs = [
-            Input::new("the backbone llama", at("models/llama")),
-            Input::new("the text a", at("texts/a.txt")),
+            Input::new("the backbone llama", path_in("models/llama", root.path())),
+            Input::new("the text a", path_in("texts/a.txt", root.path())),
             Input::around("the checkout", root.path()),
         ];
         for (name, found) in [
@@ -118,11 +117,15 @@ mod tests {
             ("", "a folder that holds it"),
             ("..", "a folder that holds it"),
         ] {
-            let error = apart(&at(name), &inputs).unwrap_err().to_string();
+            let error = apart(&path_in(name, root.path()), &inputs).unwrap_err().to_string();
             assert!(error.contains(&format!("found:    {found}")), "{name}: {error}");
         }
         for name in ["other", "out", "models/llama-7", "texts/out", "new/deeper"] {
-            apart(&at(name), &inputs).unwrap();
+            apart(&path_in(name, root.path()), &inputs).unwrap();
         }
+    }
+
+    fn path_in(name: &str, root: &Path) -> PathBuf {
+        root.join(name)
     }
 }

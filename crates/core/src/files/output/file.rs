@@ -29,31 +29,28 @@ impl OutputFile<'_> {
     /// Exit code 2 if another file exists there, with its description. Exit code 3 if the folder does not exist.
     pub fn check(&self) -> Result<()> {
         let Self { path, inputs, force, is_ours } = self;
-        let refused = |expected: &str, found: String, hint: &str| {
-            let error = Error::bad_input("the output exists already").at(path.display());
-            Err(error.expected(expected).found(found).hint(hint))
-        };
         let Ok(data) = path.symlink_metadata() else {
             let folder = above(path);
             let missing = Error::missing("the folder of a file to be written is not there").at(folder.display());
             return if folder.is_dir() { Ok(()) } else { Err(missing.hint("make the folder, or name another one")) };
         };
         if !data.is_file() {
-            return refused(
+            return refuse(
                 "no file of this name, or an ordinary file",
                 regular::name_of(data.file_type()).into(),
                 "name another file",
+                path,
             );
         }
-        let own: PathBuf = real(path);
-        if let Some(input) = inputs.iter().find(|input| input.whole && within(&own, &real(&input.path))) {
+        let target: PathBuf = real(path);
+        if let Some(input) = inputs.iter().find(|input| input.whole && within(&target, &real(&input.path))) {
             let found = format!("{}, which is read", input.what);
-            return refused("a file that is not read", found, "name another file");
+            return refuse("a file that is not read", found, "name another file", path);
         }
         if *force || regular::read(path).is_ok_and(|bytes| is_ours(&bytes)) {
             return Ok(());
         }
-        refused("no file of this name", "a file".into(), "name another file, or overwrite it with --force")
+        refuse("no file of this name", "a file".into(), "name another file, or overwrite it with --force", path)
     }
 
     /// # Errors
@@ -64,26 +61,33 @@ impl OutputFile<'_> {
     }
 }
 
+fn refuse(expected: &str, found: String, hint: &str, path: &Path) -> Result<()> {
+    let error = Error::bad_input("the output exists already").at(path.display());
+    Err(error.expected(expected).found(found).hint(hint))
+}
+
 /// Entry of a JSON object with the object's own hash, and its placeholder.
 pub const SEAL: &str = "ghostlab_sha256";
 pub const UNSEALED: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Replaces [`UNSEALED`] in the entry [`SEAL`] of a JSON object by the hash of the text.
 pub fn sealed(text: &str) -> String {
-    let entry = |hash: &str| format!("\"{SEAL}\": \"{hash}\"");
-    text.replacen(&entry(UNSEALED), &entry(&sha256::of_bytes(text)), 1)
+    text.replacen(&seal_entry(UNSEALED), &seal_entry(&sha256::of_bytes(text)), 1)
+}
+
+fn seal_entry(hash: &str) -> String {
+    format!("\"{SEAL}\": \"{hash}\"")
 }
 
 /// Returns whether the bytes are as [`sealed`] made them.
 pub fn is_sealed(bytes: &[u8]) -> bool {
-    let hash = |text: &str| {
+    std::str::from_utf8(bytes).ok().and_then(|text| {
         let head = format!("\"{SEAL}\": \"");
         let start = text.find(&head)? + head.len();
         let hash = text.get(start..start + UNSEALED.len())?;
         let plain = [text.get(..start)?, UNSEALED, text.get(start + UNSEALED.len()..)?].concat();
         Some(sha256::of_bytes(plain) == hash)
-    };
-    std::str::from_utf8(bytes).ok().and_then(hash) == Some(true)
+    }) == Some(true)
 }
 
 #[cfg(test)]
@@ -104,15 +108,17 @@ mod tests {
     #[test]
     fn only_own_files_are_replaced_never_inputs_or_links() {
         let root = tempfile::tempdir().unwrap();
-        let at = |name: &str| root.path().join(name);
-        fs::create_dir(at("model")).unwrap();
+        fs::create_dir(path_in("model", root.path())).unwrap();
         for name in ["model/config.json", "text.txt", "mine.json"] {
-            fs::write(at(name), "mine").unwrap();
+            fs::write(path_in(name, root.path()), "mine").unwrap();
         }
-        std::os::unix::fs::symlink(at("mine.json"), at("link")).unwrap();
-        std::os::unix::fs::symlink(at("nowhere"), at("dangling")).unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
-        let inputs = vec![Input::new("the model", at("model")), Input::new("the text", at("text.txt"))];
+        std::os::unix::fs::symlink(path_in("mine.json", root.path()), path_in("link", root.path())).unwrap();
+        std::os::unix::fs::symlink(path_in("nowhere", root.path()), path_in("dangling", root.path())).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path_in("pipe", root.path())).status().unwrap().success());
+        let inputs = vec![
+            Input::new("the model", path_in("model", root.path())),
+            Input::new("the text", path_in("text.txt", root.path())),
+        ];
         let written = |path: &Path, force: bool| {
             OutputFile { path, inputs: inputs.clone(), force, is_ours: |bytes| bytes == b"ours" }.write(b"ours")
         };
@@ -126,19 +132,23 @@ mod tests {
             ("model", "a folder"),
         ] {
             for force in [false, true] {
-                let error = refused(&at(name), force);
+                let error = refused(&path_in(name, root.path()), force);
                 assert!(error.contains(&format!("found:    {found}")), "{name}: {error}");
             }
         }
         assert!(refused(Path::new("/dev/null"), true).contains("a device"));
-        assert!(refused(&at("none/x.json"), false).contains("none"));
-        let error = refused(&at("mine.json"), false);
+        assert!(refused(&path_in("none/x.json", root.path()), false).contains("none"));
+        let error = refused(&path_in("mine.json", root.path()), false);
         assert!(error.contains("--force"), "{error}");
-        written(&at("mine.json"), true).unwrap();
+        written(&path_in("mine.json", root.path()), true).unwrap();
         for name in ["mine.json", "new.json"] {
-            written(&at(name), false).unwrap();
-            assert_eq!(fs::read_to_string(at(name)).unwrap(), "ours");
+            written(&path_in(name, root.path()), false).unwrap();
+            assert_eq!(fs::read_to_string(path_in(name, root.path())).unwrap(), "ours");
         }
-        assert_eq!(fs::read_to_string(at("model/config.json")).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(path_in("model/config.json", root.path())).unwrap(), "mine");
+    }
+
+    fn path_in(name: &str, root: &Path) -> PathBuf {
+        root.join(name)
     }
 }

@@ -78,18 +78,18 @@ impl OutputFolder {
     /// Exit code 3, naming the folder.
     pub fn stage(&self) -> Result<Draft> {
         // A link is followed, because its creator wants results at its target.
-        let place = if self.path.is_dir() { fs::canonicalize(&self.path).ok() } else { None };
-        let place = place.unwrap_or_else(|| self.path.clone());
-        let parent = above(&place);
+        let target = if self.path.is_dir() { fs::canonicalize(&self.path).ok() } else { None };
+        let target = target.unwrap_or_else(|| self.path.clone());
+        let parent = above(&target);
         fs::create_dir_all(parent).map_err(|error| Error::io("create", parent, &error))?;
-        swap::sweep(&place, &self.seen);
+        swap::sweep(&target, &self.seen);
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let id = format!("{}.{}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
-        let folder = swap::beside(&place, &id, swap::DRAFT);
+        let folder = swap::beside(&target, &id, swap::DRAFT);
         fs::create_dir(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         let draft = Draft {
             folder,
-            place,
+            place: target,
             shown: self.path.clone(),
             kind: self.kind,
             seen: Arc::clone(&self.seen),
@@ -196,15 +196,15 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
     for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
         // A folder's name may be taken by a file.
         let above = name.match_indices('/').map(|(end, _)| &name[..end]);
-        let wrong = above.map(|of| (of, manifest.standing(folder, of, seen)));
+        let wrong = above.map(|parent| (parent, manifest.standing(folder, parent, seen)));
         let wrong = wrong.filter(|(_, found)| !matches!(found, Standing::Nothing | Standing::Folder));
-        let own = manifest.standing(folder, name, seen);
-        let own = Some((name, own)).filter(|(_, found)| !matches!(found, Standing::Nothing | Standing::Ours));
-        let found = wrong.chain(own).next().map(|(name, found)| (name.to_owned(), found));
+        let standing = manifest.standing(folder, name, seen);
+        let standing = Some((name, standing)).filter(|(_, found)| !matches!(found, Standing::Nothing | Standing::Ours));
+        let found = wrong.chain(standing).next().map(|(name, found)| (name.to_owned(), found));
         taken.extend(found.filter(|found| !taken.contains(found)));
     }
     let [(first, found), rest @ ..] = taken.as_slice() else { return Ok(()) };
-    let place = shown.join(first).display().to_string();
+    let location = shown.join(first).display().to_string();
     let rest: Vec<&str> = rest.iter().map(|(name, _)| name.as_str()).collect();
     let hint = match manifest.kind().is_some() {
         true => "move it away or give it another name; only unchanged files are replaced".to_owned(),
@@ -215,7 +215,7 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
         ),
     };
     Err(Error::bad_input("what is to be written has the name of a file that is not to be replaced")
-        .at(if rest.is_empty() { place } else { format!("{place}, and {}", rest.join(", ")) })
+        .at(if rest.is_empty() { location } else { format!("{location}, and {}", rest.join(", ")) })
         .expected("nothing, or the file as ghostlab wrote it")
         .found(found.words())
         .hint(hint))
@@ -226,8 +226,8 @@ fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> std::io::Result<
     let mut entries = fs::read_dir(folder.join(below))?.collect::<std::io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
-        let own = entry.file_name().to_string_lossy().into_owned();
-        let name = if below.is_empty() { own } else { format!("{below}/{own}") };
+        let file_name = entry.file_name().to_string_lossy().into_owned();
+        let name = if below.is_empty() { file_name } else { format!("{below}/{file_name}") };
         match entry.file_type()?.is_dir() {
             true => list(folder, &name, names)?,
             false if name == swap::MARK || name == Manifest::FILE => {}

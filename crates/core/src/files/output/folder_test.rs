@@ -34,15 +34,14 @@ fn old_files_are_removed_and_user_files_stay_anywhere() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("a/out"), "results");
     publish(&output, &[("one", "1"), ("both", "1"), ("lm_eval/old", "1"), ("lm_eval/both", "1")]).unwrap();
-    let at = |name: &str| output.path().join(name);
-    fs::create_dir_all(at("notes/deep")).unwrap();
+    fs::create_dir_all(path_in("notes/deep", output.path())).unwrap();
     for name in ["mine", "lm_eval/mine", "notes/deep/mine"] {
-        fs::write(at(name), "mine").unwrap();
+        fs::write(path_in(name, output.path()), "mine").unwrap();
     }
     #[cfg(unix)]
-    std::os::unix::fs::symlink("mine", at("link")).unwrap();
+    std::os::unix::fs::symlink("mine", path_in("link", output.path())).unwrap();
     // A file changed since it was written belongs to the user.
-    fs::write(at("one"), "changed").unwrap();
+    fs::write(path_in("one", output.path()), "changed").unwrap();
     publish(&output, &[("both", "2"), ("lm_eval/both", "2"), ("two", "2")]).unwrap();
     let mut expected = of(&[
         ("both", "2"),
@@ -55,24 +54,26 @@ fn old_files_are_removed_and_user_files_stay_anywhere() {
     ]);
     if cfg!(unix) {
         expected.insert("link".into(), "mine".into());
-        assert!(at("link").symlink_metadata().unwrap().file_type().is_symlink());
+        assert!(path_in("link", output.path()).symlink_metadata().unwrap().file_type().is_symlink());
     }
     assert_eq!(files(output.path()), expected);
     assert_eq!(beside(&output), ["out"], "no temporary files are left");
+}
+
+fn path_in(name: &str, output: &Path) -> PathBuf {
+    output.join(name)
 }
 
 #[test]
 fn taken_name_is_refused_and_nothing_is_touched() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "results");
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     publish(&output, &[("table", "1"), ("lm_eval/a", "1")]).unwrap();
-    output.check(&names(&["table", "lm_eval/a", "new"])).unwrap();
-    let at = |name: &str| output.path().join(name);
-    fs::write(at("table"), "2").unwrap();
-    fs::write(at("lm_eval/mine"), "mine").unwrap();
-    fs::write(at("file"), "mine").unwrap();
-    fs::create_dir(at("folder")).unwrap();
+    output.check(&owned_names(&["table", "lm_eval/a", "new"])).unwrap();
+    fs::write(path_in("table", output.path()), "2").unwrap();
+    fs::write(path_in("lm_eval/mine", output.path()), "mine").unwrap();
+    fs::write(path_in("file", output.path()), "mine").unwrap();
+    fs::create_dir(path_in("folder", output.path())).unwrap();
     let before = files(output.path());
     for (name, found) in [
         ("table", "a file that was changed since ghostlab wrote it"),
@@ -80,9 +81,10 @@ fn taken_name_is_refused_and_nothing_is_touched() {
         ("file/below", "a file that ghostlab did not write"),
         ("folder", "a folder"),
     ] {
-        for error in
-            [output.check(&names(&[name])).unwrap_err(), publish(&output, &[(name, "3"), ("new", "3")]).unwrap_err()]
-        {
+        for error in [
+            output.check(&owned_names(&[name])).unwrap_err(),
+            publish(&output, &[(name, "3"), ("new", "3")]).unwrap_err(),
+        ] {
             let text = error.to_string();
             assert!(error.exit_code() == 2 && text.contains(found), "{name}: {text}");
             assert!(text.contains(name.split("/below").next().unwrap()), "{text}");
@@ -96,10 +98,14 @@ fn taken_name_is_refused_and_nothing_is_touched() {
     let theirs = OutputFolder::new(root.path().join("theirs"), "results");
     fs::create_dir(theirs.path()).unwrap();
     fs::write(theirs.path().join("table"), "mine").unwrap();
-    let error = theirs.check(&names(&["table"])).unwrap_err().to_string();
+    let error = theirs.check(&owned_names(&["table"])).unwrap_err().to_string();
     assert!(error.contains("earlier version"), "{error}");
     publish(&theirs, &[("other", "1")]).unwrap();
     assert_eq!(files(theirs.path()), of(&[("other", "1"), ("table", "mine")]));
+}
+
+fn owned_names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()
 }
 
 #[test]
@@ -139,10 +145,10 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     let output = OutputFolder::new(root.path().join("out"), "results");
     publish(&output, &[("one", "1")]).unwrap();
     let killed = Owner { pid: 99_999_999, system: Some("another".into()), ..Owner::this() };
-    let place = |count: u32, ending: &str| swap::beside(output.path(), &format!("{}.{count}", killed.tag()), ending);
+    let leftover = |count: u32, ending: &str| swap::beside(output.path(), &format!("{}.{count}", killed.tag()), ending);
     // A half one, with a file of the user's that it had taken along; one that had changed places already.
-    let half = place(0, swap::DRAFT);
-    let old = place(1, swap::DRAFT);
+    let half = leftover(0, swap::DRAFT);
+    let old = leftover(1, swap::DRAFT);
     fs::create_dir(&half).unwrap();
     fs::write(half.join(swap::MARK), "").unwrap();
     fs::write(half.join("two"), "half").unwrap();
@@ -167,7 +173,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     assert_eq!(left, [".out.5.part", "out"]);
     assert_eq!(files(output.path()), of(&[("one", "1"), ("mine", "mine"), ("notes/mine", "mine"), ("late", "mine")]));
     // Simulates a kill between the two renames, when the place is empty.
-    fs::rename(output.path(), place(2, swap::OLD)).unwrap();
+    fs::rename(output.path(), leftover(2, swap::OLD)).unwrap();
     drop(output.stage().unwrap());
     assert_eq!(files(output.path()).len(), 4, "it is back");
 }
@@ -184,16 +190,17 @@ fn a_file_in_a_folders_place_is_refused() {
 fn a_file_that_cannot_be_written_leaves_no_list_and_no_other_file() {
     let root = tempfile::tempdir().unwrap();
     let output = OutputFolder::new(root.path().join("out"), "pages");
-    let pages = |pairs: &[(&str, &str)]| {
-        pairs.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())).collect::<Vec<_>>()
-    };
-    output.put(&pages(&[("index.html", "old")])).unwrap();
+    output.put(&owned_pages(&[("index.html", "old")])).unwrap();
     fs::write(output.path().join("taken"), "mine").unwrap();
     let before = files(output.path());
     // A file of the user is in the way.
-    let error = output.put(&pages(&[("index.html", "new"), ("taken/page.html", "new")])).unwrap_err();
+    let error = output.put(&owned_pages(&[("index.html", "new"), ("taken/page.html", "new")])).unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
     assert_eq!(files(output.path()), before);
     assert!(Manifest::read(output.path()).lists("index.html", b"old"));
     assert!(!Manifest::read(output.path()).lists("index.html", b"new"));
+}
+
+fn owned_pages(pairs: &[(&str, &str)]) -> Vec<(String, Vec<u8>)> {
+    pairs.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())).collect::<Vec<_>>()
 }

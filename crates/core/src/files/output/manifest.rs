@@ -174,9 +174,8 @@ mod tests {
     #[test]
     fn a_file_is_ours_while_it_is_listed_and_as_it_was_written() {
         let root = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| fs::write(root.path().join(name), text).unwrap();
         fs::create_dir(root.path().join("lm_eval")).unwrap();
-        ["a", "b", "lm_eval/c"].iter().for_each(|name| write(name, name));
+        ["a", "b", "lm_eval/c"].iter().for_each(|name| write_text(name, name, root.path()));
         let names = ["a", "b", "lm_eval/c"].map(str::to_owned);
         let made = Manifest::of(root.path(), &names, "results").unwrap();
         made.write(root.path()).unwrap();
@@ -190,12 +189,16 @@ mod tests {
         assert_eq!(standing("lm_eval/c"), Standing::Ours);
         assert_eq!(standing(Manifest::FILE), Standing::Ours);
         assert_eq!((standing("none"), standing("lm_eval")), (Standing::Nothing, Standing::Folder));
-        write("mine", "a");
+        write_text("mine", "a", root.path());
         assert_eq!(standing("mine"), Standing::Foreign);
-        write("b", "c");
+        write_text("b", "c", root.path());
         assert_eq!(standing("b"), Standing::Changed, "as long as before, and a moment later");
         // A list of that name from another program is ignored.
-        write(Manifest::FILE, &format!("{}  a\n", sha256::of_bytes("a")));
+        write_text(Manifest::FILE, &format!("{}  a\n", sha256::of_bytes("a")), root.path());
         assert_eq!((standing("a"), standing(Manifest::FILE)), (Standing::Foreign, Standing::Foreign));
+    }
+
+    fn write_text(name: &str, text: &str, root: &Path) {
+        fs::write(root.join(name), text).unwrap()
     }
 }

@@ -19,14 +19,14 @@ const LEFT: Duration = Duration::from_secs(600);
 /// Longer names would leave no room for the owner's.
 const MAX_NAME_BYTES: usize = 120;
 
-/// Returns the path of a hidden folder next to `place`.
-pub(super) fn beside(place: &Path, id: &str, ending: &str) -> PathBuf {
-    above(place).join(format!("{}{id}{ending}", prefix(place)))
+/// Returns the path of a hidden folder next to `output`.
+pub(super) fn beside(output: &Path, id: &str, ending: &str) -> PathBuf {
+    above(output).join(format!("{}{id}{ending}", prefix(output)))
 }
 
-fn prefix(place: &Path) -> String {
-    let own = place.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    if own.len() > MAX_NAME_BYTES { format!(".{}.", name::of(&own)) } else { format!(".{own}.") }
+fn prefix(output: &Path) -> String {
+    let file_name = output.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if file_name.len() > MAX_NAME_BYTES { format!(".{}.", name::of(&file_name)) } else { format!(".{file_name}.") }
 }
 
 /// Links the user's files of an old folder into the draft under the same names, so that they exist at every moment of
@@ -50,28 +50,28 @@ fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, seen:
 
 /// Removes a folder that another one has replaced: what is ours, and what is in the other one already. The rest is moved
 /// there.
-pub(super) fn clear(old: &Path, place: &Path, seen: &Seen) {
+pub(super) fn clear(old: &Path, output: &Path, seen: &Seen) {
     if old.join(MARK).symlink_metadata().is_ok() {
         fs::remove_dir_all(old).ok();
         return;
     }
-    clear_below(old, place, Path::new(""), &Manifest::read(old), seen);
+    clear_below(old, output, Path::new(""), &Manifest::read(old), seen);
 }
 
-fn clear_below(old: &Path, place: &Path, below: &Path, manifest: &Manifest, seen: &Seen) {
+fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, seen: &Seen) {
     for (name, is_folder) in entries(old, below) {
         // The list goes last: without it nothing is known to be ours.
         if manifest.kind().is_some() && name == Path::new(Manifest::FILE) {
             continue;
         }
         let from = old.join(&name);
-        let to = place.join(&name);
+        let to = output.join(&name);
         let free = to.symlink_metadata().is_err();
         if is_folder {
             if free && !manifest.has_below(&name) {
                 fs::rename(&from, &to).ok();
             } else {
-                clear_below(old, place, &name, manifest, seen);
+                clear_below(old, output, &name, manifest, seen);
             }
         } else if is_ours(old, &name, manifest, seen) || same(&from, &to) {
             fs::remove_file(&from).ok();
@@ -90,7 +90,7 @@ fn clear_below(old: &Path, place: &Path, below: &Path, manifest: &Manifest, seen
 fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &Seen) -> bool {
     // A name that is not UTF-8 was never written by this program.
     let text = name.to_str().is_some_and(|name| manifest.standing(folder, name, seen) == Standing::Ours);
-    text || name.file_name().and_then(|own| own.to_str()).is_some_and(is_temporary)
+    text || name.file_name().and_then(|file_name| file_name.to_str()).is_some_and(is_temporary)
 }
 
 /// Lists a folder below another one: relative names, and whether each is a folder.
@@ -103,8 +103,11 @@ fn entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
 #[cfg(unix)]
 fn same(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let id = |path: &Path| path.symlink_metadata().ok().map(|data| (data.dev(), data.ino()));
-    id(one).is_some() && id(one) == id(other)
+    inode(one).is_some() && inode(one) == inode(other)
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    path.symlink_metadata().ok().map(|data| (data.dev(), data.ino()))
 }
 
 #[cfg(not(unix))]
@@ -113,20 +116,16 @@ fn same(_: &Path, _: &Path) -> bool {
 }
 
 /// Removes what a crash left next to a place.
-pub(super) fn sweep(place: &Path, seen: &Seen) {
-    let prefix = prefix(place);
-    for item in fs::read_dir(above(place)).into_iter().flatten().flatten() {
+pub(super) fn sweep(output: &Path, seen: &Seen) {
+    let prefix = prefix(output);
+    for item in fs::read_dir(above(output)).into_iter().flatten().flatten() {
         let found = item.file_name().to_string_lossy().into_owned();
         let Some(rest) = found.strip_prefix(&prefix) else { continue };
-        let id = |ending: &str| {
-            let (tag, count) = rest.strip_suffix(ending)?.split_once('.')?;
-            (Owner::is_tag(tag) && count.parse::<u64>().is_ok()).then_some(tag)
-        };
-        let draft = id(DRAFT);
-        let old = id(OLD);
+        let draft = owner_tag(DRAFT, rest);
+        let old = owner_tag(OLD, rest);
         let Some(tag) = draft.or(old) else { continue };
-        if old.is_some() && !place.exists() {
-            fs::rename(item.path(), place).ok();
+        if old.is_some() && !output.exists() {
+            fs::rename(item.path(), output).ok();
             continue;
         }
         let age = item.metadata().and_then(|data| data.modified()).ok();
@@ -134,9 +133,14 @@ pub(super) fn sweep(place: &Path, seen: &Seen) {
         // A draft of a dead process is removed at any age.
         let left = Owner::of_tag_lives(tag).map_or(age >= LEFT, |lives| !lives);
         if left {
-            clear(&item.path(), place, seen);
+            clear(&item.path(), output, seen);
         }
     }
+}
+
+fn owner_tag<'a>(ending: &str, rest: &'a str) -> Option<&'a str> {
+    let (tag, count) = rest.strip_suffix(ending)?.split_once('.')?;
+    (Owner::is_tag(tag) && count.parse::<u64>().is_ok()).then_some(tag)
 }
 
 pub(super) fn above(path: &Path) -> &Path {

@@ -18,9 +18,10 @@ use super::fused::Scores;
 use crate::error::Result;
 
 /// Returns whether tensors may be passed to the kernels: they are on a CUDA device and no gradient flows through them.
-pub(super) fn may_be(of: &[&Tensor]) -> bool {
-    let known = |x: &Tensor| matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16);
-    of.iter().all(|x| x.device().is_cuda() && known(x) && !x.track_op())
+pub(super) fn may_be(tensors: &[&Tensor]) -> bool {
+    tensors
+        .iter()
+        .all(|x| x.device().is_cuda() && (matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16)) && !x.track_op())
 }
 
 /// Computes [`super::ops::rms_norm`].
@@ -34,8 +35,8 @@ pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 }
 
 /// Computes [`super::fused::weights`] in the type of the scores.
-pub(super) fn weights(scores: &Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
-    Ok(scores.contiguous()?.apply_op2_no_bwd(&numbers(mask)?, &On2(Weights(of)))?)
+pub(super) fn weights(scores: &Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
+    Ok(scores.contiguous()?.apply_op2_no_bwd(&numbers(mask)?, &On2(Weights(settings)))?)
 }
 
 /// Computes `silu(gate) * up`.
@@ -172,10 +173,10 @@ impl<O: Of2> CustomOp2 for On2<O> {
     }
 
     fn cuda_fwd(&self, a: &CudaStorage, of_a: &Layout, b: &CudaStorage, of_b: &Layout) -> Done {
-        let of = &self.0;
+        let operation = &self.0;
         let a = On(a, of_a);
         let b = On(b, of_b);
-        by_type!(a.0, of.run(&a, &b))
+        by_type!(a.0, operation.run(&a, &b))
     }
 }
 
@@ -183,13 +184,13 @@ impl<O: Of2> CustomOp2 for On2<O> {
 trait Of3: Send + Sync {
     const NAME: &'static str;
 
-    fn run<T: Number>(&self, of: [&On<'_>; 3]) -> Done;
+    fn run<T: Number>(&self, operands: [&On<'_>; 3]) -> Done;
 }
 
 struct On3<O>(O);
 
-fn of_three<O: Of3>(of: O, [a, b, c]: [&Tensor; 3]) -> Result<Tensor> {
-    Ok(a.contiguous()?.apply_op3_no_bwd(&b.contiguous()?, &c.contiguous()?, &On3(of))?)
+fn of_three<O: Of3>(operation: O, [a, b, c]: [&Tensor; 3]) -> Result<Tensor> {
+    Ok(a.contiguous()?.apply_op3_no_bwd(&b.contiguous()?, &c.contiguous()?, &On3(operation))?)
 }
 
 impl<O: Of3> CustomOp3 for On3<O> {
@@ -210,11 +211,11 @@ impl<O: Of3> CustomOp3 for On3<O> {
         c: &CudaStorage,
         of_c: &Layout,
     ) -> Done {
-        let of = &self.0;
+        let operation = &self.0;
         let a = On(a, of_a);
         let b = On(b, of_b);
         let c = On(c, of_c);
-        by_type!(a.0, of.run([&a, &b, &c]))
+        by_type!(a.0, operation.run([&a, &b, &c]))
     }
 }
 

@@ -210,7 +210,7 @@ mod tests {
         for wrong in ["gpu", "cuda:x", "cuda:-1", "metal:1", ""] {
             assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
         }
-        assert!(FloatType::ALL.iter().all(|of| of.name().parse() == Ok(*of)));
+        assert!(FloatType::ALL.iter().all(|dtype| dtype.name().parse() == Ok(*dtype)));
         assert!("f64".parse::<FloatType>().unwrap_err().contains("f32, bf16, f16"));
     }
 

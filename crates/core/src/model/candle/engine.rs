@@ -96,11 +96,11 @@ impl CandleEngine {
     /// # Errors
     /// As [`Decoder::load_within`](crate::model::Decoder::load_within); a device that this build or machine has not; a
     /// weight beyond the range of f16.
-    pub fn load(config: Config, folder: &Path, at: Placement, memory: Option<u64>) -> Result<Self> {
-        let device = at.device.open()?;
+    pub fn load(config: Config, folder: &Path, placement: Placement, memory: Option<u64>) -> Result<Self> {
+        let device = placement.device.open()?;
         let weights = checked(&config, folder)?;
         let cpu = matches!(device, Device::Cpu);
-        let all = weight_bytes(&config, at.dtype);
+        let all = weight_bytes(&config, placement.dtype);
         let memory = memory.or_else(|| Some(memory::free(&device)? / 10 * 9)).unwrap_or(u64::MAX);
         let (piece_tokens, budget) = if cpu {
             (CPU_PIECE, memory)
@@ -109,16 +109,16 @@ impl CandleEngine {
         };
         let final_norm = tensors::norm(&config, &weights, FINAL_NORM, &[config.hidden])?;
         let final_norm = Tensor::from_vec(final_norm, config.hidden, &device)?;
-        let parts = Parts::new(&config, weights, &device, at.dtype, budget)?;
+        let parts = Parts::new(&config, weights, &device, placement.dtype, budget)?;
         parts.fill().map_err(|error| {
-            if is_out_of_memory(&error) { out_of_memory(&error, at.device.to_string()) } else { error }
+            if is_out_of_memory(&error) { out_of_memory(&error, placement.device.to_string()) } else { error }
         })?;
         let rotaries = Rotaries::new(&config);
         let engine = Self {
-            id: at.id(),
+            id: placement.id(),
             operators: Operators::new(&device),
             device,
-            dtype: at.dtype,
+            dtype: placement.dtype,
             parts,
             final_norm,
             rotaries,
@@ -134,9 +134,9 @@ impl CandleEngine {
                 "{:.1} GB of weights in {} are more than the {:.1} GB that {} has for them: layers are read whenever they \
                  are needed",
                 all as f64 / 1e9,
-                at.dtype.name(),
+                placement.dtype.name(),
                 budget as f64 / 1e9,
-                at.device
+                placement.device
             ));
         }
         Ok(engine)
@@ -221,8 +221,8 @@ impl CandleEngine {
         self.piece_tokens.fetch_min(half.max(1), Relaxed);
         let next = self.layout(batch, stream.x.dim(0)?)?;
         if next.pieces.len() <= layout.pieces.len() {
-            let of = format!("a document or window of {longest} tokens");
-            return Err(out_of_memory(error, of));
+            let cause = format!("a document or window of {longest} tokens");
+            return Err(out_of_memory(error, cause));
         }
         self.notes.tell(format!("the device's memory was full with {longest} tokens at a time: {half} from here on"));
         Ok(next)
@@ -276,7 +276,7 @@ impl CandleEngine {
         let rows = x.rows()?;
         let values = rows.values()?;
         let beyond = values.iter().filter(|v| !v.is_finite()).count();
-        let place = match step {
+        let step_name = match step {
             Step::Attention(layer) | Step::Edited(Sublayer::Attention, layer, _) => {
                 format!("attention of layer {layer}")
             }
@@ -285,9 +285,9 @@ impl CandleEngine {
             Step::Embed | Step::Head => "embedding".to_owned(),
         };
         let share = 100.0 * beyond as f64 / values.len().max(1) as f64;
-        self.notes.tell_of(&place, || {
+        self.notes.tell_of(&step_name, || {
             format!(
-                "f16 overflows in the {place}: {share:.3} % of the stream are not finite, and what follows from it are no \
+                "f16 overflows in the {step_name}: {share:.3} % of the stream are not finite, and what follows from it are no \
                  numbers; --dtype bf16 or f32 has the range"
             )
         });

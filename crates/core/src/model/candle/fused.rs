@@ -37,8 +37,8 @@ pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
 
 /// Returns whether operations may be fused: inputs are f32 and no gradient flows through them. candle's fused operations
 /// silently end the graph of gradients.
-pub(super) fn may_be(of: &[&Tensor]) -> bool {
-    of.iter().all(|x| x.dtype() == DType::F32 && !x.track_op())
+pub(super) fn may_be(tensors: &[&Tensor]) -> bool {
+    tensors.iter().all(|x| x.dtype() == DType::F32 && !x.track_op())
 }
 
 /// Computes [`super::ops::rms_norm`].
@@ -48,8 +48,7 @@ pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
     if !x.device().is_cpu() {
         return Ok(candle_nn::ops::rms_norm(&x, weight, eps)?);
     }
-    let norm = |x: &mut [f32], weight: &[f32]| kernels::norm_rows(x, Norm { weight, eps });
-    changed(&x, weight, norm)
+    changed(&x, weight, |x: &mut [f32], weight: &[f32]| kernels::norm_rows(x, Norm { weight, eps }))
 }
 
 /// Computes [`super::ops::rotate`] over all channels of a head.
@@ -73,15 +72,17 @@ pub(super) fn softmax(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞; result `[.., q, k]`.
-pub(super) fn weights(scores: Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
+pub(super) fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     if !scores.device().is_cpu() {
-        return softmax(&capped((scores * of.scale)?, of.cap)?.broadcast_add(mask)?);
+        return softmax(&capped((scores * settings.scale)?, settings.cap)?.broadcast_add(mask)?);
     }
     let keys = mask.dim(1)?;
-    let scale = of.scale as f32;
-    let weigh = |scores: &mut [f32], mask: &[f32]| kernels::weigh(scores, mask, keys, scale, of.cap);
+    let scale = settings.scale as f32;
     let scores = scores.contiguous()?;
-    scores.inplace_op2(&mask.contiguous()?, &Change(weigh))?;
+    scores.inplace_op2(
+        &mask.contiguous()?,
+        &Change(|scores: &mut [f32], mask: &[f32]| kernels::weigh(scores, mask, keys, scale, settings.cap)),
+    )?;
     Ok(scores)
 }
 

@@ -45,8 +45,8 @@ fn fused_operations_are_the_plain_ones() {
     let keys = some(6, &[2, 7, 2, 16]);
     let values = some(7, &[2, 7, 2, 16]);
     for cap in [None, Some(0.5)] {
-        let of = Scores { scale: 0.4, cap };
-        let both = [&queries, &plain(&queries)].map(|x| ops::attention(x, &keys, &values, &mask, of).unwrap());
+        let settings = Scores { scale: 0.4, cap };
+        let both = [&queries, &plain(&queries)].map(|x| ops::attention(x, &keys, &values, &mask, settings).unwrap());
         assert!(apart(&both[0], &both[1]) < 1e-6, "{cap:?}");
     }
 }

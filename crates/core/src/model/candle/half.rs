@@ -63,7 +63,6 @@ impl LayerTensors {
         let rows = x.dim(0)?;
         let head_dim = config.head_dim;
         let eps = f64::from(config.norm_eps);
-        let project = |weight: &Tensor, bias: &Option<Tensor>| ops::biased(&ops::linear(x, weight)?, bias.as_ref());
         let heads = |x: Tensor, norm: Option<&Tensor>, heads: usize| -> Result<Tensor> {
             let shape = (rows, heads, head_dim);
             // A norm of a head's width norms each head by itself, one of the whole width all heads together.
@@ -75,11 +74,15 @@ impl LayerTensors {
             turned.map_or_else(|| Ok(x.clone()), |(cos, sin)| ops::rotate(&x, cos, sin))
         };
         let [query, key, value, _] = &self.biases;
-        let queries = heads(project(&self.query, query)?, self.query_norm.as_ref(), config.heads)?;
-        let keys = heads(project(&self.key, key)?, self.key_norm.as_ref(), config.kv_heads)?;
-        let values = project(&self.value, value)?.reshape((rows, config.kv_heads, head_dim))?;
+        let queries = heads(project(&self.query, query, x)?, self.query_norm.as_ref(), config.heads)?;
+        let keys = heads(project(&self.key, key, x)?, self.key_norm.as_ref(), config.kv_heads)?;
+        let values = project(&self.value, value, x)?.reshape((rows, config.kv_heads, head_dim))?;
         Ok([queries, keys, values])
     }
+}
+
+fn project(weight: &Tensor, bias: &Option<Tensor>, x: &Tensor) -> Result<Tensor> {
+    ops::biased(&ops::linear(x, weight)?, bias.as_ref())
 }
 
 impl MlpTensors {
@@ -88,7 +91,7 @@ impl MlpTensors {
     fn forward(&self, config: &Config, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Dense(mlp) => mlp.forward(config, x),
-            Self::Experts(of, router, experts) => routed(config, *of, router, experts, x),
+            Self::Experts(experts_config, router, experts) => routed(config, *experts_config, router, experts, x),
         }
     }
 }
@@ -102,24 +105,32 @@ impl GatedTensors {
 
 /// Computes the weighted sum of each row's experts in f32, rounded once. Experts are selected in host memory; their weights
 /// stay on the device and are differentiable.
-fn routed(config: &Config, of: Experts, router: &Tensor, experts: &[GatedTensors], x: &Tensor) -> Result<Tensor> {
+fn routed(
+    config: &Config,
+    experts_config: Experts,
+    router: &Tensor,
+    experts: &[GatedTensors],
+    x: &Tensor,
+) -> Result<Tensor> {
     let logits = ops::wide(&ops::linear(x, router)?)?; // [rows, E]
     let shown = logits.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
-    let routes = of.routes(&shown);
+    let routes = experts_config.routes(&shown);
     let rows = x.dim(0)?;
     let all = ops::softmax(&logits)?;
     // Zero where a row does not go through an expert: [rows, E]
-    let mut chosen = vec![0.0f32; rows * of.count];
+    let mut chosen = vec![0.0f32; rows * experts_config.count];
     for (expert, (tokens, _)) in routes.of_expert.iter().enumerate() {
-        tokens.iter().for_each(|&token| chosen[token as usize * of.count + expert] = 1.0);
+        tokens.iter().for_each(|&token| chosen[token as usize * experts_config.count + expert] = 1.0);
     }
-    let chosen = Tensor::from_vec(chosen, (rows, of.count), x.device())?.to_dtype(all.dtype())?;
+    let chosen = Tensor::from_vec(chosen, (rows, experts_config.count), x.device())?.to_dtype(all.dtype())?;
     let mut weights = (all * chosen)?;
-    if of.normalised {
+    if experts_config.normalised {
         weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
     }
     let mut out = ops::wide(x)?.zeros_like()?;
-    for (expert, (tokens, _)) in routes.of_expert.into_iter().enumerate().filter(|(_, (of, _))| !of.is_empty()) {
+    for (expert, (tokens, _)) in
+        routes.of_expert.into_iter().enumerate().filter(|(_, (experts_config, _))| !experts_config.is_empty())
+    {
         let places = Tensor::new(tokens, x.device())?;
         let value = ops::wide(&experts[expert].forward(config, &x.index_select(&places, 0)?)?)?;
         let weight = weights.narrow(1, expert, 1)?.contiguous()?.index_select(&places, 0)?; // [its rows, 1]

@@ -57,9 +57,12 @@ pub(super) fn predictions(
 /// # Shapes
 /// As [`predictions`]; result `[rows, vocab]`.
 pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]) -> Result<Tensor> {
-    let all = rows.len() == x.dim(0)? && rows.iter().enumerate().all(|(at, &row)| at == row);
-    let indices = || Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<u32>>(), x.device());
-    let x = if all { x.clone() } else { x.index_select(&indices()?, 0)? };
+    let all = rows.len() == x.dim(0)? && rows.iter().enumerate().all(|(index, &row)| index == row);
+    let x = if all {
+        x.clone()
+    } else {
+        x.index_select(&(Tensor::new(rows.iter().map(|&row| row as u32).collect::<Vec<u32>>(), x.device()))?, 0)?
+    };
     let x = ops::rms_norm(&x, ends.norm, ends.eps)?;
     #[cfg(feature = "cuda")]
     if weight.dtype() != DType::F32 && cuda::may_be(&[&x, weight]) {
@@ -72,8 +75,10 @@ pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]
     // A copy of the whole table in f32 would be twice as large as the table.
     let (vocab, channels) = weight.dims2()?;
     let tile = (TILE / channels).max(1);
-    let of_tile = |first: usize| ops::linear(&x, &ops::wide(&weight.narrow(0, first, tile.min(vocab - first))?)?);
-    let tiles = (0..vocab).step_by(tile).map(of_tile).collect::<Result<Vec<_>>>()?;
+    let tiles = (0..vocab)
+        .step_by(tile)
+        .map(|first| ops::linear(&x, &ops::wide(&weight.narrow(0, first, tile.min(vocab - first))?)?))
+        .collect::<Result<Vec<_>>>()?;
     ops::capped(if tiles.len() == 1 { tiles[0].clone() } else { Tensor::cat(&tiles, 1)? }, ends.cap)
 }
 
@@ -83,8 +88,7 @@ pub(super) fn likeliest(logits: &Tensor) -> Result<Vec<Option<u32>>> {
     if cuda::may_be(&[logits]) {
         let both: Vec<Vec<f32>> = cuda::head_rows(logits)?.to_vec2()?;
         // A row of nothing but −∞, or with what is no number or infinite, has no finite sum.
-        let of = |(sum, token): (&f32, &f32)| sum.is_finite().then_some(*token as u32);
-        return Ok(both[0].iter().zip(&both[1]).map(of).collect());
+        return Ok(both[0].iter().zip(&both[1]).map(|(sum, token)| sum.is_finite().then_some(*token as u32)).collect());
     }
     Ok(logits.to_vec2()?.iter().map(|row| decoding::likeliest(row)).collect())
 }
@@ -140,11 +144,8 @@ mod tests {
         let x: Vec<f32> = (0..channels).map(|i| 1.0 + (i % 7) as f32 / 8.0).collect();
         let weight: Vec<f32> = (0..vocab * channels).map(|i| 1.5 + (i * 31 % 97) as f32 / 1024.0).collect();
         for dtype in [DType::BF16, DType::F16] {
-            let half = |of: &[f32], shape: (usize, usize)| {
-                Tensor::from_slice(of, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
-            };
-            let x = half(&x, (1, channels));
-            let weight = half(&weight, (vocab, channels));
+            let x = half_tensor(&x, (1, channels), dtype);
+            let weight = half_tensor(&weight, (vocab, channels), dtype);
             let norm = Tensor::ones(channels, DType::F32, &Device::Cpu).unwrap();
             let ours = logits(&x, Ends { norm: &norm, eps: 0.0, cap: None }, &weight, &[0])
                 .unwrap()
@@ -153,15 +154,22 @@ mod tests {
                 .to_vec1::<f32>()
                 .unwrap();
             assert_eq!(ours.len(), vocab);
-            let wide = |of: &Tensor| of.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
-            let normed = wide(&ops::rms_norm(&x, &norm, 0.0).unwrap());
-            let weight = wide(&weight);
+            let normed = to_f64(&ops::rms_norm(&x, &norm, 0.0).unwrap());
+            let weight = to_f64(&weight);
             for token in [0, 1, 77, vocab - 4, vocab - 1] {
                 let row = &weight[token * channels..(token + 1) * channels];
                 let exact: f64 = row.iter().zip(&normed).map(|(w, x)| w * x).sum();
                 assert!((f64::from(ours[token]) - exact).abs() < 1e-4, "{dtype:?}: {} {exact}", ours[token]);
             }
         }
+    }
+
+    fn half_tensor(values: &[f32], shape: (usize, usize), dtype: DType) -> Tensor {
+        Tensor::from_slice(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+    }
+
+    fn to_f64(tensor: &Tensor) -> Vec<f64> {
+        tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap()
     }
 
     #[test]

@@ -62,7 +62,7 @@ type Masks = Vec<(Option<usize>, Tensor)>;
 impl Group {
     /// Returns the mask of layers with such a window.
     pub(super) fn mask(&self, window: Option<usize>) -> Result<&Tensor> {
-        let found = self.masks.iter().find(|(of, _)| *of == window);
+        let found = self.masks.iter().find(|(masked_window, _)| *masked_window == window);
         found.map(|(_, mask)| mask).ok_or_else(|| Error::job("there is no mask for a layer's window"))
     }
 }
@@ -102,7 +102,7 @@ pub(super) struct Placing<'a> {
 }
 
 impl Layout {
-    pub(super) fn new(batch: &Batch, piece_tokens: usize, of: Placing<'_>) -> Result<Self> {
+    pub(super) fn new(batch: &Batch, piece_tokens: usize, placing: Placing<'_>) -> Result<Self> {
         let trees = trees(batch);
         let seen = seen(batch);
         let mut pieces = Vec::new();
@@ -111,7 +111,7 @@ impl Layout {
             let start = trees[first].start;
             let fitting = trees[first..].iter().take_while(|tree| tree.end - start <= piece_tokens).count();
             let last = first + fitting.max(1);
-            pieces.push(Piece::new(batch, &trees[first..last], &seen, of)?);
+            pieces.push(Piece::new(batch, &trees[first..last], &seen, placing)?);
             first = last;
         }
         Ok(Self { pieces, piece_tokens })
@@ -119,29 +119,34 @@ impl Layout {
 
     /// Creates a layout of rows without further attention.
     pub(super) fn of_rows(rows: usize, piece_tokens: usize) -> Self {
-        let of = |start: usize| Piece {
-            rows: start..rows.min(start + piece_tokens),
-            turned: Vec::new(),
-            blocks: Blocks::default(),
-            #[cfg(feature = "cuda")]
-            sight: None,
-        };
-        Self { pieces: (0..rows).step_by(piece_tokens.max(1)).map(of).collect(), piece_tokens }
+        Self {
+            pieces: (0..rows)
+                .step_by(piece_tokens.max(1))
+                .map(|start| Piece {
+                    rows: start..rows.min(start + piece_tokens),
+                    turned: Vec::new(),
+                    blocks: Blocks::default(),
+                    #[cfg(feature = "cuda")]
+                    sight: None,
+                })
+                .collect(),
+            piece_tokens,
+        }
     }
 }
 
 impl Piece {
-    fn new(batch: &Batch, trees: &[Range<usize>], seen: &[Sight], of: Placing<'_>) -> Result<Self> {
+    fn new(batch: &Batch, trees: &[Range<usize>], seen: &[Sight], placing: Placing<'_>) -> Result<Self> {
         let rows = trees[0].start..trees[trees.len() - 1].end;
-        let turned = of.rotaries.turned(|rotary| {
+        let turned = placing.rotaries.turned(|rotary| {
             let (table, of_rows) = rotary.rows(batch)?;
-            rope::tensors(&table, &of_rows[rows.clone()], of.device)
+            rope::tensors(&table, &of_rows[rows.clone()], placing.device)
         })?;
         #[cfg(feature = "cuda")]
-        if let Some(sight) = PieceSight::new(seen, rows.clone(), of.head_dim, of.device)? {
+        if let Some(sight) = PieceSight::new(seen, rows.clone(), placing.head_dim, placing.device)? {
             return Ok(Self { rows, turned, blocks: Blocks::default(), sight: Some(sight) });
         }
-        let blocks = grouped(&blocks(trees), seen, &rows, of)?;
+        let blocks = grouped(&blocks(trees), seen, &rows, placing)?;
         Ok(Self {
             rows,
             turned,
@@ -153,18 +158,24 @@ impl Piece {
 }
 
 /// Blocks by their shape and mask.
-fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, of: Placing<'_>) -> Result<Blocks> {
+fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, placing: Placing<'_>) -> Result<Blocks> {
     let mut by_shape: BTreeMap<Shape, Vec<Vec<usize>>> = BTreeMap::new();
     for (index, block) in blocks.iter().enumerate() {
-        let of_query = |row: usize| {
-            let (prefix, own) = &seen[row];
-            let first = block.keys.start;
-            // A row without a prefix has it nowhere.
-            let prefix = if prefix.is_empty() { 0..0 } else { prefix.start - first..prefix.end - first };
-            (prefix.start, prefix.end, own.start - first, own.end - first)
-        };
-        let shape = (block.keys.len(), block.queries.clone().map(of_query).collect());
-        let most = (of.most_scores / (block.queries.len() * block.keys.len()).max(1)).max(1);
+        let shape = (
+            block.keys.len(),
+            block
+                .queries
+                .clone()
+                .map(|row| {
+                    let (prefix, visible) = &seen[row];
+                    let first = block.keys.start;
+                    // A row without a prefix has it nowhere.
+                    let prefix = if prefix.is_empty() { 0..0 } else { prefix.start - first..prefix.end - first };
+                    (prefix.start, prefix.end, visible.start - first, visible.end - first)
+                })
+                .collect(),
+        );
+        let most = (placing.most_scores / (block.queries.len() * block.keys.len()).max(1)).max(1);
         let groups = by_shape.entry(shape).or_default();
         match groups.last_mut() {
             Some(group) if group.len() < most => group.push(index),
@@ -174,13 +185,13 @@ fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, of: Placing<'_
     let mut order = vec![(0, 0); blocks.len()];
     let mut groups = Vec::new();
     for ((keys, queries), members) in by_shape {
-        let masks = of.windows.iter().map(|&window| Ok((window, mask(&queries, keys, window, of.device)?)));
+        let masks = placing.windows.iter().map(|&window| Ok((window, mask(&queries, keys, window, placing.device)?)));
         let masks = masks.collect::<Result<Masks>>()?;
         for members in members {
-            members.iter().enumerate().for_each(|(place, &block)| order[block] = (groups.len(), place));
+            members.iter().enumerate().for_each(|(index, &block)| order[block] = (groups.len(), index));
             let of_blocks = |range: fn(&Block) -> &Range<usize>| {
                 let ranges = members.iter().map(|&block| range(&blocks[block]));
-                Rows::new(ranges.map(|of| of.start - rows.start..of.end - rows.start).collect(), of.device)
+                Rows::new(ranges.map(|range| range.start - rows.start..range.end - rows.start).collect(), range.device)
             };
             let queries = of_blocks(|block| &block.queries)?;
             let keys = of_blocks(|block| &block.keys)?;
@@ -226,12 +237,13 @@ fn trees(batch: &Batch) -> Vec<Range<usize>> {
 
 /// Returns the rows that each row of the batch attends to.
 fn seen(batch: &Batch) -> Vec<Sight> {
-    let of_segment = |index: usize| {
-        let prefix = batch.prefix(index);
-        let own = batch.segments[index].clone();
-        own.clone().map(move |row| (prefix.clone(), own.start..row + 1))
-    };
-    (0..batch.segments.len()).flat_map(of_segment).collect()
+    (0..batch.segments.len())
+        .flat_map(|index| {
+            let prefix = batch.prefix(index);
+            let segment = batch.segments[index].clone();
+            segment.clone().map(move |row| (prefix.clone(), segment.start..row + 1))
+        })
+        .collect()
 }
 
 fn blocks(trees: &[Range<usize>]) -> Vec<Block> {
@@ -266,12 +278,12 @@ fn mask(
     device: &Device,
 ) -> Result<Tensor> {
     let mut values = vec![f32::NEG_INFINITY; queries.len() * keys];
-    for (row, &(prefix, prefix_end, own, own_end)) in values.chunks_exact_mut(keys.max(1)).zip(queries) {
+    for (row, &(prefix, prefix_end, own_start, own_end)) in values.chunks_exact_mut(keys.max(1)).zip(queries) {
         // The window covers the own segment first, then the end of the prefix.
         let window = window.unwrap_or(usize::MAX);
-        let left = window.saturating_sub(own_end - own);
+        let left = window.saturating_sub(own_end - own_start);
         row[prefix.max(prefix_end.saturating_sub(left))..prefix_end].fill(0.0);
-        row[own.max(own_end.saturating_sub(window))..own_end].fill(0.0);
+        row[own_start.max(own_end.saturating_sub(window))..own_end].fill(0.0);
     }
     Ok(Tensor::from_vec(values, (queries.len(), keys), device)?)
 }
@@ -284,7 +296,7 @@ pub(super) trait Seen {
 
     /// # Shapes
     /// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`, of the rows alone; result `[rows, H·D]`.
-    fn attention(&self, of: [&Tensor; 3], window: Option<usize>, scores: ops::Scores) -> Result<Tensor>;
+    fn attention(&self, inputs: [&Tensor; 3], window: Option<usize>, scores: ops::Scores) -> Result<Tensor>;
 }
 
 impl Seen for Piece {
@@ -307,7 +319,7 @@ impl Seen for Piece {
             ops::attention(&group.queries.of(queries)?, &keys?, &values?, group.mask(window)?, scores)
         });
         let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
-        let blocks = self.blocks.order.iter().map(|&(group, place)| Ok(of_groups[group].get(place)?));
+        let blocks = self.blocks.order.iter().map(|&(group, index)| Ok(of_groups[group].get(index)?));
         let blocks = blocks.collect::<Result<Vec<_>>>()?;
         Ok(if blocks.len() == 1 { blocks[0].clone() } else { Tensor::cat(&blocks, 0)? })
     }

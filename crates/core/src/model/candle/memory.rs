@@ -72,9 +72,9 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
         .any(|words| text.contains(words))
 }
 
-/// Creates the out-of-memory error of a device; `of` is what did not fit, or the device for its weights.
-pub(crate) fn out_of_memory(error: &Error, of: String) -> Error {
-    Error::missing("the device's memory is full").at(of).found(error.one_line()).hint(
+/// Creates the out-of-memory error of a device. `cause` names the object that did not fit.
+pub(crate) fn out_of_memory(error: &Error, cause: String) -> Error {
+    Error::missing("the device's memory is full").at(cause).found(error.one_line()).hint(
         "--device-memory with fewer GB than are free leaves more room beside the weights; shorter windows need less; \
          `nvidia-smi` shows who else is there",
     )
@@ -102,12 +102,15 @@ mod tests {
 
     #[test]
     fn memory_is_shared_between_weights_and_what_runs_at_a_time() {
-        let activations = |tokens: usize| 1000 * tokens as u64;
         // All weights next to the largest piece, next to a smaller one, and not at all.
-        assert_eq!(share(100_000_000, 1_000_000, activations), (8192, 100_000_000 - 8_192_000));
-        assert_eq!(share(5_000_000, 1_000_000, activations), (2048, 5_000_000 - 2_048_000));
-        assert_eq!(share(5_000_000, 50_000_000, activations), (1024, 5_000_000 - 1_024_000));
-        assert_eq!(share(1_000, 50_000_000, activations), (1024, 0));
+        assert_eq!(share(100_000_000, 1_000_000, activation_bytes), (8192, 100_000_000 - 8_192_000));
+        assert_eq!(share(5_000_000, 1_000_000, activation_bytes), (2048, 5_000_000 - 2_048_000));
+        assert_eq!(share(5_000_000, 50_000_000, activation_bytes), (1024, 5_000_000 - 1_024_000));
+        assert_eq!(share(1_000, 50_000_000, activation_bytes), (1024, 0));
+    }
+
+    fn activation_bytes(tokens: usize) -> u64 {
+        1000 * tokens as u64
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub(super) struct Notes(Mutex<State>);
 #[derive(Default)]
 struct State {
     new: Vec<String>,
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
 }
 
 impl Notes {
@@ -20,7 +20,7 @@ impl Notes {
     /// Reports a note unless it was reported already.
     pub(super) fn tell_of(&self, what: &str, text: impl FnOnce() -> String) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.told.insert(what.to_owned()) {
+        if state.reported.insert(what.to_owned()) {
             state.new.push(text());
         }
     }

@@ -37,8 +37,8 @@ impl Operators {
                 Ok(sum.to_dtype(x.dtype())?)
             }
             (Matrix::LowRank { down, up }, bias) => {
-                let of = ops::wide(x)?;
-                let sum = (&of + ops::apply(&ops::apply(&of, down)?, up)?)?;
+                let input = ops::wide(x)?;
+                let sum = (&input + ops::apply(&ops::apply(&input, down)?, up)?)?;
                 Ok(ops::biased(&sum, bias.as_ref())?.to_dtype(x.dtype())?)
             }
         }
@@ -53,12 +53,15 @@ impl Operators {
         if let Some(copy) = held.get(&operator.key()) {
             return Ok(Arc::clone(copy));
         }
-        let bytes = |of: &Arc<Operator>| size_of::<f32>() * of.numbers();
-        if held.values().map(bytes).sum::<usize>() + bytes(operator) > KEPT {
+        if held.values().map(operator_bytes).sum::<usize>() + operator_bytes(operator) > KEPT {
             held.clear();
         }
         let copy = Arc::new(operator.to_device(&self.device)?);
         held.insert(operator.key(), Arc::clone(&copy));
         Ok(copy)
     }
+}
+
+fn operator_bytes(operator: &Arc<Operator>) -> usize {
+    size_of::<f32>() * operator.numbers()
 }

@@ -63,8 +63,8 @@ pub fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
 /// # Shapes
 /// `x [rows, C]`, `matrix [C, C]` or its diagonal `[C]`, in f32 (f64 for an f64 `x`); result `[rows, C]`.
 pub fn apply(x: &Tensor, matrix: &Tensor) -> Result<Tensor> {
-    let of = wide(x)?;
-    let out = if matrix.rank() == 1 { of.broadcast_mul(matrix)? } else { of.matmul(matrix)? };
+    let input = wide(x)?;
+    let out = if matrix.rank() == 1 { input.broadcast_mul(matrix)? } else { input.matmul(matrix)? };
     Ok(out.to_dtype(x.dtype())?)
 }
 
@@ -77,13 +77,13 @@ pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     if cuda::may_be(&[x, weight]) {
         return cuda::rms_norm(x, weight, eps);
     }
-    let of = wide(x)?;
-    let weight = weight.to_dtype(of.dtype())?;
-    if fused::may_be(&[&of, &weight]) {
-        return Ok(fused::rms_norm(&of, &weight, eps)?.to_dtype(x.dtype())?);
+    let input = wide(x)?;
+    let weight = weight.to_dtype(input.dtype())?;
+    if fused::may_be(&[&input, &weight]) {
+        return Ok(fused::rms_norm(&input, &weight, eps)?.to_dtype(x.dtype())?);
     }
-    let root = (of.sqr()?.mean_keepdim(D::Minus1)? + eps)?.sqrt()?;
-    Ok(of.broadcast_div(&root)?.broadcast_mul(&weight)?.to_dtype(x.dtype())?)
+    let root = (input.sqr()?.mean_keepdim(D::Minus1)? + eps)?.sqrt()?;
+    Ok(input.broadcast_div(&root)?.broadcast_mul(&weight)?.to_dtype(x.dtype())?)
 }
 
 /// Applies the rotary embedding: of the first `R` channels of a head, `i` rotates with `i + R/2`; the others stay.
@@ -97,20 +97,20 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     if all == 2 * half && cuda::may_be(&[x, cos, sin]) {
         return cuda::rotate(x, cos, sin);
     }
-    let of = wide(x)?;
-    if all == 2 * half && fused::may_be(&[&of, cos, sin]) {
-        return Ok(fused::rotate(&of, cos, sin)?.to_dtype(x.dtype())?);
+    let input = wide(x)?;
+    if all == 2 * half && fused::may_be(&[&input, cos, sin]) {
+        return Ok(fused::rotate(&input, cos, sin)?.to_dtype(x.dtype())?);
     }
-    let a = of.narrow(D::Minus1, 0, half)?;
-    let b = of.narrow(D::Minus1, half, half)?;
-    let [cos, sin] = [cos, sin].map(|table| table.to_dtype(of.dtype())?.unsqueeze(1));
+    let a = input.narrow(D::Minus1, 0, half)?;
+    let b = input.narrow(D::Minus1, half, half)?;
+    let [cos, sin] = [cos, sin].map(|table| table.to_dtype(input.dtype())?.unsqueeze(1));
     let cos = cos?;
     let sin = sin?;
     let first = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
     let second = (b.broadcast_mul(&cos)? + a.broadcast_mul(&sin)?)?;
     let mut parts = vec![first, second];
     if all > 2 * half {
-        parts.push(of.narrow(D::Minus1, 2 * half, all - 2 * half)?);
+        parts.push(input.narrow(D::Minus1, 2 * half, all - 2 * half)?);
     }
     Ok(Tensor::cat(&parts, D::Minus1)?.to_dtype(x.dtype())?)
 }
@@ -142,7 +142,7 @@ fn shifted(x: &Tensor) -> Result<Tensor> {
 /// # Shapes
 /// `queries [blocks, q, H, D]`, `keys` and `values [blocks, k, K, D]`, `mask [q, k]` in f32 (f64 for f64), 0 where a query
 /// sees a key and −∞ where not; result `[blocks, q, H·D]`.
-pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
+pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     let (blocks, q, heads, head_dim) = queries.dims4()?;
     let (_, k, shared, _) = keys.dims4()?;
     let group = heads / shared;
@@ -151,7 +151,7 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
     let queries = queries.contiguous()?.reshape((blocks, shared, group * q, head_dim))?;
     let [keys, values] = [keys, values].map(|x| x.transpose(1, 2)?.contiguous()); // [blocks, K, k, D]
     let scores = product(&queries, &keys?.t()?)?.reshape((blocks, shared, group, q, k))?;
-    let weights = weights(scores, mask, of)?;
+    let weights = weights(scores, mask, settings)?;
     let out = product(&weights.reshape((blocks, shared, group * q, k))?, &values?)?;
     let out = out.reshape((blocks, shared, group, q, head_dim))?.permute((0, 3, 1, 2, 4))?;
     Ok(out.contiguous()?.reshape((blocks, q, heads * head_dim))?)
@@ -161,31 +161,31 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]`; result `[.., q, k]`.
-fn weights(scores: Tensor, mask: &Tensor, of: Scores) -> Result<Tensor> {
+fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if cuda::may_be(&[&scores, mask]) {
-        return cuda::weights(&scores, mask, of);
+        return cuda::weights(&scores, mask, settings);
     }
     let dtype = scores.dtype();
     let scores = if dtype.size_in_bytes() < 4 { wide(&scores)? } else { scores };
     let weights = if fused::may_be(&[&scores, mask]) {
-        fused::weights(scores, mask, of)?
+        fused::weights(scores, mask, settings)?
     } else {
-        softmax(&capped((scores * of.scale)?, of.cap)?.broadcast_add(mask)?)?
+        softmax(&capped((scores * settings.scale)?, settings.cap)?.broadcast_add(mask)?)?
     };
     Ok(weights.to_dtype(dtype)?)
 }
 
 /// Applies an MLP's activation.
-pub fn activated(x: &Tensor, of: Activation) -> Result<Tensor> {
-    Ok(match of {
+pub fn activated(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    Ok(match activation {
         Activation::Silu => x.silu()?,
         // candle's own has constants of six digits in its gradient.
         Activation::Gelu => {
-            let of = wide(x)?;
-            let cube = (of.sqr()? * &of)?;
-            let inner = ((&of + (cube * 0.044_715)?)? * (2.0 / std::f64::consts::PI).sqrt())?;
-            ((&of * 0.5)? * (inner.tanh()? + 1.0)?)?.to_dtype(x.dtype())?
+            let input = wide(x)?;
+            let cube = (input.sqr()? * &input)?;
+            let inner = ((&input + (cube * 0.044_715)?)? * (2.0 / std::f64::consts::PI).sqrt())?;
+            ((&input * 0.5)? * (inner.tanh()? + 1.0)?)?.to_dtype(x.dtype())?
         }
     })
 }
@@ -234,8 +234,12 @@ mod tests {
     }
 
     fn causal(rows: usize) -> Tensor {
-        let of = |i: usize| if i % rows <= i / rows { 0.0 } else { f64::NEG_INFINITY };
-        Tensor::from_vec((0..rows * rows).map(of).collect::<Vec<f64>>(), (rows, rows), &Device::Cpu).unwrap()
+        Tensor::from_vec(
+            (0..rows * rows).map(|i| if i % rows <= i / rows { 0.0 } else { f64::NEG_INFINITY }).collect::<Vec<f64>>(),
+            (rows, rows),
+            &Device::Cpu,
+        )
+        .unwrap()
     }
 
     /// Checks the gradient of a weighted sum of the results against central differences in f64. With steps of 1e-5 these
@@ -243,8 +247,8 @@ mod tests {
     fn gradients_hold(name: &str, shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) {
         let vars: Vec<Var> =
             shapes.iter().enumerate().map(|(i, shape)| Var::from_tensor(&some(i + 1, shape)).unwrap()).collect();
-        let loss = |of: &[Tensor]| {
-            let out = f(of).unwrap();
+        let loss = |inputs_of_loss: &[Tensor]| {
+            let out = f(inputs_of_loss).unwrap();
             (&out * some(77, out.dims())).unwrap().sum_all().unwrap()
         };
         let inputs: Vec<Tensor> = vars.iter().map(|var| var.as_tensor().clone()).collect();
@@ -252,14 +256,14 @@ mod tests {
         for (index, var) in vars.iter().enumerate() {
             let gradient = gradients.get(var).unwrap_or_else(|| panic!("{name}: input {index} has no gradient"));
             let gradient = values(gradient);
-            let at = values(var);
+            let shifted = values(var);
             assert!(gradient.iter().any(|g| g.abs() > 1e-3), "{name}: input {index}: a gradient of nothing");
             for (element, exact) in gradient.iter().enumerate() {
                 let moved = |step: f64| {
-                    let mut at = at.clone();
-                    at[element] += step;
+                    let mut shifted = shifted.clone();
+                    shifted[element] += step;
                     let mut inputs = inputs.clone();
-                    inputs[index] = Tensor::from_vec(at, var.dims(), &Device::Cpu).unwrap();
+                    inputs[index] = Tensor::from_vec(shifted, var.dims(), &Device::Cpu).unwrap();
                     loss(&inputs).to_scalar::<f64>().unwrap()
                 };
                 let difference = (moved(1e-5) - moved(-1e-5)) / 2e-5;
@@ -286,10 +290,10 @@ mod tests {
             attention(&x[0], &x[1], &x[2], &causal(3), Scores { scale: 0.4, cap: Some(0.5) })
         });
         gradients_hold("part of a head", &[&[3, 2, 6]], |x| rotate(&x[0], &some(8, &[3, 2]), &some(9, &[3, 2])));
-        for of in [Activation::Silu, Activation::Gelu] {
+        for activation in [Activation::Silu, Activation::Gelu] {
             let shapes: [&[usize]; 7] = [&[3, 4], &[6, 4], &[6, 4], &[4, 6], &[6], &[6], &[4]];
             gradients_hold("mlp", &shapes, |x| {
-                mlp(&x[0], [&x[1], &x[2], &x[3]], [Some(&x[4]), Some(&x[5]), Some(&x[6])], of)
+                mlp(&x[0], [&x[1], &x[2], &x[3]], [Some(&x[4]), Some(&x[5]), Some(&x[6])], activation)
             });
         }
     }
@@ -299,12 +303,11 @@ mod tests {
         // 2048 equal entries: 1/2048 and −ln 2048, where a sum in bf16 would stop at 256.
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
             let x = Tensor::ones((2, 2048), dtype, &Device::Cpu).unwrap();
-            let worst = |x: Tensor, expected: f64| values(&x).iter().map(|v| (v - expected).abs()).fold(0.0, f64::max);
-            assert!(worst(softmax(&x).unwrap(), 1.0 / 2048.0) < 1e-9, "{dtype:?}");
-            assert!(worst(log_softmax(&x).unwrap(), -(2048f64.ln())) < 1e-6, "{dtype:?}");
-            assert!(worst(rms_norm(&x, &x.get(0).unwrap(), 0.0).unwrap(), 1.0) < 1e-9, "{dtype:?}");
+            assert!(max_error(&softmax(&x).unwrap(), 1.0 / 2048.0) < 1e-9, "{dtype:?}");
+            assert!(max_error(&log_softmax(&x).unwrap(), -(2048f64.ln())) < 1e-6, "{dtype:?}");
+            assert!(max_error(&rms_norm(&x, &x.get(0).unwrap(), 0.0).unwrap(), 1.0) < 1e-9, "{dtype:?}");
             let dots = product(&x, &x.t().unwrap()).unwrap();
-            assert!(worst(dots, 2048.0) < 1e-9, "{dtype:?}");
+            assert!(max_error(&dots, 2048.0) < 1e-9, "{dtype:?}");
         }
         let x = some(3, &[4, 7]);
         let exponentials: Vec<f64> = values(&x).into_iter().map(f64::exp).collect();
@@ -314,6 +317,10 @@ mod tests {
         {
             assert!((p - expected).abs() < 1e-14 && (log - expected.ln()).abs() < 1e-13, "{p} {log} {expected}");
         }
+    }
+
+    fn max_error(x: &Tensor, expected: f64) -> f64 {
+        values(x).iter().map(|v| (v - expected).abs()).fold(0.0, f64::max)
     }
 
     #[test]

@@ -46,13 +46,15 @@ impl CandlesOwn {
         }
         let from = (entries, tensors);
         Ok(Self(match config.architecture.class {
-            "LlamaForCausalLM" => own(from, llama, |(model, cache), ids, at| model.forward(ids, at, cache)),
+            "LlamaForCausalLM" => own(from, llama, |(model, cache), ids, position| model.forward(ids, position, cache)),
             "MistralForCausalLM" => own(from, mistral::Model::new, mistral::Model::forward),
             "Qwen2ForCausalLM" => own(from, qwen2::ModelForCausalLM::new, qwen2::ModelForCausalLM::forward),
             "Qwen3ForCausalLM" => own(from, qwen3::ModelForCausalLM::new, qwen3::ModelForCausalLM::forward),
             "Qwen3MoeForCausalLM" => own(from, qwen3_moe::ModelForCausalLM::new, qwen3_moe::ModelForCausalLM::forward),
             "Olmo2ForCausalLM" => own(from, olmo2::Model::new, olmo2::Model::forward),
-            "Gemma2ForCausalLM" => own(from, |of, vb| gemma2::Model::new(false, of, vb), gemma2::Model::forward),
+            "Gemma2ForCausalLM" => {
+                own(from, |config_of_model, vb| gemma2::Model::new(false, config_of_model, vb), gemma2::Model::forward)
+            }
             "Phi3ForCausalLM" => own(from, phi3::Model::new, phi3::Model::forward),
             "MixtralForCausalLM" => own(from, mixtral::Model::new, mixtral::Model::forward),
             "SmolLM3ForCausalLM" => own(from, smollm3::ModelForCausalLM::new, smollm3::ModelForCausalLM::forward),
@@ -78,7 +80,8 @@ fn own<C: DeserializeOwned + 'static, M: 'static>(
     new: fn(&C, VarBuilder<'_>) -> Candle<M>,
     forward: fn(&mut M, &Tensor, usize) -> Candle<Tensor>,
 ) -> Result<Forward> {
-    let config: C = serde_json::from_value(Value::Object(entries)).map_err(|of| Error::bad_input(of.to_string()))?;
+    let config: C =
+        serde_json::from_value(Value::Object(entries)).map_err(|error| Error::bad_input(error.to_string()))?;
     Ok(Box::new(move |ids| {
         let weights = VarBuilder::from_tensors(tensors.clone(), DType::F32, &Device::Cpu);
         forward(&mut new(&config, weights)?, ids, 0)
@@ -103,17 +106,18 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
     };
     let scaled = match &rope.scaling {
         None => json!(null),
-        Some(Scaling::Llama3(of)) if class == "LlamaForCausalLM" => json!({
+        Some(Scaling::Llama3(scaling)) if class == "LlamaForCausalLM" => json!({
             "rope_type": "llama3",
-            "factor": of.factor,
-            "low_freq_factor": of.low_freq_factor,
-            "high_freq_factor": of.high_freq_factor,
-            "original_max_position_embeddings": of.original_max_position_embeddings as usize,
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_max_position_embeddings as usize,
         }),
-        Some(of) => return Err(lacks(&format!("rope of type {} for {class}", of.name()))),
+        Some(scaling) => return Err(lacks(&format!("rope of type {} for {class}", scaling.name()))),
     };
-    let own_heads = ["Llama", "Qwen2", "Olmo2", "Phi3", "Mixtral", "SmolLM3"].map(|of| format!("{of}ForCausalLM"));
-    if heads * head_dim != *hidden && own_heads.iter().any(|of| of == class) {
+    let own_heads =
+        ["Llama", "Qwen2", "Olmo2", "Phi3", "Mixtral", "SmolLM3"].map(|scaling| format!("{scaling}ForCausalLM"));
+    if heads * head_dim != *hidden && own_heads.iter().any(|scaling| scaling == class) {
         return Err(lacks(&format!("heads of {head_dim} channels for {class}: they are hidden_size / heads there")));
     }
     if (f64::from(config.scale) * (*head_dim as f64).sqrt() - 1.0).abs() > 1e-6 {
@@ -131,7 +135,7 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
         return Err(lacks(&format!("partial rotary embedding for {class}")));
     }
     let experts = config.experts;
-    if experts.is_some_and(|of| class == "MixtralForCausalLM" && !of.normalised)
+    if experts.is_some_and(|scaling| class == "MixtralForCausalLM" && !scaling.normalised)
         || config.sparse.contains(&false) && experts.is_some()
     {
         return Err(lacks("experts in some layers only, or whose weights are not made to sum to 1"));
@@ -150,9 +154,9 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
         "max_position_embeddings": MAX_POSITIONS, "max_window_layers": layers,
         "sliding_window": MAX_POSITIONS, "use_sliding_window": false, "use_flash_attn": false,
         "no_rope_layers": config.rotated.iter().map(|&has| usize::from(has)).collect::<Vec<_>>(),
-        "decoder_sparse_step": 1, "norm_topk_prob": experts.is_some_and(|of| of.normalised),
-        "num_experts": experts.map(|of| of.count), "num_local_experts": experts.map(|of| of.count),
-        "num_experts_per_tok": experts.map(|of| of.used), "moe_intermediate_size": experts.map(|of| of.width),
+        "decoder_sparse_step": 1, "norm_topk_prob": experts.is_some_and(|scaling| scaling.normalised),
+        "num_experts": experts.map(|scaling| scaling.count), "num_local_experts": experts.map(|scaling| scaling.count),
+        "num_experts_per_tok": experts.map(|scaling| scaling.used), "moe_intermediate_size": experts.map(|scaling| scaling.width),
     });
     match all {
         Value::Object(map) => Ok(map),

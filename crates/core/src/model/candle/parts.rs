@@ -80,12 +80,19 @@ struct WeightSource {
 
 /// Returns the size of each part in a float type: layers, head, and the embedding if it is not tied.
 fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
-    // The config counts in f32.
-    let of = |bytes: u64| bytes / 4 * dtype.bytes();
-    let layer = |layer: usize| of(Products::F32.bytes() * config.layer_numbers(layer));
-    let mut sizes: Vec<u64> = (0..config.layers).map(layer).collect();
-    sizes.extend(vec![of(config.head_bytes(Products::F32)); if config.tied_embeddings { 1 } else { 2 }]);
+    let mut sizes: Vec<u64> = (0..config.layers)
+        .map(|layer| stored_bytes(Products::F32.bytes() * config.layer_numbers(layer), dtype))
+        .collect();
+    sizes.extend(vec![
+        stored_bytes(config.head_bytes(Products::F32), dtype);
+        if config.tied_embeddings { 1 } else { 2 }
+    ]);
     sizes
+}
+
+/// The config counts in f32.
+fn stored_bytes(bytes: u64, dtype: FloatType) -> u64 {
+    bytes / 4 * dtype.bytes()
 }
 
 /// Returns the size of all weights on a device.
@@ -103,10 +110,10 @@ impl Parts {
         dtype: FloatType,
         budget: u64,
     ) -> Result<Self> {
-        let place = Arc::new(WeightSource { config: config.clone(), weights, device: device.clone(), dtype });
-        let own = Arc::clone(&place);
-        let cache = Cache::new(sizes(config, dtype), budget, move |part| own.part(part))?;
-        Ok(Self { cache, place, keeps_all: weight_bytes(config, dtype) <= budget })
+        let source = Arc::new(WeightSource { config: config.clone(), weights, device: device.clone(), dtype });
+        let part_source = Arc::clone(&source);
+        let cache = Cache::new(sizes(config, dtype), budget, move |part| part_source.part(part))?;
+        Ok(Self { cache, place: source, keeps_all: weight_bytes(config, dtype) <= budget })
     }
 
     pub(super) fn keeps_all(&self) -> bool {
@@ -196,15 +203,19 @@ impl WeightSource {
         let parts = parts(config, index);
         let shape = |part: &str| parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice());
         let matrix = |part: &str| {
-            let missing = || Error::job("a layer has no such tensor").at(part);
-            self.tensor(&name(index, part), shape(part).ok_or_else(missing)?, self.dtype)
+            self.tensor(
+                &name(index, part),
+                shape(part).ok_or_else(|| Error::job("a layer has no such tensor").at(part))?,
+                self.dtype,
+            )
         };
         // Biases and norms, if the architecture has them.
-        let vector = |part: &str| shape(part).map(|of| self.tensor(&name(index, part), of, FloatType::F32)).transpose();
-        let norm = |part: &str| shape(part).map(|of| self.norm(&name(index, part), of)).transpose();
+        let vector =
+            |part: &str| shape(part).map(|dims| self.tensor(&name(index, part), dims, FloatType::F32)).transpose();
+        let norm = |part: &str| shape(part).map(|dims| self.norm(&name(index, part), dims)).transpose();
         let [one, two, three, four] = config.architecture.norms.map(|part| part.map_or(Ok(None), norm));
-        let gated = |of: &str| -> Result<GatedTensors> {
-            let names = [GATED[0], GATED[1], DOWN].map(|part| format!("{of}.{part}"));
+        let gated = |prefix: &str| -> Result<GatedTensors> {
+            let names = [GATED[0], GATED[1], DOWN].map(|part| format!("{prefix}.{part}"));
             let [gate, up, down] = names.each_ref().map(|part| matrix(part));
             let [gate_bias, up_bias, down_bias] = names.each_ref().map(|part| vector(&bias(part)));
             let biases = [gate_bias?, up_bias?, down_bias?];
@@ -224,9 +235,9 @@ impl WeightSource {
             biases: [query_bias?, key_bias?, value_bias?, vector(&bias(OUTPUT))?],
             mlp: match config.experts.filter(|_| config.sparse[index]) {
                 None => MlpTensors::Dense(gated(MLP)?),
-                Some(of) => {
-                    let experts = (0..of.count).map(|number| gated(&expert(number))).collect::<Result<_>>()?;
-                    MlpTensors::Experts(of, matrix(ROUTER)?, experts)
+                Some(prefix) => {
+                    let experts = (0..prefix.count).map(|number| gated(&expert(number))).collect::<Result<_>>()?;
+                    MlpTensors::Experts(prefix, matrix(ROUTER)?, experts)
                 }
             },
             window: config.windows[index],
@@ -244,11 +255,11 @@ impl WeightSource {
     fn tensor(&self, name: &str, shape: &[usize], dtype: FloatType) -> Result<Tensor> {
         let values = self.weights.take(name, shape)?;
         if dtype == FloatType::F16
-            && let Some(at) = values.iter().position(|v| !half::f16::from_f32(*v).is_finite())
+            && let Some(index) = values.iter().position(|v| !half::f16::from_f32(*v).is_finite())
         {
             return Err(Error::bad_input("a weight is too large for f16")
                 .at(format!("tensor {name}"))
-                .found(format!("{} at element {at} of {shape:?}", values[at]))
+                .found(format!("{} at element {index} of {shape:?}", values[index]))
                 .hint("--dtype bf16 or f32 holds it"));
         }
         Ok(Tensor::from_vec(values, shape, &self.device)?.to_dtype(dtype.tensors())?)
@@ -271,11 +282,11 @@ impl FrozenWeights {
     /// As [`check_weights`](crate::model::check_weights); a tensor that cannot be read, named with file and place.
     pub fn read(config: &Config, folder: &Path, first: usize, device: &Device) -> Result<Self> {
         let weights = tensors::checked(config, folder)?;
-        let place = WeightSource { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
+        let source = WeightSource { config: config.clone(), weights, device: device.clone(), dtype: FloatType::F32 };
         Ok(Self {
-            layers: (first..config.layers).map(|layer| place.layer(layer)).collect::<Result<_>>()?,
-            final_norm: place.norm(FINAL_NORM, &[config.hidden])?,
-            head: place.head()?,
+            layers: (first..config.layers).map(|layer| source.layer(layer)).collect::<Result<_>>()?,
+            final_norm: source.norm(FINAL_NORM, &[config.hidden])?,
+            head: source.head()?,
             rotaries: Rotaries::new(config),
         })
     }

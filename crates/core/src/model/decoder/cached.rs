@@ -25,14 +25,18 @@ impl Seen for PastRows<'_> {
         let (table, turned) = rotary.continued(self.runs);
         let rotated = kernels::rotate(qkv, heads, &turned, &table);
         let mut blocks = self.blocks.borrow_mut();
-        for of in self.runs {
-            if let Some(block) = blocks.get_mut(&of.run.block).and_then(|block| block.get_mut(&self.node)) {
-                kernels::keep(block, &rotated, qkv, heads, of.rows.clone());
+        for placed in self.runs {
+            if let Some(block) = blocks.get_mut(&placed.run.block).and_then(|block| block.get_mut(&self.node)) {
+                kernels::keep(block, &rotated, qkv, heads, placed.rows.clone());
             }
         }
-        let block = |id| blocks.get(&id)?.get(&self.node);
-        let seen =
-            self.runs.iter().map(|of| Ok(SeenRun { rows: of.rows.clone(), first: of.first, blocks: of.chain(block)? }));
+        let seen = self.runs.iter().map(|placed| {
+            Ok(SeenRun {
+                rows: placed.rows.clone(),
+                first: placed.first,
+                blocks: placed.chain(|id| blocks.get(&id)?.get(&self.node))?,
+            })
+        });
         let seen: Vec<SeenRun<'_>> = seen.collect::<Result<_>>()?;
         Ok(kernels::attention_over(&rotated, heads, &seen))
     }
@@ -60,9 +64,9 @@ impl Cached for Decoder {
         self.step_of(step, past, x)
     }
 
-    fn make_room(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, room: usize) -> Result<()> {
+    fn make_room(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()> {
         let width = self.config.kv_heads * self.config.head_dim;
-        blocks.insert(block, nodes.into_iter().map(|node| (node, KeyValues::with_room(room, width))).collect());
+        blocks.insert(block, nodes.into_iter().map(|node| (node, KeyValues::with_room(capacity, width))).collect());
         Ok(())
     }
 

@@ -84,7 +84,7 @@ impl Instruction {
     unsafe fn decode(registers: &[i64; 23]) -> Option<Self> {
         let start = registers[libc::REG_RIP as usize] as *const u8;
         // SAFETY: an instruction of this kind has at least five bytes, those with memory operands as many as are read.
-        let byte = |at: usize| unsafe { *start.add(at) };
+        let byte = |offset: usize| unsafe { *start.add(offset) };
         let first = byte(1);
         let second = byte(2);
         // Opcode map 0F38, W0 and 128 bits.
@@ -102,26 +102,25 @@ impl Instruction {
         if mode == 3 {
             return Some(Self { opcode, prefix, tiles, memory: None, length: 5 });
         }
-        let extended = |bit: u8| usize::from(first & bit == 0) * 8;
-        let mut at = 5;
+        let mut offset = 5;
         let (base, index) = if rm == 4 {
-            let sib = byte(at);
-            at += 1;
-            let index = usize::from(sib >> 3 & 7) + extended(0x40);
+            let sib = byte(offset);
+            offset += 1;
+            let index = usize::from(sib >> 3 & 7) + extended_bit(0x40, first);
             let stride = if index == 4 { 0 } else { general(registers, index) << (sib >> 6) };
-            (usize::from(sib & 7) + extended(0x20), stride)
+            (usize::from(sib & 7) + extended_bit(0x20, first), stride)
         } else {
-            (rm + extended(0x20), 0)
+            (rm + extended_bit(0x20, first), 0)
         };
         if mode == 0 && base & 7 == 5 {
             return None;
         }
         let displacement = match mode {
-            1 => isize::from(byte(at) as i8),
-            2 => i32::from_le_bytes([byte(at), byte(at + 1), byte(at + 2), byte(at + 3)]) as isize,
+            1 => isize::from(byte(offset) as i8),
+            2 => i32::from_le_bytes([byte(offset), byte(offset + 1), byte(offset + 2), byte(offset + 3)]) as isize,
             _ => 0,
         };
-        let length = at + [0, 1, 4][usize::from(mode)];
+        let length = offset + [0, 1, 4][usize::from(mode)];
         let memory = Some((general(registers, base).wrapping_add_signed(displacement), index));
         Some(Self { opcode, prefix, tiles, memory, length })
     }
@@ -146,14 +145,20 @@ impl Instruction {
                     registers[self.tiles[0]].rows > 0
                 }
                 // SAFETY: the caller's.
-                (0x4b, Prefix::Xf2 | Prefix::X66, Some(place)) => unsafe { load(&mut registers[self.tiles[0]], place) },
+                (0x4b, Prefix::Xf2 | Prefix::X66, Some(address)) => unsafe {
+                    load(&mut registers[self.tiles[0]], address)
+                },
                 // SAFETY: the caller's.
-                (0x4b, Prefix::Xf3, Some(place)) => unsafe { store(&registers[self.tiles[0]], place) },
+                (0x4b, Prefix::Xf3, Some(address)) => unsafe { store(&registers[self.tiles[0]], address) },
                 (0x5c, Prefix::Xf3, None) => multiply(registers, self.tiles),
                 _ => false,
             }
         })
     }
+}
+
+fn extended_bit(bit: u8, first: u8) -> usize {
+    usize::from(first & bit == 0) * 8
 }
 
 /// A general register by its number in instructions.

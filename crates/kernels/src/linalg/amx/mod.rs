@@ -72,9 +72,9 @@ unsafe fn tiled_product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stri
         return;
     }
     let out = (out.as_mut_ptr(), stride);
-    let whole = panels.lines / TILE_PAIRS * TILE_PAIRS;
+    let full_lines = panels.lines / TILE_PAIRS * TILE_PAIRS;
     let full_blocks = rows.count / BLOCK_ROWS * BLOCK_ROWS;
-    for (lines, pairs) in [(0..whole, TILE_PAIRS), (whole..panels.lines, panels.lines - whole)] {
+    for (lines, pairs) in [(0..full_lines, TILE_PAIRS), (full_lines..panels.lines, panels.lines - full_lines)] {
         for group in [0..full_blocks, full_blocks..rows.count] {
             if lines.is_empty() || group.is_empty() {
                 continue;
@@ -161,8 +161,8 @@ mod tests {
     }
 
     fn assert_same(ours: &[f32], expected: &[f32], case: &str) {
-        for (at, (a, b)) in ours.iter().zip(expected).enumerate() {
-            assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{case}, number {at}: {a:e} and {b:e}");
+        for (index, (a, b)) in ours.iter().zip(expected).enumerate() {
+            assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{case}, number {index}: {a:e} and {b:e}");
         }
     }
 
@@ -222,16 +222,15 @@ mod tests {
         let rows = 19;
         let inner = 301;
         let outer = 70;
-        let noise = |i: usize| (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5;
         let x: Vec<f32> = (0..rows * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let panels = Panels::<Bf16Amx>::of_rows(&w, inner, outer);
         let mut out = vec![0.25; rows * outer];
         panel_product(&mut out, Update::Add, MatrixView::rows(&x, rows, inner), &panels);
-        let round = |x: f32| half::bf16::from_f32(x).to_f64();
         for row in 0..rows {
             for column in 0..outer {
-                let terms = (0..inner).map(|k| round(x[row * inner + k]) * round(w[k * outer + column]));
+                let terms =
+                    (0..inner).map(|k| round_to_bf16(x[row * inner + k]) * round_to_bf16(w[k * outer + column]));
                 let sum = 0.25 + terms.sum::<f64>();
                 let ours = f64::from(out[row * outer + column]);
                 assert!((ours - sum).abs() < 2e-5, "{row}, {column}: {ours} and {sum}");
@@ -239,11 +238,18 @@ mod tests {
         }
     }
 
+    fn noise(i: usize) -> f32 {
+        (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
+    }
+
+    fn round_to_bf16(x: f32) -> f64 {
+        half::bf16::from_f32(x).to_f64()
+    }
+
     #[test]
     fn row_does_not_depend_on_its_neighbours() {
         let inner = 301;
         let outer = 70;
-        let noise = |i: usize| (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5;
         let x: Vec<f32> = (0..37 * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
         let panels = Panels::<Bf16Amx>::of_rows(&w, inner, outer);

@@ -30,18 +30,19 @@ impl Shape {
 
     fn config(self) -> TileConfig {
         let mut config = TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        let mut set = |tile: usize, rows: usize, words: usize| {
-            // An unused tile has neither rows nor columns.
-            config.rows[tile] = rows as u8;
-            config.row_bytes[tile] = if rows == 0 { 0 } else { (words * WORD) as u16 };
-        };
         for (half, rows) in self.rows.into_iter().enumerate() {
-            SUMS[half].into_iter().for_each(|tile| set(tile, rows, LANES / 2));
-            set(LEFT[half], rows, self.pairs);
-            set(RIGHT[half], self.pairs, LANES / 2);
+            SUMS[half].into_iter().for_each(|tile| set_tile(tile, rows, LANES / 2, &mut config));
+            set_tile(LEFT[half], rows, self.pairs, &mut config);
+            set_tile(RIGHT[half], self.pairs, LANES / 2, &mut config);
         }
         config
     }
+}
+
+fn set_tile(tile: usize, rows: usize, words: usize, config: &mut TileConfig) {
+    // An unused tile has neither rows nor columns.
+    config.rows[tile] = rows as u8;
+    config.row_bytes[tile] = if rows == 0 { 0 } else { (words * WORD) as u16 };
 }
 
 /// The operand of `LDTILECFG`.

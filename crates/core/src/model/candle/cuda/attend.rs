@@ -21,7 +21,7 @@ const LOADED: usize = 8;
 
 /// Returns the index of the kernel width for a head, if the kernels support it.
 pub(super) fn width_of(head_dim: usize) -> Option<usize> {
-    WIDTHS.iter().position(|of| head_dim <= *of).filter(|_| head_dim.is_multiple_of(LOADED))
+    WIDTHS.iter().position(|width| head_dim <= *width).filter(|_| head_dim.is_multiple_of(LOADED))
 }
 
 /// Maximum heads of a block of threads. `MIN_BLOCKS` is the minimum number of blocks that keeps a GPU busy.
@@ -55,7 +55,7 @@ impl Sight {
         runs: &[Placed<'_>],
         head_dim: usize,
         device: &Device,
-        place: impl Fn(BlockId) -> Option<BlockPlace>,
+        block_place: impl Fn(BlockId) -> Option<BlockPlace>,
     ) -> Result<Option<Self>> {
         let Device::Cuda(device) = device else { return Ok(None) };
         if width_of(head_dim).is_none() {
@@ -64,53 +64,57 @@ impl Sight {
         let mut table = Vec::new();
         let mut ends = Vec::new();
         let mut blocks = Vec::new();
-        for of in runs {
+        for placed in runs {
             let first = blocks.len();
-            let count = of.run.before.len() + 1;
+            let count = placed.run.before.len() + 1;
             let mut before = 0;
-            for (block, tokens) in &of.run.before {
+            for (block, tokens) in &placed.run.before {
                 before += tokens;
                 ends.push(before as u32);
                 blocks.push(*block);
             }
-            let last = of.first + of.rows.len();
-            if last - before > of.run.room {
+            let last = placed.first + placed.rows.len();
+            if last - before > placed.run.room {
                 return Err(Error::job("a block gets more tokens than it has room for")
-                    .expected(format!("{} at most", of.run.room))
+                    .expected(format!("{} at most", placed.run.room))
                     .found(last - before));
             }
             ends.push(last as u32);
-            blocks.push(of.run.block);
-            for position in of.first..last {
+            blocks.push(placed.run.block);
+            for position in placed.first..last {
                 table.extend([first, count, position, position - before].map(|number| number as u32));
             }
         }
         let rows = table.len() / 4;
         table.extend(ends);
-        let places = blocks.iter().map(|&id| place(id)).collect::<Option<_>>().ok_or_else(not_cached)?;
+        let places = blocks.iter().map(|&id| block_place(id)).collect::<Option<_>>().ok_or_else(not_cached)?;
         Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks, places }))
     }
 
     /// Returns the addresses of the blocks at a step.
     pub(in crate::model::candle) fn places(&self, node: usize, device: &Device) -> Result<Places> {
-        let begin = |of: &BlockPlace| {
-            let keys = of.first + 2 * of.nodes.binary_search(&node).ok()? as u64 * of.side;
-            Some([keys, keys + of.side])
-        };
-        let table: Vec<[u64; 2]> = self.places.iter().map(begin).collect::<Option<_>>().ok_or_else(not_cached)?;
-        Ok(Places { table: device.as_cuda_device()?.clone_htod(table.as_flattened())?, of: self.blocks.clone() })
+        let table: Vec<[u64; 2]> = self
+            .places
+            .iter()
+            .map(|block| {
+                let keys = block.first + 2 * block.nodes.binary_search(&node).ok()? as u64 * block.side;
+                Some([keys, keys + block.side])
+            })
+            .collect::<Option<_>>()
+            .ok_or_else(not_cached)?;
+        Ok(Places { table: device.as_cuda_device()?.clone_htod(table.as_flattened())?, blocks: self.blocks.clone() })
     }
 }
 
 /// Device addresses of the keys and values of each block at one step. They do not change between tokens.
 pub(in crate::model::candle) struct Places {
     table: CudaSlice<u64>,
-    of: Vec<BlockId>,
+    blocks: Vec<BlockId>,
 }
 
 impl Places {
     pub(in crate::model::candle) fn are_of(&self, sight: &Sight) -> bool {
-        self.of == sight.blocks
+        self.blocks == sight.blocks
     }
 }
 
@@ -125,8 +129,8 @@ pub(in crate::model::candle) fn attend(
     window: Option<usize>,
     scores: Scores,
 ) -> Result<Tensor> {
-    let of = Attend { sight, places, window: window.unwrap_or(usize::MAX), scores };
-    of_three(of, given)
+    let operation = Attend { sight, places, window: window.unwrap_or(usize::MAX), scores };
+    of_three(operation, given)
 }
 
 /// Returns the device address of a contiguous tensor, which must be on a CUDA device.
@@ -134,8 +138,8 @@ pub(in crate::model::candle) fn place(x: &Tensor) -> Result<u64> {
     let (storage, layout) = x.storage_and_layout();
     Ok(match &*storage {
         Storage::Cuda(storage) => {
-            let on = On(storage, layout);
-            by_type!(storage, on.address())?
+            let operand = On(storage, layout);
+            by_type!(storage, operand.address())?
         }
         _ => 0,
     })
@@ -170,9 +174,11 @@ impl Of3 for Attend<'_> {
             &((shared * width) as u32)
         );
         // Heads that share keys, if enough other work remains for all processors.
-        let fits = |of: &usize| (heads / shared).is_multiple_of(*of) && rows * heads / of >= MIN_BLOCKS;
-        let together = [TOGETHER, 4, 2].into_iter().find(fits).unwrap_or(1);
-        let of_width = width_of(width).map_or(0, |place| WIDTHS[place]);
+        let together = [TOGETHER, 4, 2]
+            .into_iter()
+            .find(|divisor| (heads / shared).is_multiple_of(*divisor) && rows * heads / divisor >= MIN_BLOCKS)
+            .unwrap_or(1);
+        let of_width = width_of(width).map_or(0, |index| WIDTHS[index]);
         launch!(
             kernel(device, &format!("attend_{}_{of_width}", T::NAME)),
             rows * heads / together,

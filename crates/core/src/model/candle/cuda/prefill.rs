@@ -24,16 +24,16 @@ const QUERIES: usize = 64;
 /// Returns a kernel of `prefill.cu`, compiled for one head width.
 fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<Kernel> {
     static COMPILED: [OnceLock<Compiled>; WIDTHS.len()] = [const { OnceLock::new() }; WIDTHS.len()];
-    let place = width_of(width).ok_or_else(|| Failed::msg(format!("no kernel for heads of {width} channels")))?;
-    let compiled = COMPILED[place].get_or_init(|| {
+    let index = width_of(width).ok_or_else(|| Failed::msg(format!("no kernel for heads of {width} channels")))?;
+    let compiled = COMPILED[index].get_or_init(|| {
         let options = CompileOptions {
-            options: vec![format!("-DWIDTH={}", WIDTHS[place])],
+            options: vec![format!("-DWIDTH={}", WIDTHS[index])],
             arch: Some(MIN_CAPABILITY.1),
             ..CompileOptions::default()
         };
         compile(concat!(include_str!("../kernels.cu"), include_str!("../prefill.cu")), options)
     });
-    let of_width = WIDTHS[place];
+    let of_width = WIDTHS[index];
     loaded(device, &format!("{name}_{of_width}"), &format!("ghostlab-prefill-{of_width}"), compiled)
 }
 
@@ -58,12 +58,14 @@ impl PieceSight {
         if width_of(head_dim).is_none() || capability < MIN_CAPABILITY.0 {
             return Ok(None);
         }
-        let of_row = |(prefix, own): &(Range<usize>, Range<usize>)| {
-            let [first, end] =
-                if prefix.is_empty() { [0; 2] } else { [prefix.start, prefix.end].map(|at| at - rows.start) };
-            [first, end, own.start - rows.start].map(|at| at as u32)
-        };
-        let table: Vec<u32> = seen[rows.clone()].iter().flat_map(of_row).collect();
+        let table: Vec<u32> = seen[rows.clone()]
+            .iter()
+            .flat_map(|(prefix, visible)| {
+                let [first, end] =
+                    if prefix.is_empty() { [0; 2] } else { [prefix.start, prefix.end].map(|row| row - rows.start) };
+                [first, end, visible.start - rows.start].map(|row| row as u32)
+            })
+            .collect();
         Ok(Some(Self { table: device.clone_htod(&table)?, rows: rows.len() }))
     }
 }
@@ -78,8 +80,8 @@ pub(in crate::model::candle) fn prefill(
     window: Option<usize>,
     scores: Scores,
 ) -> Result<Tensor> {
-    let of = Prefill { sight, window: window.unwrap_or(usize::MAX), scores };
-    of_three(of, given)
+    let operation = Prefill { sight, window: window.unwrap_or(usize::MAX), scores };
+    of_three(operation, given)
 }
 
 struct Prefill<'a> {

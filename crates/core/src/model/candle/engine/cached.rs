@@ -32,8 +32,8 @@ pub(in crate::model) struct KeyValues {
 impl KeyValues {
     /// Returns `[keys, values]` of a step, each `[room, K, D]`.
     fn both(&self, node: usize) -> Result<[Tensor; 2]> {
-        let at = self.nodes.binary_search(&node).map_err(|_| Error::job("a block has no room for a step"))?;
-        let both = self.all.get(at)?;
+        let index = self.nodes.binary_search(&node).map_err(|_| Error::job("a block has no room for a step"))?;
+        let both = self.all.get(index)?;
         Ok([both.get(0)?, both.get(1)?])
     }
 
@@ -67,26 +67,33 @@ type PastRows<'a> = Past<'a, Shared, Blocks>;
 /// # Shapes
 /// `queries [q, H, D]`; result `[q, H·D]`.
 fn attend(
-    of: &Placed<'_>,
+    placed: &Placed<'_>,
     queries: &Tensor,
     (blocks, node): (&HashMap<BlockId, KeyValues>, usize),
     window: Option<usize>,
     scores: ops::Scores,
 ) -> Result<Tensor> {
-    let parts = of.chain(|id| blocks.get(&id))?;
+    let parts = placed.chain(|id| blocks.get(&id))?;
     let joined = |side: usize| -> Result<Tensor> {
         let parts = parts.iter().map(|(block, tokens)| Ok(block.both(node)?[side].narrow(0, 0, *tokens)?));
         Ok(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)?.unsqueeze(0)?)
     };
     let (keys, values) = (joined(0)?, joined(1)?); // [1, k, K, D]
-    let rows = of.rows.len();
-    let count = of.first + of.rows.len();
-    let sees = |at: usize| {
-        let row = of.first + at / count;
-        let key = at % count;
-        key <= row && row - key < window.unwrap_or(usize::MAX)
-    };
-    let mask: Vec<f32> = (0..rows * count).map(|at| if sees(at) { 0.0 } else { f32::NEG_INFINITY }).collect();
+    let rows = placed.rows.len();
+    let count = placed.first + placed.rows.len();
+    let mask: Vec<f32> = (0..rows * count)
+        .map(|index| {
+            if ({
+                let row = placed.first + index / count;
+                let key = index % count;
+                key <= row && row - key < window.unwrap_or(usize::MAX)
+            }) {
+                0.0
+            } else {
+                f32::NEG_INFINITY
+            }
+        })
+        .collect();
     let mask = Tensor::from_vec(mask, (rows, count), queries.device())?;
     Ok(ops::attention(&queries.unsqueeze(0)?, &keys, &values, &mask, scores)?.squeeze(0)?)
 }
@@ -113,16 +120,25 @@ impl Seen for PastRows<'_> {
             blocks.last.insert(self.node, places);
             return attended;
         }
-        for of in self.runs {
-            let Some(block) = blocks.all.get(&of.run.block) else { continue };
+        for placed in self.runs {
+            let Some(block) = blocks.all.get(&placed.run.block) else { continue };
             for (x, to) in [keys, values].into_iter().zip(block.both(self.node)?) {
-                to.slice_set(&x.narrow(0, of.rows.start, of.rows.len())?.contiguous()?, 0, of.place())?;
+                to.slice_set(&x.narrow(0, placed.rows.start, placed.rows.len())?.contiguous()?, 0, placed.place())?;
             }
         }
-        let of_run = |of: &Placed<'_>| {
-            attend(of, &queries.narrow(0, of.rows.start, of.rows.len())?, (&blocks.all, self.node), window, scores)
-        };
-        let runs = self.runs.iter().map(of_run).collect::<Result<Vec<_>>>()?;
+        let runs = self
+            .runs
+            .iter()
+            .map(|placed| {
+                attend(
+                    placed,
+                    &queries.narrow(0, placed.rows.start, placed.rows.len())?,
+                    (&blocks.all, self.node),
+                    window,
+                    scores,
+                )
+            })
+            .collect::<Result<Vec<_>>>()?;
         Ok(if runs.len() == 1 { runs[0].clone() } else { Tensor::cat(&runs, 0)? })
     }
 }
@@ -176,16 +192,16 @@ impl Cached for CandleEngine {
         Ok(x)
     }
 
-    fn make_room(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, room: usize) -> Result<()> {
-        let shape = [nodes.len(), 2, room, self.config.kv_heads, self.config.head_dim];
+    fn make_room(&self, blocks: &mut Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()> {
+        let shape = [nodes.len(), 2, capacity, self.config.kv_heads, self.config.head_dim];
         let all = Tensor::zeros(&shape, self.dtype.tensors(), &self.device)?;
-        let own = KeyValues {
+        let key_values = KeyValues {
             nodes: nodes.into(),
             #[cfg(feature = "cuda")]
             first: cuda::place(&all)?,
             all,
         };
-        blocks.all.insert(block, own);
+        blocks.all.insert(block, key_values);
         Ok(())
     }
 

@@ -18,22 +18,25 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn load(folder: &Path, dtype: FloatType) -> CandleEngine {
-    let at = Placement { device: DeviceName::Cpu, dtype };
-    CandleEngine::load(Config::read(folder).unwrap(), folder, at, None).unwrap()
+    let placement = Placement { device: DeviceName::Cpu, dtype };
+    CandleEngine::load(Config::read(folder).unwrap(), folder, placement, None).unwrap()
 }
 
 /// Builds a batch of windows and a tree, the tree last.
 fn batch() -> Batch {
-    let ids = |seed: u32, count: u32| (0..count).map(|i| (seed * 7919 + i * 31) % 317).collect::<Vec<u32>>();
-    let windows = [ids(1, 60), ids(2, 60), ids(3, 7), ids(4, 90)];
+    let windows = [sample_ids(1, 60), sample_ids(2, 60), sample_ids(3, 7), sample_ids(4, 90)];
     let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
     let parent = Some(batch.segments.len());
-    batch.push(&ids(5, 40), None);
+    batch.push(&sample_ids(5, 40), None);
     for seed in 6..9 {
-        let start = batch.push(&ids(seed, 5), parent);
+        let start = batch.push(&sample_ids(seed, 5), parent);
         batch.targets.extend((start..start + 4).map(|row| crate::model::ScoredRow { row, token: 3 }));
     }
     batch
+}
+
+fn sample_ids(seed: u32, count: u32) -> Vec<u32> {
+    (0..count).map(|i| (seed * 7919 + i * 31) % 317).collect::<Vec<u32>>()
 }
 
 fn programs() -> [Program; 2] {
@@ -76,9 +79,12 @@ fn full_device_memory_reduces_concurrent_prompts() {
             Ok(ids.iter().map(u32::to_string).collect())
         }
     }
-    let prompt =
-        |at: u32| Prompt { identity: at.to_string(), ids: (0..7 + at % 3).map(|i| (at * 13 + i * 31) % 317).collect() };
-    let prompts: Vec<Prompt> = (0..20).map(prompt).collect();
+    let prompts: Vec<Prompt> = (0..20)
+        .map(|index| Prompt {
+            identity: index.to_string(),
+            ids: (0..7 + index % 3).map(|i| (index * 13 + i * 31) % 317).collect(),
+        })
+        .collect();
     let mut engine = load(&fixture("llama-gqa"), FloatType::F32);
     let trie = Trie::new(&programs());
     let made = |engine: &CandleEngine| {
@@ -87,9 +93,9 @@ fn full_device_memory_reduces_concurrent_prompts() {
     };
     let all = made(&engine).unwrap();
     // The prompts have 159 tokens, the longest 9.
-    for room in [158, 60, 9] {
-        engine.room = room;
-        assert_eq!(made(&engine).unwrap(), all, "room for {room} rows");
+    for capacity in [158, 60, 9] {
+        engine.room = capacity;
+        assert_eq!(made(&engine).unwrap(), all, "room for {capacity} rows");
     }
     engine.room = 8;
     let error = made(&engine).err().unwrap();
@@ -109,7 +115,7 @@ fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
     let batch = batch();
     let mut streams = Streams(Vec::new());
     engine.run(&Trie::new(&[Program::dense(4)]), &batch, &mut streams).unwrap();
-    let values = |at: usize| streams.0[at].values().unwrap().to_vec();
+    let values = |index: usize| streams.0[index].values().unwrap().to_vec();
     let steps = [Step::Mlp(1), Step::Attention(2), Step::Mlp(2)];
     // After the embedding and the first three halves.
     assert_eq!(engine.resume(&batch, &steps, &values(3)).unwrap().values().unwrap().to_vec(), values(6));
@@ -163,8 +169,8 @@ fn f16_overflow_is_named_with_its_share_others_continue() {
     }
     // A weight that f16 cannot hold is found when it is read.
     let folder = scaled(1e8);
-    let at = Placement { device: DeviceName::Cpu, dtype: FloatType::F16 };
-    let error = CandleEngine::load(Config::read(folder.path()).unwrap(), folder.path(), at, None).err().unwrap();
+    let placement = Placement { device: DeviceName::Cpu, dtype: FloatType::F16 };
+    let error = CandleEngine::load(Config::read(folder.path()).unwrap(), folder.path(), placement, None).err().unwrap();
     let text = error.to_string();
     assert!(text.contains("too large for f16") && text.contains("layers.2.mlp.down_proj"), "{text}");
 }

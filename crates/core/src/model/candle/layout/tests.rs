@@ -17,8 +17,8 @@ fn layout(batch: &Batch, piece_tokens: usize, most_scores: usize) -> Layout {
     let rotaries = Rotaries::new(&config);
     let head_dim = config.head_dim;
     let device = &Device::Cpu;
-    let of = Placing { most_scores, windows: &WINDOWS, rotaries: &rotaries, head_dim, device };
-    Layout::new(batch, piece_tokens, of).unwrap()
+    let placing = Placing { most_scores, windows: &WINDOWS, rotaries: &rotaries, head_dim, device };
+    Layout::new(batch, piece_tokens, placing).unwrap()
 }
 
 const WINDOWS: [Option<usize>; 5] = [None, Some(300), Some(64), Some(3), Some(1)];
@@ -32,13 +32,14 @@ fn visible(layout: &Layout, window: Option<usize>) -> Vec<Vec<usize>> {
                 Some(index) => index.to_vec1().unwrap(),
                 None => rows.first.clone().map(|row| row as u32).collect(),
             };
-            let shown = |of: &[u32]| of.iter().map(|&row| row as usize + piece.rows.start).collect();
-            flat.chunks(rows.first.len()).map(shown).collect()
+            flat.chunks(rows.first.len())
+                .map(|rows_of_piece| rows_of_piece.iter().map(|&row| row as usize + piece.rows.start).collect())
+                .collect()
         };
-        for &(group, place) in &piece.blocks.order {
+        for &(group, index) in &piece.blocks.order {
             let group = &piece.blocks.groups[group];
-            let queries = &of_rows(&group.queries)[place];
-            let keys = &of_rows(&group.keys)[place];
+            let queries = &of_rows(&group.queries)[index];
+            let keys = &of_rows(&group.keys)[index];
             let mask: Vec<Vec<f32>> = group.mask(window).unwrap().to_vec2().unwrap();
             for (query, mask) in queries.iter().zip(mask) {
                 assert_eq!(*query, all.len(), "blocks follow the order of their rows");
@@ -67,8 +68,10 @@ fn rows_see_prefix_and_own_segment_however_cut() {
             for most_scores in [1, usize::MAX] {
                 let layout = layout(&batch, piece_tokens, most_scores);
                 for window in WINDOWS {
-                    let last = |all: &Vec<usize>| all[all.len().saturating_sub(window.unwrap_or(all.len()))..].to_vec();
-                    let expected: Vec<_> = expected.iter().map(last).collect();
+                    let expected: Vec<_> = expected
+                        .iter()
+                        .map(|all| all[all.len().saturating_sub(window.unwrap_or(all.len()))..].to_vec())
+                        .collect();
                     assert_eq!(visible(&layout, window), expected, "{segments:?}, window {window:?}");
                 }
             }
