@@ -256,7 +256,7 @@ fn probability(k: u64, n: u64, p: f64) -> f64 {
 fn stirling_error(n: u64) -> f64 {
     let x = whole(n);
     if n < 16 {
-        let factorial: f64 = (1..=n).map(to_float).product();
+        let factorial: f64 = (1..=n).map(whole).product();
         return factorial.ln() - (x + 0.5) * x.ln() + x - 0.5 * std::f64::consts::TAU.ln();
     }
     let square = x * x;

@@ -89,7 +89,7 @@ pub fn run(
             pieces,
         };
         engine.observe(&trie, &now, &mut taps)?;
-        for (origin, batch) in origin.iter().zip(&now) {
+        for (origin, batch) in origins.iter().zip(&now) {
             similarities[origin.piece].count(batch.segments.len());
             progress(batch.tokens())?;
         }

@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(attached[0].operator.parts().unwrap().1, [10.0]);
     }
 
-    fn one_channel(d: f32) -> Operator {
+    fn one_channel(d: f32) -> Arc<Operator> {
         Operator::diagonal(vec![d]).unwrap()
     }
 

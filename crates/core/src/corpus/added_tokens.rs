@@ -36,9 +36,9 @@ impl AddedToken {
     /// Reads a map with a `content` and flags.
     fn of_map(map: &Value) -> Option<Self> {
         let content = map["content"].as_str()?.to_owned();
-        let special = flag_of("special", map);
+        let special = has_flag(map, "special");
         let normalized = map["normalized"].as_bool().unwrap_or(!special);
-        let [single_word, lstrip, rstrip] = ["single_word", "lstrip", "rstrip"].map(|key| flag_of(key, map));
+        let [single_word, lstrip, rstrip] = ["single_word", "lstrip", "rstrip"].map(|key| has_flag(map, key));
         Some(Self { content, single_word, lstrip, rstrip, normalized, special })
     }
 
@@ -55,8 +55,8 @@ impl AddedToken {
     }
 }
 
-fn flag_of(key: &str, map: &Map<String, Value>) -> bool {
-    map[key].as_bool().unwrap_or(false)
+fn has_flag(token: &Value, key: &str) -> bool {
+    token[key].as_bool().unwrap_or(false)
 }
 
 /// Tokens that a `tokenizer.json` itself adds.
@@ -195,7 +195,7 @@ fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> 
         listed.extend(tokens);
     } else if let Value::Object(older) = read_json(&tokenizer.with_file_name(ADDED_TOKENS))? {
         for (token, index) in &older {
-            let is_special = roles.contains(&token.as_str()) || extra.iter().any(|token| token.content == *token);
+            let is_special = roles.contains(&token.as_str()) || extra.iter().any(|known| known.content == *token);
             listed.extend(index.as_u64().map(|index| (index, AddedToken::plain(token, is_special))));
         }
         // `tokenizer.json` takes precedence over the older file.
@@ -207,7 +207,7 @@ fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> 
         token.special |= roles.contains(&token.content.as_str());
     }
     for token in extra {
-        if !known.iter().chain(&added).any(|token| token.content == token.content) {
+        if !known.iter().chain(&added).any(|known| known.content == token.content) {
             added.push(token);
         }
     }

@@ -150,7 +150,7 @@ mod tests {
         assert_eq!([0; 5].map(|_| random.below(10)), [8, 6, 5, 2, 3]);
     }
 
-    fn shuffled(seed: u32, count: u32) -> Vec<u32> {
+    fn shuffled(seed: u64, count: u32) -> Vec<u32> {
         let mut list: Vec<u32> = (0..count).collect();
         NumpyRandom::new(seed).shuffle(&mut list);
         list

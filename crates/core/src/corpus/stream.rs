@@ -289,7 +289,7 @@ mod tests {
         all
     }
 
-    fn open_counted(shard: usize, rows: usize) -> Result<Rows<'_>> {
+    fn open_counted(shard: usize, rows: usize) -> Result<Rows<'static>> {
         Ok(Box::new((0..rows).map(move |row| Ok(format!("{shard}/{row}")))))
     }
 
@@ -332,7 +332,7 @@ mod tests {
         let tokenizer = sample::words();
         for shard_order in ORDERS {
             let Some(oracle) = oracle(shard_order) else { return };
-            let shards = Shards { count: 8, order: shard_order, open_rows: &open_rows };
+            let shards = Shards { count: 8, order: shard_order, open: &open_letters };
             let mut checked = 0;
             for (name, expected) in oracle["windows"].as_object().unwrap() {
                 let numbers: Vec<u64> =
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    fn open_rows(shard: usize) -> Result<Rows<'_>> {
+    fn open_letters(shard: usize) -> Result<Rows<'static>> {
         Ok(Box::new((0..3000).map(move |row| {
             Ok(words(shard, row)
                 .into_iter()
@@ -391,23 +391,23 @@ mod tests {
 
     #[test]
     fn a_stream_that_ends_too_early_says_what_it_had() {
-        let shards = Shards { count: 2, order: ShardOrder::ByTurns, open_five_rows: &open_five_rows };
+        let shards = Shards { count: 2, order: ShardOrder::ByTurns, open: &open_five_rows };
         let draw = |count| draw_windows(&shards, 0, &sample::words(), (count, 4), &mut PythonRandom::new(0));
         assert_eq!(draw(10).unwrap().count(), 10);
         let error = draw(11).unwrap_err();
         assert!(error.to_string().contains("10 of 10 documents, the longest of 9 tokens"), "{error}");
-        let shards = Shards { count: 2, order: ShardOrder::OneByOne, open_missing: &open_missing };
+        let shards = Shards { count: 2, order: ShardOrder::OneByOne, open: &open_missing };
         assert_eq!(
             draw_windows(&shards, 0, &sample::words(), (1, 4), &mut PythonRandom::new(0)).unwrap_err().exit_code(),
             3
         );
     }
 
-    fn open_five_rows(_: usize) -> Result<Rows<'_>> {
+    fn open_five_rows(_: usize) -> Result<Rows<'static>> {
         Ok(Box::new((0..5).map(|_| Ok("a b c d e f g h".to_owned()))))
     }
 
-    fn open_missing(_: usize) -> Result<Rows<'_>> {
+    fn open_missing(_: usize) -> Result<Rows<'static>> {
         Err(Error::missing("this shard is not here"))
     }
 }

@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(byte_perplexity(&sample_of_bytes(0, &losses)), None);
     }
 
-    fn sample_of_bytes(bytes: u64, losses: &Losses) -> TextSample<'_> {
+    fn sample_of_bytes(bytes: usize, losses: &Losses) -> TextSample<'_> {
         TextSample { losses, length: 11, bytes: Some(bytes) }
     }
 }

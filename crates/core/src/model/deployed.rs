@@ -160,7 +160,7 @@ mod tests {
         let config = Config { norm_eps: 1e-30, ..config("llama-gqa") };
         let decoder = Decoder::load_with(config.clone(), &folder).unwrap();
         let program = Program::pruned(4, &[1, 3], |start| {
-            Some(Operator::diagonal(vec![(if start == 1 { 1.75 } else { 0.5 }); config.hidden]).unwrap())
+            Some(Operator::diagonal(vec![if start == 1 { 1.75 } else { 0.5 }; config.hidden]).unwrap())
         });
         let found = merged(deployed(&program, &config), &config).unwrap();
         assert_eq!(found.program, Program::pruned(4, &[1, 3], |_| None));

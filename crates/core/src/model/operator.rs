@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(dense_product(&dense, &dense), [7.0, 10.0, 15.0, 22.0]);
     }
 
-    fn diagonal_of(values: &[f32]) -> Operator {
+    fn diagonal_of(values: &[f32]) -> Arc<Operator> {
         Operator::diagonal(values.to_vec()).unwrap()
     }
 

@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn deviations_apply_where_the_official_code_departs() {
-        for (prune_case, expected) in [
+        for (case, expected) in [
             (prune_case(128, true, None), 0),
             (prune_case(16, true, None), 1),
             (prune_case(16, false, Some(&[2, 5][..])), 0),
@@ -226,12 +226,12 @@ mod tests {
             (PruneCase { operator_sequences: 200, ..prune_case(256, false, Some(&[0])) }, 2),
         ] {
             for name in [DIAG, ROTATE] {
-                let found = crate::recovery::deviations(name, &prune_case);
+                let found = crate::recovery::deviations(name, &case);
                 assert_eq!(found.len(), expected, "{name} {case:?}: {found:?}");
             }
-            let selection = usize::from(prune_case.sequences > OFFICIAL_SEQUENCES);
-            assert_eq!(crate::criterion::deviations("shortgpt", &prune_case).len(), selection, "{case:?}");
-            assert!(crate::recovery::deviations("ghosted", &prune_case).is_empty());
+            let selection = usize::from(case.sequences > OFFICIAL_SEQUENCES);
+            assert_eq!(crate::criterion::deviations("shortgpt", &case).len(), selection, "{case:?}");
+            assert!(crate::recovery::deviations("ghosted", &case).is_empty());
         }
     }
 

@@ -129,8 +129,10 @@ fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
     }
 }
 
+/// Replaces a zero denominator of the continued fraction.
+const TINY: f64 = 1e-300;
+
 fn fraction(a: f64, b: f64, x: f64) -> f64 {
-    const TINY: f64 = 1e-300;
     let mut c = 1.0;
     let mut d = 1.0 / at_least_tiny(1.0 - (a + b) * x / (a + 1.0));
     let mut value = d;

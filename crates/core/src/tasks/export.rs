@@ -22,7 +22,7 @@ pub fn export(results: &[TaskResult], config: Value) -> Result<Value> {
         ("n-shot", &|_| json!(0)),
         ("n-samples", &|result| json!({"original": result.original, "effective": result.effective})),
         ("higher_is_better", &|result| result.task.metrics.iter().map(|metric| (metric.name(), true)).collect()),
-        ("configs", &task_configs),
+        ("configs", &task_config),
     ];
     for (name, value) in parts {
         let mut of_tasks = Map::new();
@@ -56,7 +56,7 @@ fn values(result: &TaskResult) -> Value {
     Value::Object(values)
 }
 
-fn about(result: &TaskResult) -> Value {
+fn task_config(result: &TaskResult) -> Value {
     let task = result.task;
     json!({
         "task": task.name,

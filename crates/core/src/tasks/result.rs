@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(average(&[easy, single]).unwrap().stderr, None);
     }
 
-    fn document_with_gold(gold: usize) -> DocumentResult {
+    fn document_with_gold(gold: i64) -> DocumentResult {
         DocumentResult::new(0, gold, choices(&[(-3.0, 9), (-2.0, 1)]))
     }
 

@@ -102,11 +102,12 @@ fn entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
 /// Returns whether two names refer to one file.
 #[cfg(unix)]
 fn same(one: &Path, other: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
     inode(one).is_some() && inode(one) == inode(other)
 }
 
+#[cfg(unix)]
 fn inode(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
     path.symlink_metadata().ok().map(|data| (data.dev(), data.ino()))
 }
 

@@ -191,7 +191,10 @@ fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, placing: Placi
             members.iter().enumerate().for_each(|(index, &block)| order[block] = (groups.len(), index));
             let of_blocks = |range: fn(&Block) -> &Range<usize>| {
                 let ranges = members.iter().map(|&block| range(&blocks[block]));
-                Rows::new(ranges.map(|range| range.start - rows.start..range.end - rows.start).collect(), range.device)
+                Rows::new(
+                    ranges.map(|range| range.start - rows.start..range.end - rows.start).collect(),
+                    placing.device,
+                )
             };
             let queries = of_blocks(|block| &block.queries)?;
             let keys = of_blocks(|block| &block.keys)?;

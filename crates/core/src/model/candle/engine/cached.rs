@@ -83,15 +83,9 @@ fn attend(
     let count = placed.first + placed.rows.len();
     let mask: Vec<f32> = (0..rows * count)
         .map(|index| {
-            if ({
-                let row = placed.first + index / count;
-                let key = index % count;
-                key <= row && row - key < window.unwrap_or(usize::MAX)
-            }) {
-                0.0
-            } else {
-                f32::NEG_INFINITY
-            }
+            let row = placed.first + index / count;
+            let key = index % count;
+            if key <= row && row - key < window.unwrap_or(usize::MAX) { 0.0 } else { f32::NEG_INFINITY }
         })
         .collect();
     let mask = Tensor::from_vec(mask, (rows, count), queries.device())?;
