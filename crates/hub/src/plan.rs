@@ -82,7 +82,7 @@ impl Wanted {
 }
 
 fn bad_pattern(found: String, pattern: &str) -> Error {
-    Error::bad_input("this is no pattern of file names").at(format!("`{}`", self.pattern)).found(found)
+    Error::bad_input("this is no pattern of file names").at(format!("`{pattern}`")).found(found)
 }
 
 impl Want {
