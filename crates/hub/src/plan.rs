@@ -10,7 +10,7 @@ use glob::{MatchOptions, Pattern};
 use crate::answer::page;
 use crate::client::{Hub, Watch};
 use crate::event::Reporter;
-use crate::lock::{Lock, LockedFile};
+use crate::lock::Lock;
 use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::partial_file::abandoned_bytes;
 use crate::repo::Source;
