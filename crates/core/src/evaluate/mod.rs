@@ -1,6 +1,7 @@
 //! Scores of variants.
 
 pub mod choices;
+pub mod damage;
 mod encoder;
 mod eval_set;
 pub mod generation;

@@ -1,0 +1,154 @@
+//! Compares programs with a reference program, token by token, in one run of their trie.
+
+use std::cell::RefCell;
+
+use rayon::prelude::*;
+
+use super::batch::{Batch, Divergence};
+use super::engine::{Clock, InStep};
+use super::program::Step;
+use super::trie::{Model, Trie};
+use crate::error::{Error, Result};
+
+/// Divergences by program, one per target of a batch. `None` for programs without a head.
+pub type Compared = Vec<Option<Vec<Divergence>>>;
+
+/// A model that compares the streams of two programs at the head.
+pub(super) trait Compare: Model<Residual: Clone> {
+    type Divergences: Clone;
+
+    /// Compares a stream with the reference program's.
+    fn compare(
+        &self,
+        batch: &Self::Batch,
+        reference: &Self::Residual,
+        stream: &Self::Residual,
+    ) -> Result<Self::Divergences>;
+}
+
+/// Runs a trie that was built by [`Trie::against`]. With `most_streams` it runs layer by layer and holds at most so many
+/// streams.
+///
+/// # Errors
+/// A step that fails, or a trie without a reference.
+pub(super) fn compared<M: Compare>(
+    model: &M,
+    trie: &Trie,
+    most_streams: Option<usize>,
+    batch: &M::Batch,
+    seconds: &mut [f64],
+) -> Result<Vec<Option<M::Divergences>>> {
+    let missing = || Error::job("a trie without a reference program cannot be compared");
+    let head = trie.reference_head().ok_or_else(missing)?;
+    let comparing = Comparing { model, head, reference: RefCell::new(None) };
+    let mut clock = Clock(seconds);
+    let outputs = match most_streams {
+        Some(most) => trie.run_by_layer(most, &comparing, batch, &mut clock)?,
+        None => trie.run(&comparing, batch, &mut clock)?,
+    };
+    let reference = comparing.reference.into_inner().ok_or_else(missing)?;
+    let resolve = |output: Output<M>| match output {
+        Output::Compared(divergences) => Ok(divergences),
+        Output::Waiting(stream) => model.compare(batch, &reference, &stream),
+    };
+    outputs.into_iter().map(|output| output.map(resolve).transpose()).collect()
+}
+
+/// Runs the parts through the trie independently, in parallel.
+pub(super) fn compared_side_by_side<M>(
+    model: &M,
+    trie: &Trie,
+    parts: &[Batch],
+    seconds: &mut [f64],
+) -> Result<Vec<Compared>>
+where
+    M: Compare<Batch = Batch, Divergences = Vec<Divergence>> + Sync,
+{
+    let done = parts
+        .par_iter()
+        .map(|batch| {
+            let mut nodes = vec![0.0; trie.len()];
+            compared(model, trie, None, batch, &mut nodes).map(|outputs| (outputs, nodes))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    done.iter().for_each(|(_, nodes)| seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node));
+    Ok(done.into_iter().map(|(outputs, _)| outputs).collect())
+}
+
+/// The model of one run, which keeps the reference program's stream.
+struct Comparing<'a, M: Compare> {
+    model: &'a M,
+    /// The reference program's head.
+    head: usize,
+    reference: RefCell<Option<M::Residual>>,
+}
+
+/// Output of a program's head.
+enum Output<M: Compare> {
+    Compared(M::Divergences),
+    /// A stream whose head ran before the reference program's.
+    Waiting(M::Residual),
+}
+
+impl<M: Compare> Clone for Output<M> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Compared(divergences) => Self::Compared(divergences.clone()),
+            Self::Waiting(stream) => Self::Waiting(stream.clone()),
+        }
+    }
+}
+
+impl<M: Compare> Model for Comparing<'_, M> {
+    type Batch = M::Batch;
+    type Residual = M::Residual;
+    type Output = Output<M>;
+
+    fn expect(&self, now: Option<usize>, next: Option<usize>) {
+        self.model.expect(now, next);
+    }
+
+    fn begin(&self, batch: &M::Batch) -> Result<M::Residual> {
+        self.model.begin(batch)
+    }
+
+    fn advance(&self, batch: &M::Batch, step: &Step, stream: &M::Residual) -> Result<M::Residual> {
+        self.model.advance(batch, step, stream)
+    }
+
+    fn narrow(&self, batch: &M::Batch, stream: M::Residual) -> Result<M::Residual> {
+        self.model.narrow(batch, stream)
+    }
+
+    fn finish(&self, _: &M::Batch, stream: &M::Residual) -> Result<Output<M>> {
+        Ok(Output::Waiting(stream.clone()))
+    }
+
+    fn finish_at(&self, node: usize, batch: &M::Batch, stream: &M::Residual) -> Result<Output<M>> {
+        if node == self.head {
+            *self.reference.borrow_mut() = Some(stream.clone());
+        }
+        match &*self.reference.borrow() {
+            Some(reference) => self.model.compare(batch, reference, stream).map(Output::Compared),
+            None => self.finish(batch, stream),
+        }
+    }
+}
+
+impl<M> Compare for InStep<'_, M>
+where
+    M: Compare<Batch = Batch, Output = Vec<super::batch::Prediction>, Residual: Send + Sync> + Sync,
+    M::Divergences: Send,
+{
+    type Divergences = Vec<M::Divergences>;
+
+    fn compare(
+        &self,
+        parts: &[Batch],
+        reference: &Vec<M::Residual>,
+        streams: &Vec<M::Residual>,
+    ) -> Result<Vec<M::Divergences>> {
+        let streams = reference.par_iter().zip(streams);
+        parts.par_iter().zip(streams).map(|(batch, (p, q))| self.model.compare(batch, p, q)).collect()
+    }
+}
