@@ -288,7 +288,7 @@ fn what_a_file_is_follows_from_the_bytes_of_its_tensors() {
     );
 }
 
-fn content_of_file(path: &Path) -> Value {
+fn content_of_file(path: &Path) -> String {
     content(&Config::read(path).unwrap(), path, tensor_hashes).unwrap()
 }
 

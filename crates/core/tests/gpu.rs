@@ -2,6 +2,8 @@
 //! Skipped without a GPU; with one, the oracles of the other tests run on it too.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
+use std::path::Path;
+
 use crate::common::{candle, fixture, flat, gpu, relative_error};
 use candle_core::{DType, Device, Tensor};
 use ghostlab_core::error::Result;
