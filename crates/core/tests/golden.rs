@@ -178,7 +178,7 @@ impl Case<'_> {
 
     fn operator(&self, what: &str, operator: &Operator, expected: &Value) {
         let channels = self.engine.config().hidden;
-        let matrix: Vec<f64> = operator.linear().unwrap().into_iter().map(f64::from).collect();
+        let matrix: Vec<f64> = operator.matrix().unwrap().into_iter().map(f64::from).collect();
         self.near(&format!("{what}: matrix"), &probed(&matrix, channels), &numbers(&expected["probe"]), expected);
         let norm = matrix.iter().map(|v| v * v).sum::<f64>().sqrt();
         self.near(&format!("{what}: norm"), &[norm], &[expected["norm"].as_f64().unwrap()], expected);
@@ -307,7 +307,7 @@ fn no_method_and_no_option_is_left_out() {
             let known = options["properties"].as_object().into_iter().flatten().map(|(option, _)| option);
             // Training is the same for every start (`trainings`), and a target follows from its granularity.
             let trained = held.iter().all(|case| !case["trainings"].as_array().unwrap().is_empty());
-            for option in known.filter(|option| !((option == "finetune" && trained) || option == "target")) {
+            for option in known.filter(|option| !((*option == "finetune" && trained) || *option == "target")) {
                 assert!(used.contains(option), "no golden case of {name} sets {option}");
             }
         }
