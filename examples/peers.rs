@@ -19,7 +19,7 @@ use ghostlab::exec::{self, RunSettings};
 use ghostlab::generate::{self, Detokenizer, Prompt, Settings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
-use ghostlab::model::{Batch, Config, Decoder, Engine, KernelFamily, Prediction, Products, Program, Trie};
+use ghostlab::model::{Batch, Config, Decoder, Engine, KernelFamily, Products, Program, Trie};
 use ghostlab::stage;
 use ghostlab_store::Store;
 use safetensors::SafeTensors;

@@ -239,7 +239,7 @@ fn template_seeds() -> Vec<Vec<u8>> {
 
 /// Renders a text as a document template and as a chat template.
 fn template(data: &[u8]) {
-    use ghostlab_definitions::prompt::{Message, Role};
+    use ghostlab_definitions::prompt::Role;
     use ghostlab_definitions::{ChatTemplate, template::Template, yaml::Place};
     let Ok(text) = std::str::from_utf8(data) else { return };
     let source = Place { file: "it.yaml".into(), line: 1 };
@@ -267,8 +267,8 @@ fn template(data: &[u8]) {
     }
 }
 
-fn message(role: Role, content: &str) -> Message {
-    Message { role, content: content.to_owned(), delimiter: String::new() }
+fn message(role: ghostlab_definitions::prompt::Role, content: &str) -> ghostlab_definitions::prompt::Message {
+    ghostlab_definitions::prompt::Message { role, content: content.to_owned(), delimiter: String::new() }
 }
 
 fn config_seeds() -> Vec<Vec<u8>> {
@@ -296,7 +296,7 @@ fn config_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// An export with operators next to its weights.
+/// Describes an operator of an export.
 fn dense_attachment(layer: usize, at: &str) -> Value {
     json!({"layer": layer, "at": at, "form": "dense", "bias": true})
 }
@@ -381,7 +381,7 @@ fn tokenizer_seeds() -> Vec<Vec<u8>> {
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "callers pass literals")]
-fn tokenizer_json(normalizer: Value, split: Value, post: Value, decoder: Value, model: Value) -> Value {
+fn tokenizer_json(normalizer: Value, split: Value, post: Value, decoder: Value, model: Value) -> Vec<u8> {
     json!({"version": "1.0", "truncation": null, "padding": null, "normalizer": normalizer, "pre_tokenizer": split,
             "post_processor": post, "decoder": decoder, "model": model,
             "added_tokens": [{"id": 1, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
@@ -688,12 +688,12 @@ fn journal(data: &[u8]) {
 
 fn record_seeds() -> Vec<Vec<u8>> {
     let archive = file("tests/fixtures/record/small.zip");
-    vec![archive_with(b"../b.tx", archive), archive_with(b"/ab.txt", archive), archive]
+    vec![archive_with(b"../b.tx", &archive), archive_with(b"/ab.txt", &archive), archive]
 }
 
-/// A name that leads out, in as many bytes, in both places where it stands.
+/// Returns the archive with another name of the same length for `a/b.txt`, in both places.
 fn archive_with(entry: &[u8], archive: &[u8]) -> Vec<u8> {
-    let mut bytes = archive.clone();
+    let mut bytes = archive.to_vec();
     for start in 0..bytes.len() - 7 {
         if &bytes[start..start + 7] == b"a/b.txt" {
             bytes[start..start + 7].copy_from_slice(entry);

@@ -303,12 +303,13 @@ fn no_method_and_no_option_is_left_out() {
             assert!(!cases_of_method.is_empty(), "{name} is in no golden case");
             let released = golden["released"].as_array().unwrap().iter().filter(|_| name == "shortened-llama");
             let all = cases_of_method.into_iter().chain(released);
-            let used: BTreeSet<&String> = all.flat_map(|case| case["options"].as_object().unwrap().keys()).collect();
+            let used: BTreeSet<&str> =
+                all.flat_map(|case| case["options"].as_object().unwrap().keys().map(String::as_str)).collect();
             let known = options["properties"].as_object().into_iter().flatten().map(|(option, _)| option);
             // Training is the same for every start (`trainings`), and a target follows from its granularity.
             let trained = held.iter().all(|case| !case["trainings"].as_array().unwrap().is_empty());
             for option in known.filter(|option| !((*option == "finetune" && trained) || *option == "target")) {
-                assert!(used.contains(option), "no golden case of {name} sets {option}");
+                assert!(used.contains(option.as_str()), "no golden case of {name} sets {option}");
             }
         }
     }

@@ -51,7 +51,7 @@ impl ChatTemplate {
         let path = folder.join("tokenizer_config.json");
         let config = if path.exists() { regular::read(&path)? } else { b"{}".to_vec() };
         let config: Value =
-            serde_json::from_slice(&config).map_err(|error| bad_file("this is no JSON", path).found(error))?;
+            serde_json::from_slice(&config).map_err(|error| bad_file("this is no JSON", &path).found(error))?;
         let template_file = folder.join("chat_template.jinja");
         let (source, location) = if template_file.exists() {
             let text = String::from_utf8(regular::read(&template_file)?)
@@ -69,7 +69,7 @@ impl ChatTemplate {
             };
             (
                 text.ok_or_else(|| {
-                    bad_file("the model has no chat template", path)
+                    bad_file("the model has no chat template", &path)
                         .expected("`chat_template` here, or a file chat_template.jinja")
                 })?,
                 path.display().to_string(),

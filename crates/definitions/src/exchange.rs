@@ -79,7 +79,7 @@ pub(crate) fn variables(document: &Value) -> Jinja {
     Jinja::from_object(Variables(pairs.iter().map(jinja_variable).collect()))
 }
 
-fn jinja_variable((key, value): &(Value, Value)) -> Result<(String, Jinja)> {
+fn jinja_variable((key, value): &(Value, Value)) -> (Value, Jinja) {
     let converted = match value {
         Value::Object(object) if object.text().is_none() => {
             let class = object.class();

@@ -171,8 +171,8 @@ impl FilterStep {
             }
             Self::Majority => {
                 let all = items(answers)?;
-                let most = all.iter().map(|item| count_equal(item, all)).max();
-                let winner = all.iter().find(|item| Some(count_equal(item, all)) == most).cloned();
+                let most = all.iter().map(|item| count_equal(item, &all)).max();
+                let winner = all.iter().find(|item| Some(count_equal(item, &all)) == most).cloned();
                 winner
                     .map(|winner| Value::List(vec![winner]))
                     .ok_or_else(|| Error::job("there is no answer to vote for"))

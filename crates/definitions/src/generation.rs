@@ -94,7 +94,7 @@ fn is_known(key: &str) -> bool {
     LIMITS.contains(&key) || OTHERS.contains(&key)
 }
 
-fn read_setting<'a>(key: &str, settings: &'a Settings) -> Option<&'a Value> {
+fn read_setting<'a>(key: &str, settings: &'a Value) -> Option<&'a Value> {
     settings.get(key).filter(|value| !matches!(value, Value::None))
 }
 

@@ -125,8 +125,8 @@ fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Va
             (value.clone(), (*written).to_owned())
         }
         2 => {
-            let (random_literal, written) = random_literal(random);
-            (json!(random_literal), written)
+            let (text, written) = random_literal(random);
+            (json!(text), written)
         }
         3 => {
             let items: Vec<(serde_json::Value, String)> = (0..parts).map(|_| any(random, depth - 1)).collect();
@@ -148,7 +148,7 @@ fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Va
     }
 }
 
-fn random_literal(random: &mut dyn FnMut(usize) -> usize) -> String {
+fn random_literal(random: &mut dyn FnMut(usize) -> usize) -> (String, String) {
     let letters = ["a", "'", "\"", "\\", "\n", "é", "\u{1f600}", " ", "]", "\0"];
     let text: String = (0..random(6)).map(|_| letters[random(letters.len())]).collect();
     let quote = ["'", "\"", "'''", "\"\"\""][random(4)];

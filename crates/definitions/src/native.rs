@@ -11,7 +11,6 @@ use crate::definition::Definition;
 use crate::row::Row;
 use crate::rows::{FileRows, table};
 use crate::task::Task;
-use crate::value::Value;
 use crate::yaml::parse;
 
 macro_rules! files {

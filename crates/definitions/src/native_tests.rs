@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::*;
 use ghostlab_core::tasks::{Split, TASKS};
 
+use crate::Row;
 use crate::task::{Ask, Setting};
-use crate::{Row, Value as Python};
 
 /// One row as a question with choices.
 struct Prompt {

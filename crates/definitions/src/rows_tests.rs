@@ -98,7 +98,7 @@ fn missing_column_is_none_unless_columns_are_declared() {
     assert_eq!(table_reprs(Some(vec!["a".to_owned()]), &path), ["{'a': 1, 'b': 2}", "{'b': 3, 'c': 4}"]);
 }
 
-fn table_reprs(columns: Option<&[&str]>, path: &Path) -> Vec<String> {
+fn table_reprs(columns: Option<Vec<String>>, path: &Path) -> Vec<String> {
     table(path, columns).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>()
 }
 

@@ -128,7 +128,7 @@ fn typed(column: &[String]) -> Vec<Value> {
     let present: Vec<&str> = column.iter().map(String::as_str).filter(|text| !is_absent(text)).collect();
     let has_gaps = present.len() < column.len();
     let kinds: &[fn(&str) -> Option<Value>] =
-        if has_gaps { &[truth, broken_number] } else { &[truth, whole_number, broken_number] };
+        if has_gaps { &[truth, broken_number] } else { &[truth, whole, broken_number] };
     let kind = kinds.iter().find(|kind| present.iter().all(|text| kind(text).is_some()));
     column
         .iter()

@@ -73,10 +73,13 @@ fn translations(out: &Path) {
         let pairs: Vec<(String, String)> = serde_json::from_value(corpus["pairs"].clone()).unwrap();
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(one, two)| (one.as_str(), two.as_str())).collect();
         for (metric_index, metric) in [translation::bleu, translation::chrf, edits::ter].into_iter().enumerate() {
-            let ours = of(&pairs);
+            let ours = metric(&pairs);
             let theirs = corpus["scores"][metric_index].as_f64().unwrap();
             // Two orders of the same sums in f64.
-            assert!((ours - theirs).abs() <= 1e-9 * theirs.abs().max(1.0), "corpus {at}, {metric_index}: {own}, {theirs}""s}");
+            assert!(
+                (ours - theirs).abs() <= 1e-9 * theirs.abs().max(1.0),
+                "corpus {index}, {metric_index}: {ours}, {theirs}"
+            );
         }
     }
     println!("{} corpora compared", corpora.len());

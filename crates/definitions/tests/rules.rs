@@ -231,7 +231,6 @@ fn answer_of(request: &Request, (number, greedy): (f64, bool)) -> Answer {
 
 #[test]
 fn likeliest_choice_is_first_of_equals_and_nan_wins() {
-    const ONE: &str = r#"[{"q": "q", "c": ["é", "bb"], "n": 1}]"#;
     assert_eq!((likeliest_score("acc", -1.0, -1.0), likeliest_score("acc", -2.0, -1.0)), (0.0, 1.0));
     assert_eq!(likeliest_score("acc", -1.0, f64::NAN), 1.0);
     // The likelihood is divided by the choice's letters or bytes without its delimiter. `é` is one letter and two bytes.
@@ -248,6 +247,7 @@ fn likeliest_choice_is_first_of_equals_and_nan_wins() {
 }
 
 fn likeliest_score(metric: &str, one: f64, two: f64) -> f64 {
+    const ONE: &str = r#"[{"q": "q", "c": ["é", "bb"], "n": 1}]"#;
     scored(&choices(&format!("metric_list: [{{metric: {metric}}}]")), ONE, &[(one, false), (two, true)])[0].1
 }
 
@@ -414,7 +414,6 @@ fn first_of_repeated_answers_counts_without_a_filter() {
 
 #[test]
 fn exact_match_strips_patterns_case_punctuation_digits() {
-    const ONE: &str = r#"[{"q": "q", "t": "> A-1.", "f": "\uff01"}]"#;
     assert!(matches_exactly("t", "", "> A-1.") && !matches_exactly("t", "", " > A-1."));
     assert!(matches_exactly("t", ", regexes_to_ignore: ['> ']", "A-1."));
     // The pattern sees the text before it is lowered.
@@ -425,6 +424,7 @@ fn exact_match_strips_patterns_case_punctuation_digits() {
 }
 
 fn matches_exactly(target: &str, options: &str, answer: &str) -> bool {
+    const ONE: &str = r#"[{"q": "q", "t": "> A-1.", "f": "\uff01"}]"#;
     let more = format!("doc_to_choice: null\ndoc_to_target: {target}\nmetric_list: [{{metric: exact_match{options}}}]");
     generated(&more, ONE, &[&[answer]]).unwrap() == [1.0]
 }

@@ -137,36 +137,23 @@ pub(crate) fn page(endpoint: &Url, repo: &Repo) -> String {
 
 /// Returns the wait that the hub asks for: `Retry-After` in seconds or as a date, or the `t` of `RateLimit`.
 fn asked_to_wait(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(|| {
-        name | header_text(name, headers) | {
-            let seconds = |name| header_text(name, headers).trim().parse::<u64>().ok().map(Duration::from_secs);
-            seconds.or_else(|| {
-                Some(
-                    httpdate::parse_http_date(|name| header_text(name, headers))
-                        .ok()?
-                        .duration_since(now)
-                        .unwrap_or_default(),
-                )
-            })
-        }
+    let retry_after = header_text(RETRY_AFTER.as_str(), headers).and_then(|text| {
+        let seconds = text.trim().parse::<u64>().ok().map(Duration::from_secs);
+        seconds.or_else(|| Some(httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()))
     });
     // `"api";r=0;t=55`: nothing is left of the quota, and in 55 seconds there is again.
-    let limit = header_text("ratelimit", headers).and_then(|| {
-        name | header_text(name, headers) | {
-            let field = |name: &str| {
-                |name| {
-                    header_text(name, headers)
-                        .split(';')
-                        .find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('=')?.trim().parse::<u64>().ok())
-                }
-            };
-            (field("r").unwrap_or(0) == 0).then(|| field("t").map(Duration::from_secs)).flatten()
-        }
+    let limit = header_text("ratelimit", headers).and_then(|text| {
+        let left = rate_limit_field(text, "r").unwrap_or(0);
+        (left == 0).then(|| rate_limit_field(text, "t").map(Duration::from_secs)).flatten()
     });
     retry_after.max(limit)
 }
 
-fn header_text<'a>(name: &str, headers: &'a HeaderMap) -> Option<&'a str> {
+fn rate_limit_field(text: &str, name: &str) -> Option<u64> {
+    text.split(';').find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('=')?.trim().parse().ok())
+}
+
+pub(crate) fn header_text<'a>(name: &str, headers: &'a HeaderMap) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 

@@ -7,7 +7,7 @@ use ghostlab_core::error::{Error, Result};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG};
 use reqwest::{Method, StatusCode};
 
-use crate::answer::{Asked, RequestFailure};
+use crate::answer::{Asked, RequestFailure, header_text};
 use crate::cache::{make_folder, refused};
 use crate::client::{Hub, HubRequest, Reply, Watch, brought, shown, stopped, until};
 use crate::event::Event;
@@ -61,16 +61,14 @@ impl Hub {
         make_folder(&self.cache.blobs(&source.repo))?;
         let _lock = self.locked(&self.cache.lock(&source.repo, &name), &shown, watch).await?;
         let mut came = 0;
-        let new = !({
-            let metadata = fs::metadata(&blob).ok().filter(fs::Metadata::is_file);
-            metadata.is_some_and(|metadata| expected.bytes.is_none_or(|bytes| bytes == metadata.len()))
-        });
+        let metadata = fs::metadata(&blob).ok().filter(fs::Metadata::is_file);
+        let new = metadata.is_none_or(|metadata| expected.bytes.is_some_and(|bytes| bytes != metadata.len()));
         if new {
             let part = PartialFile::open(&self.cache.blobs(&source.repo), &name, expected.clone())?;
             let here = part.bytes();
             watch.reporter.event(Event::FetchStarted { file: shown.to_string(), bytes: expected.bytes, here });
             let request =
-                HubRequest { method: Method::GET, url, from: 0, etag: Some(&metadata.etag), elsewhere: None, asked };
+                HubRequest { method: Method::GET, url, from: 0, etag: Some(&head.etag), elsewhere: None, asked };
             let mut stream = Transfer { request, part, expected: expected.clone(), file: &shown, doubted: false };
             came = self.stream(&mut stream, watch).await?;
             stream.part.publish(&blob)?;
@@ -248,7 +246,7 @@ enum Unfit {
 fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     let status = reply.response.status();
     let headers = reply.response.headers();
-    let length = header_text(CONTENT_LENGTH, headers).and_then(|length| length.parse::<u64>().ok());
+    let length = header_text(CONTENT_LENGTH.as_str(), headers).and_then(|length| length.parse::<u64>().ok());
     if status != StatusCode::PARTIAL_CONTENT {
         return match (stream.expected.bytes, length) {
             (Some(expected), Some(found)) if expected != found => Err(useless_part("its length is", expected, found)),
@@ -257,7 +255,7 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
         };
     }
     // `bytes 5-9/10`
-    let range = header_text(CONTENT_RANGE, headers).and_then(|range| {
+    let range = header_text(CONTENT_RANGE.as_str(), headers).and_then(|range| {
         let (span, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
         Some((span.split_once('-')?.0.trim().parse::<u64>().ok()?, total.trim().parse::<u64>().ok()))
     });
@@ -272,16 +270,12 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     }
     let known =
         if reply.at_hub { stream.request.etag.map(BlobName::as_str) } else { stream.request.elsewhere.as_deref() };
-    match (known.map(bare), header_text(ETAG, headers).map(bare)) {
+    match (known.map(bare), header_text(ETAG.as_str(), headers).map(bare)) {
         (Some(known), Some(now)) if known != now => {
             Err(Unfit::Useless("the file changed between two parts".to_owned()))
         }
         _ => Ok(()),
     }
-}
-
-fn header_text<'a>(name: &str, headers: &'a reqwest::header::HeaderMap) -> Option<&'a str> {
-    headers.get(name).and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok())
 }
 
 fn useless_part(what: &str, expected: u64, found: u64) -> Unfit {

@@ -141,7 +141,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(Lock::FILE);
         let commit = "1".repeat(40);
-        std::fs::write(&path, one_file_lock("a", &"a".repeat(64), commit)).unwrap();
+        std::fs::write(&path, one_file_lock("a", &"a".repeat(64), &commit)).unwrap();
         Lock::read(&path).unwrap();
         for (text, found) in [
             ("{".to_owned(), "EOF"),
@@ -154,9 +154,9 @@ mod tests {
                 format!("{{\"version\":1,\"repositories\":{{\"../x\":{{\"commit\":\"{commit}\",\"files\":{{}}}}}}}}"),
                 "no name",
             ),
-            (one_file_lock("../a", &"a".repeat(64), commit), "climbs"),
-            (one_file_lock("a", "abc", commit), "no SHA-256"),
-            (one_file_lock("a", &"g".repeat(64), commit), "no SHA-256"),
+            (one_file_lock("../a", &"a".repeat(64), &commit), "climbs"),
+            (one_file_lock("a", "abc", &commit), "no SHA-256"),
+            (one_file_lock("a", &"g".repeat(64), &commit), "no SHA-256"),
         ] {
             std::fs::write(&path, &text).unwrap();
             let error = Lock::read(&path).unwrap_err();

@@ -10,7 +10,7 @@ use glob::{MatchOptions, Pattern};
 use crate::answer::page;
 use crate::client::{Hub, Watch};
 use crate::event::Reporter;
-use crate::lock::{Lock, LockedFile};
+use crate::lock::Lock;
 use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::partial_file::abandoned_bytes;
 use crate::repo::Source;
@@ -82,7 +82,7 @@ impl Wanted {
 }
 
 fn bad_pattern(found: String, pattern: &str) -> Error {
-    Error::bad_input("this is no pattern of file names").at(format!("`{}`", self.pattern)).found(found)
+    Error::bad_input("this is no pattern of file names").at(format!("`{pattern}`")).found(found)
 }
 
 impl Want {

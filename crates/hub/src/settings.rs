@@ -156,8 +156,8 @@ fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf 
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
             format!(
                 "{}{rest}",
-                text_of_variable("HOME", variable)
-                    .or_else(|| text_of_variable("USERPROFILE", variable))
+                variable_text("HOME", variable)
+                    .or_else(|| variable_text("USERPROFILE", variable))
                     .unwrap_or_else(|| "~".to_owned())
             )
         }
@@ -175,18 +175,14 @@ fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf 
                 (&after[..end], end)
             }
         };
-        match text_of_variable(name, variable).filter(|_| !name.is_empty()) {
-            Some(name | text_of_variable(name, variable)) => out.push_str(&|name| text_of_variable(name, variable)),
+        match variable_text(name, variable).filter(|_| !name.is_empty()) {
+            Some(value) => out.push_str(&value),
             None => out.push_str(&rest[start..start + 1 + end]),
         }
         rest = &after[end..];
     }
     out.push_str(rest);
     out.into()
-}
-
-fn text_of_variable(name: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> Option<String> {
-    variable(name).and_then(|value| value.into_string().ok())
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
     let stamp = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| Error::io("read", path, &error))?;
-    let entry_path = |stamp: &Stamp| folder.and_then(|folder| entry_path(folder, path, stamp));
+    let entry_path = |stamp: &Stamp| folder.and_then(|folder| place(folder, path, stamp));
     if !rehash
         && let Some(stamp) = stamp.as_ref().filter(is_large)
         && let Some(entry_path) = entry_path(stamp)
@@ -270,7 +270,7 @@ mod tests {
         let path = folder.path().join("weights");
         let right = old(&path, &vec![7; 2 << 20]);
         let now = Stamp::at(&path).unwrap().unwrap();
-        let entry_path = entry_path(folder.path(), &path, &now).unwrap();
+        let entry_path = place(folder.path(), &path, &now).unwrap();
         remember(&SystemDisk::default(), &entry_path, &now, "remembered").unwrap();
         assert_eq!(sha256_of(folder.path(), &path), "remembered");
         assert_eq!(input(&SystemDisk::default(), Some(folder.path()), &path, true).unwrap().sha256, right, "--rehash");

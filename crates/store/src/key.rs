@@ -157,7 +157,7 @@ impl Key {
             .iter()
             .map(|(name, value)| {
                 (name.clone(), {
-                    if (value.get("kind").is_some() && value.get("of").is_some()) {
+                    if value.get("kind").is_some() && value.get("of").is_some() {
                         json!(Self::hash_of(value))
                     } else {
                         value.clone()

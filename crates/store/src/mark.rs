@@ -338,7 +338,7 @@ mod tests {
         assert!(code == 3 && message.contains("another version"), "{message}");
     }
 
-    fn open_error(text: &str, root: &Path) -> (i32, String) {
+    fn open_error(text: &str, root: &Path) -> (u8, String) {
         fs::write(root.join(MARK), text).unwrap();
         let error = Mark::read(root, WORDS).unwrap_err();
         (error.exit_code(), error.to_string())

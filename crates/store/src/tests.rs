@@ -187,7 +187,6 @@ fn what_a_living_process_uses_is_known_and_nothing_of_the_dead() {
 #[cfg(unix)]
 #[test]
 fn what_is_stored_is_as_readable_as_the_user_s_other_files() {
-    use std::os::unix::fs::PermissionsExt;
     let (folder, store) = store();
     let object = write(&store, &key(1), b"hello");
     let plain = folder.path().join("plain");
@@ -199,7 +198,9 @@ fn what_is_stored_is_as_readable_as_the_user_s_other_files() {
     }
 }
 
+#[cfg(unix)]
 fn file_mode(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
     fs::metadata(path).unwrap().permissions().mode()
 }
 

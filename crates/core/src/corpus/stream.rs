@@ -279,9 +279,8 @@ mod tests {
 
     /// Returns the complete order as `shard/row`.
     fn order(order: ShardOrder, (count, rows): (usize, usize), seed: u64, buffer: usize) -> Vec<String> {
-        let open = |shard| open_counted(shard, rows);
-        let shards = Shards { count, order, open: &open };
-        let mut shuffled = Shuffled::new(&shards, seed, buffer);
+        let open = |shard: usize| open_counted(shard, rows);
+        let mut shuffled = Shuffled::new(&Shards { count, order, open: &open }, seed, buffer);
         let mut all = Vec::new();
         while let Some((shard, name)) = shuffled.next().unwrap() {
             assert!(name.starts_with(&format!("{shard}/")));

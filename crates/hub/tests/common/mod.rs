@@ -168,7 +168,7 @@ impl FakeHub {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let ended = Arc::new(AtomicBool::new(false));
         let fake = Self {
-            http_address: http_address(&hub),
+            address: http_address(&hub),
             elsewhere: http_address(&other),
             seen: Arc::clone(&seen),
             ended: Arc::clone(&ended),

@@ -57,45 +57,45 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
         assert!(now < 86_400_000, "it does not come to an end: {outcome:?}");
         server.set(Duration::from_millis(now));
         outcome.seconds = now / 1000;
-        let machine = &mut all[next];
+        let current = &mut all[next];
         if beats[next] <= acts[next] {
-            machine.heartbeat.beat();
+            current.heartbeat.beat();
             beats[next] += 15_000;
             continue;
         }
-        if let Some((job, lease)) = machine.work.take() {
+        if let Some((job, lease)) = current.work.take() {
             outcome.done += 1;
             if draws.below(100) < deaths_in_100 {
                 // Its claims and its record stay, and another one comes.
                 std::mem::forget(lease);
                 outcome.deaths += 1;
                 let fresh = machine(&server, machines + outcome.deaths, network);
-                let Machine { worker, .. } = std::mem::replace(machine, fresh);
+                let Machine { worker, .. } = std::mem::replace(current, fresh);
                 std::mem::forget(worker);
             } else {
                 // Like objects: written under a private name, then renamed.
-                let draft = PathBuf::from(format!("/store/drafts/{}.{job}", machine.worker.id()));
-                machine.disk.create(&draft, &result_bytes(job)).unwrap();
+                let draft = PathBuf::from(format!("/store/drafts/{}.{job}", current.worker.id()));
+                current.disk.create(&draft, &result_bytes(job)).unwrap();
                 // Its answer may get lost.
-                machine.disk.rename(&draft, &done_path(job)).ok();
-                assert!(machine.disk.exists(&done_path(job)));
+                current.disk.rename(&draft, &done_path(job)).ok();
+                assert!(current.disk.exists(&done_path(job)));
                 drop(lease);
             }
         }
-        let first = machine.worker.start_offset(jobs);
+        let first = current.worker.start_offset(jobs);
         let mut order = (0..jobs).map(|job| (first + job) % jobs);
         let claimed = order.find_map(|job| {
             let name = format!("job-{job}");
-            if machine.disk.exists(&done_path(job)) || machine.worker.seems_theirs(&name) {
+            if current.disk.exists(&done_path(job)) || current.worker.seems_theirs(&name) {
                 return None;
             }
-            match machine.worker.claim(&name) {
+            match current.worker.claim(&name) {
                 ClaimResult::Mine(lease) => Some((job, lease)),
                 ClaimResult::Theirs(_) => None,
             }
         });
         acts[next] = now + if claimed.is_some() { 20_000 + draws.below(20_000) } else { 10_000 };
-        machine.work = claimed;
+        current.work = claimed;
     }
     for job in 0..jobs {
         assert_eq!(server.file(&done_path(job)), Some(result_bytes(job)), "job {job}");

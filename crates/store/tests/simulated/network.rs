@@ -448,7 +448,7 @@ impl Disk for Client {
             folders.insert(to_text, names);
         }
         if let Some(listener) = &self.told {
-            told(to);
+            listener(to);
         }
         if self.lies() { Err(missing()) } else { Ok(()) }
     }
