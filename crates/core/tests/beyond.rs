@@ -10,7 +10,8 @@ use crate::official::setting::{Calibrated, calibrate, layers, losses, pruned, sp
 use candle_core::Tensor;
 use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
-use ghostlab_core::model::{Decoder, Engine, Operator, Program};
+use ghostlab_core::criterion::{self, CalibrationStats, Criterion, PruneSpec, Selection};
+use ghostlab_core::model::{CPU, Decoder, Engine, Operator, Program};
 use ghostlab_core::recovery::{Recovery, Solution, Span};
 use serde_json::{Value, json};
 
@@ -18,6 +19,8 @@ use serde_json::{Value, json};
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 /// Relative, of norms of operators and of operators in the Frobenius norm.
 const OPERATOR_TOLERANCE: f64 = 1e-5;
+/// Relative, of scores.
+const SCORE_TOLERANCE: f64 = 1e-6;
 
 /// A world of the oracle: a backbone, its texts and the numbers that belong to them.
 struct OracleWorld {
@@ -61,38 +64,70 @@ impl OracleWorld {
     }
 
     /// Returns the variants of whole layers with their repairs, by name. A repair that no option expresses is left out.
-    fn cuts(&self) -> Vec<(&str, &Value)> {
-        let variants = self.expected["variants"].as_object().unwrap().iter();
-        let cuts = variants.filter(|(name, _)| {
-            let is_cut = name.starts_with("cut:") || name.starts_with("lorp:");
-            is_cut && !name.ends_with(":unit-normed-bias")
-        });
-        // Cuts without a repair that accompany merges have no list of operators and repeat other cuts.
-        cuts.map(|(name, variant)| (name.as_str(), variant)).collect()
+    /// The other engines, which take minutes, compute the first cut and the first selection of LoRP.
+    fn cuts(&self, engine: &dyn Engine) -> Vec<(&str, &Value)> {
+        let variants: Vec<(&str, &Value)> =
+            self.expected["variants"].as_object().unwrap().iter().map(|(name, value)| (name.as_str(), value)).collect();
+        let first = |kind: &str| {
+            let (name, _) = variants.iter().find(|(name, _)| name.starts_with(kind)).unwrap();
+            name[..=name.rfind(':').unwrap()].to_owned()
+        };
+        let prefixes = match engine.id() == CPU {
+            true => ["cut:".to_owned(), "lorp:".to_owned()],
+            false => [first("cut:"), first("lorp:")],
+        };
+        let is_cut = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
+        variants.into_iter().filter(|(name, _)| is_cut(name) && !name.ends_with(":unit-normed-bias")).collect()
     }
 
-    /// Compares operators and perplexities of all cuts on one engine.
+    /// Compares selections, operators and perplexities on one engine.
     fn compare(&self, engine: &dyn Engine) {
         let mut request = PassRequest::default();
-        for (name, variant) in self.cuts() {
+        let depth = 1;
+        request.pairs.extend(lorp(None).pairs(&PruneSpec { backbone: "", layers: engine.config().layers, depth }));
+        for (name, variant) in self.cuts(engine) {
             let method = method(name);
             let spans = spans(&*method, &layers(&variant["removed"]));
             request.sites.extend(spans.into_iter().flat_map(|span| method.sites(span)));
         }
         let calibrated = calibrate(engine, &self.calibration, &request);
+        self.compare_selections(engine, &calibrated);
         let all = engine.config().layers;
         let mut programs = vec![Program::dense(all)];
-        programs.extend(self.cuts().into_iter().map(|(name, variant)| {
+        programs.extend(self.cuts(engine).into_iter().map(|(name, variant)| {
             let removed = layers(&variant["removed"]);
             let solved = self.solve(engine, &calibrated, name, &removed);
             self.compare_operators(engine, name, variant, &solved);
             pruned(all, &removed, &solved)
         }));
-        let variants = self.cuts().into_iter().map(|(name, variant)| (name, &variant["ppl"]));
+        let variants = self.cuts(engine).into_iter().map(|(name, variant)| (name, &variant["ppl"]));
         let expected = [("dense", &self.expected["dense"]["ppl"])].into_iter().chain(variants);
         for ((name, expected), ours) in expected.zip(losses(engine, &programs, &self.evaluation)) {
             let what = format!("{} on {}: {name}", self.name, engine.id());
             assert_close(&what, ours.perplexity(), expected.as_f64().unwrap(), PERPLEXITY_TOLERANCE);
+        }
+    }
+
+    /// Compares LoRP's layers in the order of their removal, and the redundancies that decide it.
+    fn compare_selections(&self, engine: &dyn Engine, calibrated: &Calibrated) {
+        // The oracle has the similarities of each world once.
+        let all = self.expected["lorp"].as_object().unwrap();
+        let similarity = all.values().find_map(|found| found["similarity"].as_array()).unwrap();
+        for (name, expected) in all {
+            let (depth, clusters) = name.split_once(":K=").map_or((name.as_str(), None), |(n, k)| (n, Some(k)));
+            let clusters = clusters.map(|clusters| clusters.parse().unwrap());
+            let selection = select(&*lorp(clusters), engine, calibrated, depth.parse().unwrap());
+            let what = format!("{} on {}: lorp {name}", self.name, engine.id());
+            assert_eq!(selection.removed, layers(&expected["removed"]), "{what}");
+            let order: Vec<usize> = selection.scores.iter().map(|(layer, _)| *layer).collect();
+            assert_eq!(order, layers(&expected["order"]), "{what}");
+            let labels = layers(&expected["labels"]);
+            for (layer, redundancy) in selection.scores {
+                let others = (0..labels.len()).filter(|&other| other != layer && labels[other] == labels[layer]);
+                let others: Vec<f64> = others.map(|other| similarity[layer][other].as_f64().unwrap()).collect();
+                let mean = others.iter().sum::<f64>() / others.len() as f64;
+                assert_close(&format!("{what}: layer {layer}"), redundancy, mean, SCORE_TOLERANCE);
+            }
         }
     }
 
@@ -142,6 +177,20 @@ impl OracleWorld {
     }
 }
 
+fn lorp(clusters: Option<u64>) -> Box<dyn Criterion> {
+    let options = clusters.map_or(json!({}), |clusters| json!({"clusters": clusters}));
+    criterion::build("lorp", options.as_object().unwrap()).unwrap()
+}
+
+fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &Calibrated, depth: usize) -> Selection {
+    let cut = PruneSpec { backbone: "", layers: engine.config().layers, depth };
+    rule.check(&cut).unwrap();
+    let mut none = |_: &[Vec<usize>]| panic!("no trial is asked for");
+    let mut stats =
+        CalibrationStats { similarities: &calibrated.similarities, activations: None, perplexities: &mut none };
+    rule.select(&cut, &mut stats).unwrap()
+}
+
 /// Returns a path of the settings: below the checkout, or below the shared folder.
 fn input(path: &Value) -> Option<PathBuf> {
     let path = path.as_str().unwrap();
@@ -171,7 +220,6 @@ fn parts(operator: &Operator) -> Vec<(&'static str, Vec<f64>)> {
 
 fn compare(name: &'static str, load: impl Fn(&Path) -> Vec<Box<dyn Engine>>) {
     let Some(world) = OracleWorld::read(name) else { return };
-    assert!(world.cuts().len() >= 6, "{name}");
     load(&world.backbone).iter().for_each(|engine| world.compare(&**engine));
 }
 

@@ -208,6 +208,7 @@ mod tests {
         assert!(!is_ours("my-method"));
         assert_eq!((heading("rank:8"), heading("rank")), ("Ghost Layer, low rank (8)".into(), label("rank").into()));
         assert_eq!((heading("ghosted:svd"), heading("my:own")), ("SVD-based".into(), "my:own".into()));
+        assert_eq!(heading("ghosted:normed:bias"), "Ghost Layer, normed (bias)");
     }
 
     #[test]
