@@ -157,11 +157,11 @@ fn methods_beyond_the_paper_run_or_are_refused() {
         "depth=2",
     ];
     let log = world.runs(&grid);
-    let rows = results(&world, &log);
+    let rows = records(&written(&world, &log));
     assert_eq!(rows.len(), 1 + 1 + 4 * 9);
     let log = world.runs(&grid);
     assert!(log.contains("37 of 37 cells are stored already"), "{log}");
-    assert_eq!(results(&world, &log), rows, "operators from the store are unchanged");
+    assert_eq!(records(&written(&world, &log)), rows, "operators from the store are unchanged");
     // A cut of one region has no earlier operator: there a sequential one is ghosted's.
     let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
     let values_of = |recovery: &str| {
@@ -169,7 +169,7 @@ fn methods_beyond_the_paper_run_or_are_refused() {
             .clone()
     };
     assert_eq!(values_of("sequential"), values_of("ghosted"));
-    let others = ["none", "ghosted", "affine", "mean", "ghosted(input=normed)", "ghosted(bias=true, input=normed)"];
+    let others = ["none", "ghosted", "affine", "mean", "ghosted(input=normed)", "ghosted(bias=true,input=normed)"];
     let distinct: BTreeSet<String> = others.into_iter().map(values_of).collect();
     assert_eq!(distinct.len(), others.len());
     for (recovery, expected) in [
