@@ -316,6 +316,54 @@ a {{- " b " -}} c
 {{ [n, b, i, f] }} {{ [1e20, 1e-7, -0.0] }}
 {{ ["a", "b"] | map("upper") | join(" ") }} {{ ll | map(attribute="v") | map("string") | join("+") }}
 {{ "a,b;c"|replace(",", ";")|replace(";", " ") }}
+{{"abcdef"[4:1:-2]}} {{""[::-1]}}| {{"abc"[-100:2:1]}} {{"abc"[::-2]}} {{(1,2,3,4)[3:0:-2]}} {{[1,2,3][true:]}}
+{{range(10)[2:8:3]}} {{range(10)[::-4]|list}} {{range(5, 0, -1)[1:3]}} {{range(3)[5:]|list}}
+{{q.split(" ")[-1:][0][:2]}} {{("a" ~ "bcd")[1:] ~ "z"[0:1]}} {{"abc"[1:]|upper}} {{-[1,2,3][1:][0]}} {{{"a": [1,2,3]}["a"][i - 6:]}}
+{{[1,2,3][0:2] == [1,2]}} {{1 in [3,2,1][1:]}} {{[[1,2],[3,4]][0][1:]}} {{d.n[:1]}} {{"%s" % q[:2]}} {{q[:i - 5 if b else 1]}}
+{{d[0:2]}}
+{{i[0:2]}}
+{{l|map("upper")[0:2]}}
+{{x[0:2]}}
+{{"abc"["a":]}}
+{{true < 2}} {{1 < 2.5}} {{(1, 2) < (1, 3)}} {{[true, 2] < [true, 3]}} {{"b" > "a" >= "a"}} {{1 < 3 > 2}} {{3 < 2 < "a"}}
+{{1 < 2 and i > 3 or f <= 2.5}} {{not 1 > 2}} {{(1 < 2) == (2 < 3)}} {{[1 < 2, 2 > 3]}} {{{"a": 1 < 2}}} {{"x" if i + 1 > 7 - 2 else "y"}}
+{{[1] < (1,)}}
+{{d < d}}
+{{l < 1}}
+{{1 >= "1"}}
+{{[1, "a"] < [2, "b"]}} {{[1, "a"] < [1, "b"]}}
+{{[1, "a"] < [1, 2]}}
+{{x < 1}}
+{{1 if i < 8 and 5 < i < 9 else 0}} {{(l|length) > 0 and "a" in l and not "q" in l}} {{"a" not in l or "b" in l}}
+{{none in [none]}} {{1 in {1: 2}}} {{(1,) in [(1,)]}} {{"ll" in "Hello" and 2 in (1, 2)}} {{"b" in {"a": 1} or "a" in {"a": 1}}}
+{{none in "none"}}
+{{[1] in {1: 2}}}
+{{1 in 5}}
+{% for x in l if x in ["a", "b"] and x > "a" %}{{x}}{% endfor %}
+{% for a, b in d.items() if a in ["k"] %}{{a}}{{b}}{% endfor %}
+{% for a in l[1:] + l[:1] %}{{a}}{{loop.last}}{{loop.length}}{% endfor %}
+{% for x in ll|selectattr("v", "gt", 0)|map(attribute="t") %}{{x}}{{loop.index}}/{{loop.length}}{{loop.revindex}}{{loop.last}}{% else %}none{% endfor %}
+{% set g = l|map("upper") %}{% if g %}yes{% endif %}{{g|list}}{{g|list}}
+{% if l|select("equalto", "zz") %}always{% endif %}
+{{[3, "a", none]|sort}}
+{{[none, none]|sort}}
+{{[none]|sort}} {{[true, 0, 0.5]|sort}} {{[[2, "a"], [1, "b"]]|sort}} {{[(1, 2), (1, 1)]|sort}}
+{{ll|sort(attribute="z")}}
+{{ll|sort(attribute="t,v")}} {{[{"a": 2, "b": "x"}, {"a": 1, "b": "y"}]|sort(attribute="a,b")}}
+{{[1, "a"]|min}}
+{{[1, "a"]|max}}
+{{["a", "A", "b"]|min}} {{["b", "B", "a"]|max}} {{["B", "b", "a"]|max}} {{[1, 1.0, true]|max}} {{[1.0, 1]|min}} {{q|max}} {{q|min}}
+{{[1, 2, 3]|select("lt", 3)|list}} {{[1, 2, 3]|select(">=", 2)|list}} {{["b", "a"]|reject("greaterthan", "a")|list}} {{[true, 2]|select("lessthan", 2)|list}}
+{{["a", 1]|select("gt", 0)|list}}
+{{e|default("D", boolean=true)}} {{x|default(default_value="D")}} {{n|default("D", boolean=True)}} {{n|d("D", false)}} {{x|d}}|
+{{"{:,}".format(1234567)}} {{"{:,}".format(-123)}} {{"{:,.2f}".format(1234567.891)}} {{"{:.1%}".format(0.256)}} {{"{:%}".format(0.5)}} {{"{:,d}".format(1000)}} {{"{:.0%}".format(0.125)}}
+{{"{!r}".format("a")}} {{"{!s:>3}".format("a")}}
+{{x|string}}
+{{x|string|length}}
+{{("a" if n)|string ~ "|"}} {{("a" if n) ~ ("b" if b)}}
+{{q.upper is not defined}} {{d.k is defined}} {{d.zz is not defined}} {{d.title is defined}} {{d.get("k") is defined}}
+{{l.count is defined}}
+{{d.items is defined}}
 """.strip("\n")
 
 # Templates that span lines are written with \n below; the table above has one on each line.

@@ -8,12 +8,13 @@ use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value as Jinja};
 
 use crate::jinja::objects::{DictView, Lazy, Range};
+use crate::jinja::ordering;
 use crate::python_object::PythonObject;
 pub(crate) use crate::refusal::refused;
 use crate::value::Value;
 
 /// Methods of a Python dict. Jinja's `a.items` is the method, whatever keys the dict has.
-const DICT_METHODS: [&str; 11] =
+pub(crate) const DICT_METHODS: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
 /// A dict of a document. It keeps its order.
@@ -194,7 +195,7 @@ fn reprs<'a>(items: impl Iterator<Item = &'a Jinja>) -> Result<String, Error> {
 }
 
 /// Whether a value is none of Python's lists and tuples, although it has items.
-fn is_lazy(value: &Jinja) -> bool {
+pub(crate) fn is_lazy(value: &Jinja) -> bool {
     value.downcast_object_ref::<Lazy>().is_some()
         || value.downcast_object_ref::<DictView>().is_some()
         || value.downcast_object_ref::<Range>().is_some()
@@ -211,6 +212,7 @@ thread_local! {
 /// Begins a rendering: nothing is printed yet.
 pub(crate) fn begin() {
     PRINTED.set(0);
+    ordering::begin();
 }
 
 /// Counts rendered bytes against the limit.
@@ -221,7 +223,7 @@ pub(crate) fn printed(bytes: usize) -> Result<(), Error> {
     let all = PRINTED.get().saturating_add(bytes);
     PRINTED.set(all);
     if all > MAX_BYTES {
-        return Err(refused(format!("it makes more than {} MB of text", MAX_BYTES >> 20)));
+        return Err(refused(format!("a rendering makes at most {} MB of text", MAX_BYTES >> 20)));
     }
     Ok(())
 }

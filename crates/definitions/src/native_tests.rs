@@ -215,8 +215,17 @@ fn a_row_without_a_label_is_refused_with_its_place() {
         let message = refused(task, fields);
         assert!(message.contains("no label") && message.contains("take validation"), "{message}");
     }
-    // As in lm-eval, a single one counts from the end.
+    // Single ones are scored as in lm-eval, and named.
     let mut labelled = rte.clone();
     labelled["label"] = json!(0);
-    assert!(made("rte", vec![labelled, rte]).is_ok());
+    assert!(made("rte", vec![labelled.clone(), rte.clone()]).is_ok());
+    let rows = |rows: Vec<Value>| {
+        let row =
+            |(at, value)| Row { place: format!("x.jsonl:{}", at + 1), value: serde_json::from_value(value).unwrap() };
+        let known = definition(Known::find("rte").unwrap()).unwrap().clone();
+        Task::of_rows(known, rows.into_iter().enumerate().map(row).collect(), None).unwrap().unlabelled()
+    };
+    assert_eq!(rows(vec![labelled.clone(), labelled.clone()]), None);
+    let said = rows(vec![labelled, rte.clone(), rte]).unwrap();
+    assert!(said.starts_with("2 of 3 documents have no label") && said.contains(":2"), "{said}");
 }

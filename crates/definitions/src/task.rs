@@ -248,24 +248,37 @@ impl Task {
         Ok(asks)
     }
 
-    /// Checks how many answers all repeats come to.
-    /// Refuses documents of which none has a label: the hub's test splits have -1 in each. Single ones count from the end, as
-    /// in Python.
-    fn check_labels(&self) -> Result<()> {
-        let Some(field) = &self.definition.choices else { return Ok(()) };
-        let label = |document: &Value| {
+    /// Returns the error of each document that has no label: the hub's test splits have -1 in every row.
+    fn label_errors(&self) -> Vec<Error> {
+        let Some(field) = &self.definition.choices else { return Vec::new() };
+        let error = |(at, document): (usize, &Value)| {
             let choices = self.columns.choices(field, document).ok()?;
             let answer = self.gold(document).ok()?;
-            check_label(Some(&choices), &answer).err()
+            check_label(Some(&choices), &answer).err().map(|error| error.at(self.place(at)))
         };
-        let mut first = None;
-        for (at, document) in self.documents.iter().enumerate() {
-            let Some(error) = label(document) else { return Ok(()) };
-            first = first.or_else(|| Some(error.at(self.place(at))));
-        }
-        first.map_or(Ok(()), Err)
+        self.documents.iter().enumerate().filter_map(error).collect()
     }
 
+    /// Refuses documents of which none has a label. Where some have one, the others are scored as in lm-eval, which counts
+    /// them as wrong (see [`Task::unlabelled`]).
+    fn check_labels(&self) -> Result<()> {
+        let mut errors = self.label_errors();
+        if errors.is_empty() || errors.len() < self.documents.len() { Ok(()) } else { Err(errors.swap_remove(0)) }
+    }
+
+    /// Describes the documents without a label: how many there are, and where the first one is. None if all have one.
+    pub fn unlabelled(&self) -> Option<String> {
+        let errors = self.label_errors();
+        let first = errors.first()?.parts().place.clone()?;
+        let count = errors.len();
+        let all = self.documents.len();
+        let verb = if count == 1 { "has" } else { "have" };
+        Some(format!(
+            "{count} of {all} documents {verb} no label and cannot be right, as in lm-eval; the first is {first}"
+        ))
+    }
+
+    /// Checks how many answers all repeats come to.
     fn check_answers(&self) -> Result<()> {
         let of = &self.definition;
         match self.documents.len().checked_mul(of.repeats) {

@@ -138,6 +138,27 @@ impl Node {
         })
     }
 
+    /// Refuses numbers that are not finite, because settings and stored definitions are JSON. `key` is the path so far.
+    ///
+    /// # Errors
+    /// The first one, with its path and line.
+    pub(crate) fn check_finite(&self, key: &str) -> Result<()> {
+        match &self.tree {
+            Tree::Scalar(Value::Float(number)) if !number.is_finite() => {
+                Err(wrong(key, "a finite number", self).hint("JSON has no `.nan` and no `.inf`: write them as a text"))
+            }
+            Tree::Scalar(_) | Tree::Hook(_) => Ok(()),
+            Tree::List(items) => {
+                items.iter().enumerate().try_for_each(|(at, item)| item.check_finite(&format!("{key}[{at}]")))
+            }
+            Tree::Map(pairs) => pairs.iter().try_for_each(|(name, node)| match name {
+                Value::Float(number) if !number.is_finite() => Err(wrong(key, "keys that are finite", node)),
+                name if key.is_empty() => node.check_finite(&name.text()),
+                name => node.check_finite(&format!("{key}.{}", name.text())),
+            }),
+        }
+    }
+
     /// Names its kind for messages.
     pub fn kind(&self) -> String {
         match &self.tree {

@@ -310,6 +310,20 @@ fn what_a_model_cannot_be_asked_is_one_error_with_its_place() {
 }
 
 #[test]
+fn numbers_that_are_not_finite_are_refused_with_their_path() {
+    for (more, path) in [
+        ("metadata: {version: .nan}", "`metadata.version`"),
+        ("fewshot_config: {samples: [{q: x, n: .inf}]}", "`fewshot_config.samples[0].n`"),
+        ("generation_kwargs: {temperature: -.inf}", "`generation_kwargs.temperature`"),
+    ] {
+        let error = task_of(&choices(more), ROWS).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.exit_code(), 2, "{text}");
+        assert!(text.contains(path) && text.contains("t.yaml:9") && text.contains("a finite number"), "{text}");
+    }
+}
+
+#[test]
 fn a_version_is_that_of_the_metadata_or_yaml() {
     let version = |more: &str| task_of(&choices(more), ROWS).unwrap().definition.version;
     assert_eq!(version(""), "Yaml");

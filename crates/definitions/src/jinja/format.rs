@@ -83,7 +83,11 @@ fn whole(value: &Jinja) -> Result<Jinja, Error> {
 /// Refuses widths and precisions that only fill the memory.
 fn check_width(options: &str) -> Result<(), Error> {
     let longest = options.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
-    if longest > MAX_DIGITS { Err(refused(format!("a format of a width over {MAX_DIGITS} digits"))) } else { Ok(()) }
+    if longest > MAX_DIGITS {
+        Err(refused(format!("a width or precision has at most {MAX_DIGITS} digits")))
+    } else {
+        Ok(())
+    }
 }
 
 /// Formats `text.format(…)`.
@@ -140,10 +144,55 @@ fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic:
         return text(&value);
     }
     check_width(specification)?;
+    if let Some(text) = grouped(specification, &value)? {
+        return Ok(text);
+    }
     let is_plain = value.as_str().is_some() || value.kind() == ValueKind::Number;
     let has_type = specification.ends_with(|c: char| c.is_ascii_alphabetic() || c == '%');
     if !is_plain || !has_type && text(&value)? != value.to_string() {
         return Err(refused(format!("`{{:{specification}}}` does not format {}", text(&value)?)));
     }
     format(FormatStyle::StrFormat, &format!("{{:{specification}}}"), &[value])
+}
+
+/// Formats a number by `,`, `,d`, `,.2f`, `.2%` and their kin, which minijinja does not have; none for other formats.
+fn grouped(specification: &str, value: &Jinja) -> Result<Option<String>, Error> {
+    let is_grouped = specification.contains(',');
+    if !is_grouped && !specification.ends_with('%') {
+        return Ok(None);
+    }
+    let rest = specification.strip_prefix(',').unwrap_or(specification);
+    let kind = rest.chars().last().filter(|last| "df%".contains(*last));
+    let precision = kind.map_or(rest, |kind| rest.trim_end_matches(kind));
+    let digits = match precision.strip_prefix('.') {
+        Some(digits) => digits.parse::<usize>().ok(),
+        None if precision.is_empty() => Some(6),
+        None => None,
+    };
+    let unknown = || refused(format!("`{{:{specification}}}` is not offered"));
+    let digits = digits.ok_or_else(unknown)?;
+    let number = || f64::try_from(value.clone()).ok().filter(|number| number.is_finite()).ok_or_else(unknown);
+    let plain = match kind {
+        _ if value.kind() != ValueKind::Number => return Err(unknown()),
+        None | Some('d') if value.is_integer() && precision.is_empty() => value.to_string(),
+        Some('f') => format!("{:.digits$}", number()?),
+        Some('%') => format!("{:.digits$}%", 100.0 * number()?),
+        _ => return Err(unknown()),
+    };
+    Ok(Some(if is_grouped { with_commas(&plain) } else { plain }))
+}
+
+/// Puts a comma before every three digits of the whole part.
+fn with_commas(number: &str) -> String {
+    let (sign, digits) = number.strip_prefix('-').map_or(("", number), |digits| ("-", digits));
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    let (whole, rest) = digits.split_at(end);
+    let mut out = sign.to_owned();
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + rest
 }

@@ -4,6 +4,7 @@ mod checks;
 mod format;
 mod numbers;
 pub(crate) mod objects;
+pub(crate) mod ordering;
 pub(crate) mod rewrite;
 mod sequences;
 mod texts;
@@ -30,11 +31,25 @@ pub(crate) fn extend(environment: &mut Environment<'static>) {
     texts::add_filters(environment);
     sequences::add_filters(environment);
     checks::add_tests(environment);
+    ordering::add(environment);
+    objects::add_owner(environment);
+    add_default(environment);
     environment.add_filter(rewrite::PERCENT, |format: String, values: Jinja| format::percent(&format, &values));
     environment.add_filter("format", |format: String, values: Rest<Jinja>| {
         format::percent(&format, &Jinja::from(minijinja::value::Tuple::from(values.0)))
     });
     add_globals(environment);
+}
+
+fn add_default(environment: &mut Environment<'static>) {
+    for name in ["default", "d"] {
+        environment.add_filter(name, |value: Jinja, default: Option<Jinja>, lax: Option<Jinja>, kwargs: Kwargs| {
+            let default = default.or(kwargs.get("default_value")?).unwrap_or_else(|| Jinja::from(""));
+            let lax = lax.or(kwargs.get("boolean")?).is_some_and(|lax| lax.is_true());
+            kwargs.assert_all_used()?;
+            Ok::<_, Error>(if value.is_undefined() || lax && !value.is_true() { default } else { value })
+        });
+    }
 }
 
 fn add_number_filters(environment: &mut Environment<'static>) {

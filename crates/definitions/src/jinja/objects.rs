@@ -4,10 +4,23 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use minijinja::value::{Enumerator, Object, ObjectRepr, from_args};
-use minijinja::{Error, State, Value as Jinja};
+use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind, from_args};
+use minijinja::{Environment, Error, State, Value as Jinja};
 
+use super::rewrite::OWNER;
+use crate::exchange::DICT_METHODS;
 use crate::refusal::refused;
+
+/// Adds the filter that refuses a method which is not called: in Python it is an object, and here it is undefined.
+pub(super) fn add_owner(environment: &mut Environment<'static>) {
+    environment.add_filter(OWNER, |value: Jinja, method: String| match value.kind() {
+        ValueKind::Map if !DICT_METHODS.contains(&method.as_str()) => Ok(value),
+        ValueKind::String | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
+            Err(refused(format!("`.{method}` is a method: call it, or leave the test out")))
+        }
+        _ => Ok(value),
+    });
+}
 
 /// Python iterator: what `map`, `select` and their kin give. Its items can be taken once, and it has no length.
 #[derive(Debug)]
@@ -16,6 +29,22 @@ pub(crate) struct Lazy(Mutex<VecDeque<Jinja>>);
 impl Lazy {
     pub(crate) fn value(items: impl IntoIterator<Item = Jinja>) -> Jinja {
         Jinja::from_object(Self(Mutex::new(items.into_iter().collect())))
+    }
+}
+
+/// Items that are left of a [`Lazy`]. Its exact size makes `loop.last` and `loop.length` known.
+struct LazyItems(Arc<Lazy>);
+
+impl Iterator for LazyItems {
+    type Item = Jinja;
+
+    fn next(&mut self) -> Option<Jinja> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.0.0.lock().unwrap_or_else(PoisonError::into_inner).len();
+        (left, Some(left))
     }
 }
 
@@ -29,10 +58,11 @@ impl Object for Lazy {
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        let lazy = self.clone();
-        Enumerator::Iter(Box::new(std::iter::from_fn(move || {
-            lazy.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-        })))
+        Enumerator::Iter(Box::new(LazyItems(self.clone())))
+    }
+
+    fn is_true(self: &Arc<Self>) -> bool {
+        true
     }
 
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
@@ -79,6 +109,15 @@ impl Range {
         let step = step.map_err(too_large)?;
         let items = minijinja::functions::range(start, Some(stop), Some(step))?.try_iter()?.collect();
         Ok(Jinja::from_object(Self { bounds, items }))
+    }
+
+    /// Returns the range of the items from `start` to before `stop`, as `slice.indices` has them.
+    pub(crate) fn sliced(&self, start: i64, stop: i64, step: i64) -> Result<Jinja, Error> {
+        let [first, _, own] = self.bounds;
+        let at = |position: i64| own.checked_mul(position)?.checked_add(first);
+        let bounds = at(start).zip(at(stop)).zip(own.checked_mul(step));
+        let ((start, stop), step) = bounds.ok_or_else(|| refused("a number of a range is too large"))?;
+        Self::value(start, Some(stop), Some(step))
     }
 
     pub(crate) fn repr(&self) -> String {

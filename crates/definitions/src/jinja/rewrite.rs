@@ -1,11 +1,26 @@
-//! Changes to the text of a template where minijinja's operators print otherwise than Jinja's: `~` and `%`.
+//! Changes to the text of a template where minijinja's operators work otherwise than Jinja's: `~`, `%`, comparisons, `in`,
+//! slices, and tests of methods.
 
 use minijinja::machinery::{Span, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Error, ErrorKind};
 
+use crate::exchange::DICT_METHODS;
+use crate::method::METHODS;
+
 /// Name of the filter that does what `%` does after a text.
 pub(crate) const PERCENT: &str = "ghostlab_percent";
+
+/// Name of the filter that makes a text of an operand of `~`.
+pub(crate) const TEXT: &str = "ghostlab_text";
+/// Names of the filters of the left operand of a comparison or `in`, and of the right one of each.
+pub(crate) const LEFT: &str = "ghostlab_left";
+pub(crate) const RIGHT: &str = "ghostlab_right";
+pub(crate) const CONTAINER: &str = "ghostlab_container";
+/// Name of the filter that takes a slice.
+pub(crate) const SLICE: &str = "ghostlab_slice";
+/// Name of the filter of a value whose method is tested.
+pub(crate) const OWNER: &str = "ghostlab_owner";
 
 /// Filters whose result Jinja treats as markup: another operator would escape what it is put together with.
 const MARKUP: [&str; 4] = ["e", "escape", "forceescape", "safe"];
@@ -20,8 +35,8 @@ struct Edit {
     text: String,
 }
 
-/// Rewrites `a ~ b` as `(a)|string ~ (b)|string`, since minijinja prints floats and texts in lists otherwise, and
-/// `"…" % b` as a filter.
+/// Rewrites `a ~ b` as `(a)|text ~ (b)|text`, since minijinja prints floats and texts in lists otherwise, `"…" % b` and
+/// slices as filters, and `a < b` as `(a)|left(0) < (b)|right(0)`, which checks that Python has an order of both.
 ///
 /// # Errors
 /// When the template cannot be read, or puts markup together with other texts.
@@ -31,16 +46,23 @@ pub(crate) fn rewritten(source: &str) -> Result<String, Error> {
     for (at, (token, span)) in tokens.iter().enumerate() {
         match token {
             Token::Tilde => {
-                let start = operand_start(&tokens, at);
+                let start = operand_start(&tokens, at, Level::Concat);
                 let follows_another = start > 0 && matches!(tokens[start - 1].0, Token::Tilde);
                 if !follows_another {
                     edits.extend(as_string(&tokens, start, at).into_iter().flatten());
                 }
-                let end = operand_end(&tokens, at + 1, false);
+                let end = operand_end(&tokens, at + 1, Level::Concat);
                 edits.extend(as_string(&tokens, at + 1, end).into_iter().flatten());
             }
+            Token::Lt | Token::Lte | Token::Gt | Token::Gte => edits.extend(compared(&tokens, at, at, RIGHT)),
+            Token::Ident("in") if is_containment(&tokens, at) => {
+                let is_negated = matches!(tokens[at - 1].0, Token::Ident("not"));
+                edits.extend(compared(&tokens, at - usize::from(is_negated), at, CONTAINER));
+            }
+            Token::Ident("is") => edits.extend(tested_method(&tokens, at)?),
+            Token::BracketOpen if at > 0 && ends_operand(&tokens[at - 1].0) => edits.extend(slice(&tokens, at)?),
             Token::Mod if follows_text(&tokens, at) => {
-                let end = operand_end(&tokens, at + 1, true);
+                let end = operand_end(&tokens, at + 1, Level::Product);
                 edits.push(Edit { offset: start_of(span), rank: 1, removed: 1, text: format!("|{PERCENT}(") });
                 edits.push(Edit { offset: end_of(&tokens[end.max(1) - 1].1), rank: 0, removed: 0, text: ")".into() });
             }
@@ -80,7 +102,7 @@ fn as_string(tokens: &[Spanned<'_>], start: usize, end: usize) -> Option<[Edit; 
     }
     Some([
         Edit { offset: start_of(&first.1), rank: 1, removed: 0, text: "(".into() },
-        Edit { offset: end_of(&last.1), rank: 1, removed: 0, text: ")|string".into() },
+        Edit { offset: end_of(&last.1), rank: 1, removed: 0, text: format!(")|{TEXT}") },
     ])
 }
 
@@ -94,19 +116,31 @@ fn ends_operand(token: &Token<'_>) -> bool {
     }
 }
 
-/// Whether the token at `at`, outside of brackets, stands between operands of `~`; or of `%`, which binds more closely.
-fn is_boundary(tokens: &[Spanned<'_>], at: usize, factors: bool) -> bool {
+/// Operators by how closely they bind, the loosest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    /// Comparisons and `in`.
+    Comparison,
+    /// `~`.
+    Concat,
+    /// `%`.
+    Product,
+}
+
+/// Whether the token at `at`, outside of brackets, stands between operands of an operator of this level.
+fn is_boundary(tokens: &[Spanned<'_>], at: usize, level: Level) -> bool {
     let previous = at.checked_sub(1).and_then(|before| tokens.get(before)).map(|(token, _)| token);
     match &tokens[at].0 {
-        Token::Plus | Token::Minus => previous.is_some_and(ends_operand),
-        Token::Mul | Token::Div | Token::FloorDiv | Token::Mod => factors,
+        Token::Plus | Token::Minus => level > Level::Comparison && previous.is_some_and(ends_operand),
+        Token::Mul | Token::Div | Token::FloorDiv | Token::Mod => level == Level::Product,
+        Token::Tilde => level > Level::Comparison,
         Token::Ident("is") => false,
         Token::Ident("not") => !matches!(previous, Some(Token::Ident("is"))),
         // A word behind a dot, a pipe or `is` is a name.
         Token::Ident(word) => {
             WORDS.contains(word) && !matches!(previous, Some(Token::Dot | Token::Pipe | Token::Ident("is" | "not")))
         }
-        Token::Comma | Token::Colon | Token::Assign | Token::Tilde => true,
+        Token::Comma | Token::Colon | Token::Assign => true,
         Token::Eq | Token::Ne | Token::Gt | Token::Gte | Token::Lt | Token::Lte => true,
         Token::VariableStart | Token::VariableEnd | Token::BlockStart | Token::BlockEnd => true,
         Token::TemplateData(_) => true,
@@ -115,7 +149,7 @@ fn is_boundary(tokens: &[Spanned<'_>], at: usize, factors: bool) -> bool {
 }
 
 /// Position of the first token of the operand that ends before `end`.
-fn operand_start(tokens: &[Spanned<'_>], end: usize) -> usize {
+fn operand_start(tokens: &[Spanned<'_>], end: usize, level: Level) -> usize {
     let mut depth = 0_usize;
     for at in (0..end).rev() {
         match &tokens[at].0 {
@@ -124,7 +158,7 @@ fn operand_start(tokens: &[Spanned<'_>], end: usize) -> usize {
                 let Some(outer) = depth.checked_sub(1) else { return at + 1 };
                 depth = outer;
             }
-            _ if depth == 0 && is_boundary(tokens, at, false) => return at + 1,
+            _ if depth == 0 && is_boundary(tokens, at, level) => return at + 1,
             _ => {}
         }
     }
@@ -132,7 +166,7 @@ fn operand_start(tokens: &[Spanned<'_>], end: usize) -> usize {
 }
 
 /// Position behind the last token of the operand that starts at `start`.
-fn operand_end(tokens: &[Spanned<'_>], start: usize, factors: bool) -> usize {
+fn operand_end(tokens: &[Spanned<'_>], start: usize, level: Level) -> usize {
     let mut depth = 0_usize;
     for at in start..tokens.len() {
         match &tokens[at].0 {
@@ -141,11 +175,151 @@ fn operand_end(tokens: &[Spanned<'_>], start: usize, factors: bool) -> usize {
                 let Some(outer) = depth.checked_sub(1) else { return at };
                 depth = outer;
             }
-            _ if depth == 0 && is_boundary(tokens, at, factors) => return at,
+            _ if depth == 0 && is_boundary(tokens, at, level) => return at,
             _ => {}
         }
     }
     tokens.len()
+}
+
+/// Edits that pass the operands of a comparison through filters. The operator is from `first` to `last`.
+fn compared(tokens: &[Spanned<'_>], first: usize, last: usize, right: &str) -> Vec<Edit> {
+    let start = operand_start(tokens, first, Level::Comparison);
+    let end = operand_end(tokens, last + 1, Level::Comparison);
+    if start >= first || end <= last + 1 {
+        return Vec::new();
+    }
+    // The offset tells comparisons of one template apart.
+    let number = start_of(&tokens[first].1);
+    let edit = |offset, rank, text| Edit { offset, rank, removed: 0, text };
+    vec![
+        edit(start_of(&tokens[start].1), 1, "(".into()),
+        edit(end_of(&tokens[first - 1].1), 3, format!(")|{LEFT}({number})")),
+        edit(start_of(&tokens[last + 1].1), 1, "(".into()),
+        edit(end_of(&tokens[end - 1].1), 2, format!(")|{right}({number})")),
+    ]
+}
+
+/// Whether `in` at `at` is an operator: not that of a loop, nor the name of a test, filter or attribute.
+fn is_containment(tokens: &[Spanned<'_>], at: usize) -> bool {
+    let before = |back: usize| at.checked_sub(back).map(|at| &tokens[at].0);
+    let named = |token: Option<&Token<'_>>| matches!(token, Some(Token::Dot | Token::Pipe | Token::Ident("is")));
+    if named(before(1))
+        || matches!(before(1), Some(Token::Ident("not"))) && matches!(before(2), Some(Token::Ident("is")))
+    {
+        return false;
+    }
+    let is_target = |token: &&Spanned<'_>| match token.0 {
+        Token::Ident(name) => !WORDS.contains(&name),
+        Token::Comma | Token::ParenOpen | Token::ParenClose | Token::Dot => true,
+        _ => false,
+    };
+    let mut others = tokens[..at].iter().rev().skip_while(is_target);
+    let is_loop = matches!(others.next(), Some((Token::Ident("for"), _)));
+    !(is_loop && matches!(others.next(), Some((Token::BlockStart, _))))
+}
+
+/// Position of the opening bracket that the bracket at `close` closes.
+fn opening(tokens: &[Spanned<'_>], close: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    for at in (0..=close).rev() {
+        match &tokens[at].0 {
+            Token::BracketClose | Token::ParenClose | Token::BraceClose => depth += 1,
+            Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Position of the first token of a value with its attributes, items and calls, which ends before `end`.
+///
+/// # Errors
+/// When the value is that of a filter or test, behind which Jinja has neither items nor attributes.
+fn value_start(tokens: &[Spanned<'_>], end: usize) -> Result<usize, Error> {
+    let mut end = end;
+    while let Some(last) = end.checked_sub(1) {
+        let start = match &tokens[last].0 {
+            Token::BracketClose | Token::ParenClose | Token::BraceClose => {
+                let Some(open) = opening(tokens, last) else { return Ok(last) };
+                if open > 0 && ends_operand(&tokens[open - 1].0) {
+                    end = open;
+                    continue;
+                }
+                open
+            }
+            _ => last,
+        };
+        match start.checked_sub(1).map(|before| &tokens[before].0) {
+            Some(Token::Dot) => end = start - 1,
+            Some(Token::Pipe | Token::Ident("is")) => {
+                let detail = "a filter is put in brackets before a slice is taken of its value";
+                return Err(Error::new(ErrorKind::SyntaxError, detail));
+            }
+            _ => return Ok(start),
+        }
+    }
+    Ok(0)
+}
+
+/// Edits that make the slice which opens at `open` a filter; none for an item.
+fn slice(tokens: &[Spanned<'_>], open: usize) -> Result<Vec<Edit>, Error> {
+    let mut depth = 0_usize;
+    let mut marks = Vec::new();
+    let close = tokens[open..].iter().position(|(token, _)| {
+        match token {
+            Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => depth += 1,
+            Token::BracketClose | Token::ParenClose | Token::BraceClose => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0
+    });
+    let Some(close) = close.map(|behind| open + behind) else { return Ok(Vec::new()) };
+    for (at, (token, _)) in tokens.iter().enumerate().take(close).skip(open + 1) {
+        match token {
+            Token::BracketOpen | Token::ParenOpen | Token::BraceOpen => depth += 1,
+            Token::BracketClose | Token::ParenClose | Token::BraceClose => depth = depth.saturating_sub(1),
+            Token::Colon if depth == 0 => marks.push(at),
+            _ => {}
+        }
+    }
+    if marks.is_empty() || marks.len() > 2 {
+        return Ok(Vec::new());
+    }
+    let start = value_start(tokens, open)?;
+    let replaced = |at: usize, text: String| Edit { offset: start_of(&tokens[at].1), rank: 5, removed: 1, text };
+    let absent = |from: usize, to: usize| if from + 1 == to { "none" } else { "" };
+    let mut edits = vec![Edit { offset: start_of(&tokens[start].1), rank: 1, removed: 0, text: "(".into() }];
+    edits.push(replaced(open, format!("|{SLICE}({}", absent(open, marks[0]))));
+    let last = marks.len() - 1;
+    edits.extend(marks[..last].iter().map(|&mark| replaced(mark, format!(", {}", absent(mark, marks[last])))));
+    edits.push(replaced(marks[last], format!(", {}", absent(marks[last], close))));
+    edits.push(replaced(close, if last == 0 { ", none))".into() } else { "))".into() }));
+    Ok(edits)
+}
+
+/// Edits that refuse `x.upper is defined` for a text `x`: the method is defined in Python.
+fn tested_method(tokens: &[Spanned<'_>], is: usize) -> Result<Vec<Edit>, Error> {
+    let is_negated = matches!(tokens.get(is + 1), Some((Token::Ident("not"), _)));
+    let test = tokens.get(is + 1 + usize::from(is_negated)).map(|(token, _)| token);
+    let Some(Token::Ident("defined" | "undefined")) = test else { return Ok(Vec::new()) };
+    let Some([(Token::Dot, dot), (Token::Ident(name), _)]) = is.checked_sub(2).map(|start| &tokens[start..is]) else {
+        return Ok(Vec::new());
+    };
+    if !METHODS.contains(name) && !DICT_METHODS.contains(name) {
+        return Ok(Vec::new());
+    }
+    let start = value_start(tokens, is - 2)?;
+    let edit = |offset, rank, text| Edit { offset, rank, removed: 0, text };
+    Ok(vec![
+        edit(start_of(&tokens[start].1), 1, "((".into()),
+        edit(start_of(dot), 5, format!(")|{OWNER}(\"{name}\"))")),
+    ])
 }
 
 /// Whether `%` at `at` stands behind a text that is no factor of a product.

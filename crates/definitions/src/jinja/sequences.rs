@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use minijinja::filters;
 use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, ValueOrKwargs};
-use minijinja::{Environment, Error, State, Value as Jinja};
+use minijinja::{Environment, Error, ErrorKind, State, Value as Jinja};
 
-use super::objects::Lazy;
-use crate::exchange::{printed, refused, text};
+use super::objects::{Lazy, Range};
+use super::rewrite::SLICE;
+use crate::exchange::{is_lazy, printed, refused, text};
 
 pub(super) fn add_filters(environment: &mut Environment<'static>) {
     add_generators(environment);
@@ -26,6 +27,8 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
         ValueKind::Undefined => Ok(Lazy::value([])),
         kind => Err(refused(format!("`items` takes a dict, and this is a value of type {kind}"))),
     });
+    environment
+        .add_filter(SLICE, |value: Jinja, start: Jinja, stop: Jinja, step: Jinja| sliced(&value, &start, &stop, &step));
     environment.add_filter("join", |items: Jinja, separator: Option<String>, kwargs: Kwargs| {
         let separator = separator.or(kwargs.get("d")?).unwrap_or_default();
         let attribute: Option<String> = kwargs.get("attribute")?;
@@ -77,10 +80,7 @@ fn join(items: &Jinja, separator: &str, attribute: Option<&str>) -> Result<Strin
     let mut joined = Vec::new();
     for item in items.try_iter()? {
         let item = match attribute {
-            Some(path) => path.split('.').try_fold(item, |value, name| match name.parse::<usize>() {
-                Ok(position) => value.get_item_by_index(position),
-                Err(_) => value.get_item(&Jinja::from(name)),
-            })?,
+            Some(path) => by_path(item, path)?,
             None => item,
         };
         let item = text(&item)?;
@@ -88,4 +88,76 @@ fn join(items: &Jinja, separator: &str, attribute: Option<&str>) -> Result<Strin
         joined.push(item);
     }
     Ok(joined.join(separator))
+}
+
+/// Returns what a path of names and positions leads to.
+pub(super) fn by_path(item: Jinja, path: &str) -> Result<Jinja, Error> {
+    path.split('.').try_fold(item, |value, name| match name.parse::<usize>() {
+        Ok(position) => value.get_item_by_index(position),
+        Err(_) => value.get_item(&Jinja::from(name)),
+    })
+}
+
+/// Returns `value[start:stop:step]`.
+fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Jinja, Error> {
+    let [start, stop, step] = [bound(start)?, bound(stop)?, bound(step)?];
+    let step = step.unwrap_or(1);
+    if step == 0 {
+        return Err(refused("a slice has the step 0"));
+    }
+    if let Some(text) = value.as_str() {
+        let chars: Vec<char> = text.chars().collect();
+        let positions = positions(chars.len(), start, stop, step);
+        return Ok(positions.into_iter().map(|at| chars[at]).collect::<String>().into());
+    }
+    if let Some(range) = value.downcast_object_ref::<Range>() {
+        let length = value.len().unwrap_or(0);
+        let (start, stop) = indices(length, start, stop, step);
+        return range.sliced(start, stop, step);
+    }
+    if value.is_undefined() {
+        return Err(Error::from(ErrorKind::UndefinedError));
+    }
+    if value.kind() != ValueKind::Seq || is_lazy(value) {
+        return Err(refused(format!("a value of type {} has no slices", value.kind())));
+    }
+    let items: Vec<Jinja> = value.try_iter()?.collect();
+    let items: Vec<Jinja> = positions(items.len(), start, stop, step).into_iter().map(|at| items[at].clone()).collect();
+    Ok(if value.downcast_object_ref::<Tuple>().is_some() { Tuple::from(items).into() } else { items.into() })
+}
+
+/// Returns a bound of a slice.
+fn bound(value: &Jinja) -> Result<Option<i64>, Error> {
+    match value.kind() {
+        ValueKind::None => Ok(None),
+        ValueKind::Bool => Ok(Some(i64::from(value.is_true()))),
+        ValueKind::Number if value.is_integer() => {
+            // A bound of more bits is behind every end.
+            Ok(Some(value.as_i64().unwrap_or(if f64::try_from(value.clone())? < 0.0 { i64::MIN } else { i64::MAX })))
+        }
+        kind => Err(refused(format!("a slice has whole numbers, and this is a value of type {kind}"))),
+    }
+}
+
+/// Returns the first position, and the one before which a slice ends: Python's `slice.indices`.
+fn indices(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> (i64, i64) {
+    let length = i64::try_from(length).unwrap_or(i64::MAX);
+    let (lower, upper) = if step > 0 { (0, length) } else { (-1, length - 1) };
+    let clamped = |bound: i64| {
+        let from_start = if bound < 0 { bound.saturating_add(length) } else { bound };
+        from_start.clamp(lower, upper)
+    };
+    let (first, end) = if step > 0 { (lower, upper) } else { (upper, lower) };
+    (start.map_or(first, clamped), stop.map_or(end, clamped))
+}
+
+/// Returns the positions of a slice.
+fn positions(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Vec<usize> {
+    let (mut at, stop) = indices(length, start, stop, step);
+    let mut found = Vec::new();
+    while if step > 0 { at < stop } else { at > stop } {
+        found.extend(usize::try_from(at));
+        at = at.saturating_add(step);
+    }
+    found
 }

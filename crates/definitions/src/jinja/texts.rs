@@ -5,8 +5,9 @@ use std::sync::LazyLock;
 use fancy_regex::Regex;
 use ghostlab_core::tasks::python::{capitalize, strip, words};
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs, from_args};
-use minijinja::{Environment, Error, Value as Jinja};
+use minijinja::{Environment, Error, State, UndefinedBehavior, Value as Jinja};
 
+use super::rewrite::TEXT;
 use crate::exchange::{printed, refused, text};
 use crate::method::{centered, replaced};
 use crate::pattern::Pattern;
@@ -14,9 +15,21 @@ use crate::pattern::Pattern;
 pub(super) fn add_filters(environment: &mut Environment<'static>) {
     add_case_filters(environment);
     add_markup_filters(environment);
-    environment.add_filter("string", |value: Jinja| {
+    environment.add_filter("string", |state: &State<'_, '_>, value: Jinja| {
+        // A strict template raises where the undefined value is used.
+        if value.is_undefined() && state.undefined_behavior() == UndefinedBehavior::Strict {
+            return Ok(value);
+        }
         let text = if value.is_undefined() { lenient_text(&value)? } else { text(&value)? };
-        printed(text.len()).map(|()| text)
+        printed(text.len()).map(|()| Jinja::from(text))
+    });
+    // `~` refuses an undefined value itself, unless it is a missing `else`.
+    environment.add_filter(TEXT, |value: Jinja| {
+        if value.is_undefined() {
+            return Ok(value);
+        }
+        let text = text(&value)?;
+        printed(text.len()).map(|()| Jinja::from(text))
     });
     environment.add_filter("trim", |value: Jinja, set: Option<String>| {
         let text = text(&value)?;

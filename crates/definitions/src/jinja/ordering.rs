@@ -1,0 +1,167 @@
+//! Comparisons and containment as in Python: minijinja orders values of different types, where Python raises.
+//!
+//! Templates are rewritten so that both operands pass through a filter: the first keeps the left operand, the second checks
+//! both.
+
+use std::cell::RefCell;
+use std::cmp::Ordering;
+
+use minijinja::filters;
+use minijinja::value::{Kwargs, Tuple, ValueKind};
+use minijinja::{Environment, Error, State, Value as Jinja};
+
+use super::rewrite::{CONTAINER, LEFT, RIGHT};
+use super::sequences::by_path;
+use crate::exchange::is_lazy;
+use crate::refusal::refused;
+
+/// Bound on kept operands. Only comparisons that were cut short leave one behind.
+const MAX_KEPT: usize = 1_000;
+
+thread_local! {
+    /// Left operands of comparisons whose right operand is not evaluated yet, with the number of the comparison.
+    static OPERANDS: RefCell<Vec<(u32, Jinja)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Forgets operands of earlier renderings.
+pub(crate) fn begin() {
+    OPERANDS.with_borrow_mut(Vec::clear);
+}
+
+pub(super) fn add(environment: &mut Environment<'static>) {
+    environment.add_filter(LEFT, |value: Jinja, comparison: u32| {
+        OPERANDS.with_borrow_mut(|operands| {
+            if operands.len() >= MAX_KEPT {
+                operands.remove(0);
+            }
+            operands.push((comparison, value.clone()));
+        });
+        number(value)
+    });
+    environment.add_filter(RIGHT, |value: Jinja, comparison: u32| {
+        if let Some(left) = kept(comparison) {
+            check_order(&left, &value)?;
+        }
+        Ok::<_, Error>(number(value))
+    });
+    environment.add_filter(CONTAINER, |value: Jinja, comparison: u32| {
+        if let Some(left) = kept(comparison) {
+            check_contains(&left, &value)?;
+        }
+        Ok::<_, Error>(value)
+    });
+    add_tests(environment);
+    environment.add_filter("sort", |state: &State<'_, '_>, value: Jinja, kwargs: Kwargs| {
+        let items = sortable(&value, &kwargs)?;
+        filters::sort(state, items, kwargs)
+    });
+    environment.add_filter("min", |state: &State<'_, '_>, value: Jinja, kwargs: Kwargs| {
+        let items = sortable(&value, &kwargs)?;
+        filters::min(state, items, kwargs)
+    });
+    environment.add_filter("max", |state: &State<'_, '_>, value: Jinja, kwargs: Kwargs| {
+        // Of equal items Python takes the first one, and minijinja the last.
+        let items = sortable(&value, &kwargs)?;
+        filters::max(state, items.try_iter()?.collect::<Vec<_>>().into_iter().rev().collect(), kwargs)
+    });
+}
+
+fn add_tests(environment: &mut Environment<'static>) {
+    type Holds = fn(Ordering) -> bool;
+    let tests: [(&[&'static str], Holds); 4] = [
+        (&["lt", "lessthan", "<"], Ordering::is_lt),
+        (&["le", "<="], Ordering::is_le),
+        (&["gt", "greaterthan", ">"], Ordering::is_gt),
+        (&["ge", ">="], Ordering::is_ge),
+    ];
+    for (names, holds) in tests {
+        for &name in names {
+            environment.add_test(name, move |value: Jinja, other: Jinja| {
+                check_order(&value, &other)?;
+                Ok::<_, Error>(holds(number(value).cmp(&number(other))))
+            });
+        }
+    }
+}
+
+/// Takes the left operand of a comparison, and all that later comparisons left behind.
+fn kept(comparison: u32) -> Option<Jinja> {
+    OPERANDS.with_borrow_mut(|operands| {
+        let at = operands.iter().rposition(|(number, _)| *number == comparison)?;
+        let (_, left) = operands.swap_remove(at);
+        operands.truncate(at);
+        Some(left)
+    })
+}
+
+/// Returns a truth value as the number that it is in Python.
+fn number(value: Jinja) -> Jinja {
+    if value.kind() == ValueKind::Bool { Jinja::from(i64::from(value.is_true())) } else { value }
+}
+
+/// Refuses two values that Python does not order, or orders otherwise.
+fn check_order(left: &Jinja, right: &Jinja) -> Result<(), Error> {
+    let unordered = || {
+        let [left, right] = [left.kind(), right.kind()];
+        Err(refused(format!("Python has no order of a value of type {left} and one of type {right}")))
+    };
+    let is_number = |value: &Jinja| matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
+    let is_nan =
+        |value: &Jinja| value.kind() == ValueKind::Number && f64::try_from(value.clone()).is_ok_and(f64::is_nan);
+    let is_tuple = |value: &Jinja| value.downcast_object_ref::<Tuple>().is_some();
+    if is_nan(left) || is_nan(right) {
+        return Err(refused("a comparison with NaN is not offered"));
+    }
+    if is_number(left) && is_number(right) || left.as_str().is_some() && right.as_str().is_some() {
+        return Ok(());
+    }
+    let is_list = |value: &Jinja| value.kind() == ValueKind::Seq && !is_lazy(value);
+    if !is_list(left) || !is_list(right) || is_tuple(left) != is_tuple(right) {
+        return unordered();
+    }
+    let mut pairs = left.try_iter()?.zip(right.try_iter()?);
+    let Some((first, second)) = pairs.find(|(first, second)| first != second) else { return Ok(()) };
+    // Within lists minijinja orders a truth value before all numbers.
+    if first.kind() != second.kind() {
+        return unordered();
+    }
+    check_order(&first, &second)
+}
+
+/// Refuses a search that raises in Python.
+fn check_contains(item: &Jinja, container: &Jinja) -> Result<(), Error> {
+    let is_unhashable =
+        || matches!(item.kind(), ValueKind::Seq | ValueKind::Map) && item.downcast_object_ref::<Tuple>().is_none();
+    match container.kind() {
+        ValueKind::String if item.as_str().is_none() => {
+            Err(refused(format!("`in` of a text takes a text, and this is a value of type {}", item.kind())))
+        }
+        ValueKind::Map if is_unhashable() => Err(refused("a list or dict is no key of a dict")),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the items to sort.
+///
+/// # Errors
+/// Python has no order of two of them.
+fn sortable(value: &Jinja, kwargs: &Kwargs) -> Result<Jinja, Error> {
+    if value.is_undefined() {
+        return Ok(value.clone());
+    }
+    let attribute: Option<String> = kwargs.get("attribute")?;
+    let paths: Vec<&str> = attribute.as_deref().map_or(Vec::new(), |paths| paths.split(',').map(str::trim).collect());
+    let items: Vec<Jinja> = value.try_iter()?.collect();
+    let key = |item: &Jinja| match &paths[..] {
+        [] => Ok(item.clone()),
+        [path] => by_path(item.clone(), path),
+        paths => paths.iter().map(|path| by_path(item.clone(), path)).collect::<Result<Vec<_>, _>>().map(Jinja::from),
+    };
+    let keys = items.iter().map(key).collect::<Result<Vec<_>, Error>>()?;
+    keys.windows(2).try_for_each(|pair| match pair[0].kind() == pair[1].kind() {
+        true => check_order(&pair[0], &pair[1]),
+        // minijinja orders a truth value before all numbers.
+        false => Err(refused("values of different types are not ordered")),
+    })?;
+    Ok(Jinja::from(items))
+}
