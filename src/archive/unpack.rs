@@ -38,7 +38,10 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
     let listed = listed(&to.join(MANIFEST))?.ok_or_else(|| {
         Error::bad_input("a file is no packed record")
             .expected(format!("an archive with {MANIFEST}, as `ghostlab record pack` writes it"))
-            .found(format!("{} entries, and none of that name", names.len()))
+            .found(format!(
+                "{} without that name",
+                if names.len() == 1 { "1 entry".to_owned() } else { format!("{} entries", names.len()) }
+            ))
     })?;
     let mut unlisted: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| *name != MANIFEST).collect();
     let mut sound = 0;

@@ -155,7 +155,8 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
         }
         of.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
         of.strays.iter().chain(&of.records).for_each(|file| println!("{}", file.text));
-        println!("{} of {} artifacts are whole", of.artifacts - of.damaged.len(), of.artifacts);
+        let verb = if of.artifacts == 1 { "is" } else { "are" };
+        println!("{} of {} {verb} whole", of.artifacts - of.damaged.len(), counted(of.artifacts, "artifact"));
         if repair {
             let count = of.damaged.len();
             println!("removed {}; the next run that needs them recomputes them", counted(count, "damaged artifact"));

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::grid::{InputList, Need};
 use crate::hub::{Hub, HubSettings, Lock, Plan, PlannedFile, PlannedRepo, RepoKind, Source, Want, Wanted};
 use crate::installed;
+use crate::quantity::counted;
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -97,11 +98,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         drop(reporter);
         let fetched = fetched?;
         note!(
-            "{} files fetched ({} in {}), {} were cached; they are in {}",
-            fetched.brought,
+            "{} fetched ({} in {}), {} {} cached; all are in {}",
+            counted(fetched.brought, "file"),
             bytes(fetched.bytes),
             seconds(clock.elapsed().as_secs_f64()),
             fetched.cached,
+            if fetched.cached == 1 { "was" } else { "were" },
             hub.cache().root().display()
         );
         tell_unpinned(&plan, lock_file, AGAIN);
@@ -214,9 +216,9 @@ fn listed(plan: &Plan, hub: &Hub) -> String {
     }
     let all: u64 = plan.files().filter_map(|(_, file)| file.bytes).sum();
     format!(
-        "{}{} files, {}; {} to fetch into {}\n",
+        "{}{}, {}; {} to fetch into {}\n",
         columns(&rows, &[1]),
-        rows.len() - 1,
+        counted(rows.len() - 1, "file"),
         bytes(all),
         bytes(plan.left()),
         hub.cache().root().display()
@@ -228,11 +230,11 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn crate::hub::Repo
     let pinned = hub.pin(plan, reporter, stop)?;
     let mut lock = Lock::read(lock_file)?;
     for (source, repo) in pinned {
-        let files = repo.files.len();
+        let files = counted(repo.files.len(), "file");
         match lock.get(&source).map(|known| known.commit.clone()) {
-            Some(known) if known == repo.commit => note!("{source}: {files} files at {known}, as before"),
-            Some(known) => note!("{source}: {files} files, {known} → {}", repo.commit),
-            None => note!("{source}: {files} files at {}", repo.commit),
+            Some(known) if known == repo.commit => note!("{source}: {files} at {known}, as before"),
+            Some(known) => note!("{source}: {files}, {known} → {}", repo.commit),
+            None => note!("{source}: {files} at {}", repo.commit),
         }
         lock.pin(&source, repo);
     }

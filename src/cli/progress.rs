@@ -14,6 +14,7 @@ use crate::clock::utc;
 use crate::error::printable;
 use crate::exec::{Event, JobStarted, Reporter, TimeLeft};
 use crate::hub;
+use crate::quantity::counted;
 
 const BAR: &str = "{wide_bar:.cyan/blue} {percent:>3} %  {msg}";
 const WHOLE: &str = "{wide_bar:.green/blue} {percent:>3} %  {msg}";
@@ -229,7 +230,7 @@ impl hub::Reporter for FetchProgress {
                 (meter.planned, meter.here, meter.began) = (planned, here, Some(Instant::now()));
                 meter.bars.whole = meter.bars.bar(Some(planned), here, FETCH_BAR, "all files");
                 let known = if here == 0 { String::new() } else { format!(", {} of them are here", bytes(here)) };
-                meter.bars.line(&format!("to fetch: {files} files, {}{known}", bytes(planned)));
+                meter.bars.line(&format!("to fetch: {}, {}{known}", counted(files, "file"), bytes(planned)));
             }
             hub::Event::FetchStarted { file, bytes: total, here } => {
                 let bar = meter.bars.bar(total, here, FETCH_BAR, &file);

@@ -107,41 +107,11 @@ fn table(numbers: &Numbers) -> String {
     text
 }
 
-/// A row for each method of table 2's rows under several calibration seeds, a column for each cut: mean ± deviation. The best mean
-/// of the pruned rows is bold.
-fn seeds_table(numbers: &Numbers) -> String {
-    let cuts = numbers.cuts();
-    let mut text = format!("| | {} |\n", cuts.iter().map(shown).collect::<Vec<_>>().join(" | "));
-    text += &format!("| --- |{}\n", " ---: |".repeat(cuts.len()));
-    let methods = numbers.methods();
-    let mean =
-        |cut: &Cut, (criterion, recovery): &Method| mean_and_deviation(&numbers.values(cut, (criterion, recovery)));
-    for method in &methods {
-        let cell = |cut: &Cut| {
-            let best = methods.iter().map(|other| mean(cut, other).0).fold(f64::MIN, f64::max);
-            let (own, deviation) = mean(cut, method);
-            match format!("{own:.2}") == format!("{best:.2}") {
-                true => format!("**{own:.2}** ± {deviation:.2}"),
-                false => format!("{own:.2} ± {deviation:.2}"),
-            }
-        };
-        text += &format!("| {} | {} |\n", row_name(method), cuts.iter().map(cell).collect::<Vec<_>>().join(" | "));
-    }
-    text
-}
-
 fn row_name((criterion, recovery): &Method) -> String {
     match recovery.as_str() {
         recovery::NONE => criterion::label(criterion).to_owned(),
         repair => format!("+ {}", recovery::label(repair)),
     }
-}
-
-/// The mean and the standard deviation of a sample.
-fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
-    let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
-    (mean, (squares / (values.len() - 1) as f64).sqrt())
 }
 
 /// Formats what holds of the paper's tables 2 and 3.
@@ -223,16 +193,9 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
         "the README says another number of cells of table 2 than {cells}"
     );
     let (_, counts) = headline(&second, Some(&seeds)).unwrap();
-    let count = counts.over_seeds.unwrap().seeds;
     let accuracy = Numbers::of(second.records(), "acc_average");
-    let over_seeds = Numbers::of(seeds.records(), "acc_average");
     let perplexity = Numbers::of(third.records(), "ppl_average");
-    let part = format!(
-        "{}\n{}\nThe rows on LLM-Streamline's cut over {count} calibration seeds, mean ± standard deviation (`reproduce seeds`):\n\n{}",
-        table(&accuracy),
-        said(&accuracy, &perplexity, &counts),
-        seeds_table(&over_seeds)
-    );
+    let part = format!("{}\n{}", table(&accuracy), said(&accuracy, &perplexity, &counts));
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     for (file, made) in [("README.md", with(&readme, &part)), ("docs/pictures/figure1.svg", picture)] {
         let file = root.join(file);
@@ -309,20 +272,4 @@ fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
     assert!(said.starts_with(first), "{said}");
     assert!(said.contains("in the paper's order in 0 of 1; not on b 4/16."), "{said}");
     assert!(said.contains("above SLEB too") && said.ends_with("here one of them is above it on b 4/16.\n"), "{said}");
-}
-
-#[test]
-fn rows_over_seeds_show_mean_and_deviation() {
-    let seeds = played(
-        "acc_average",
-        &[
-            (4, "llm-streamline", "none", 50.0),
-            (4, "llm-streamline", "ghosted", 40.0),
-            (4, "llm-streamline", "none", 50.0),
-            (4, "llm-streamline", "ghosted", 44.0),
-        ],
-    );
-    let expected = "| | b 4/16 |\n| --- | ---: |\n| LLM-Streamline | **50.00** ± 0.00 |\n\
-                    | + Ghost Layer (Ours) | 42.00 ± 2.83 |\n";
-    assert_eq!(seeds_table(&seeds), expected);
 }

@@ -1,5 +1,5 @@
 //! Grouped bars: the boundary error by recovery (figure 1), the parts of the operator's norm (figure 3); and dots in columns: a value
-//! for each draw of a method, and a dash at their mean.
+//! for each draw of a method.
 
 use super::axis::{Axis, Decimals, Range, drawable, size};
 use super::font;
@@ -41,7 +41,7 @@ pub struct Series<T = BarValue> {
     pub values: Vec<T>,
 }
 
-impl<T> Series<T> {
+impl Series {
     fn key(&self) -> (Key, String) {
         (Key::Bar(palette::of(&self.method)), self.label.clone())
     }
@@ -239,7 +239,8 @@ impl Dots {
         let range = Range::of(numbers, self.axis.scale)
             .ok_or_else(|| Error::bad_input("a figure of dots has no number to draw"))?;
         let range = range.with_room(false);
-        let keys: Vec<(Key, String)> = self.methods.iter().map(Series::key).collect();
+        let key = |method: &Series<Vec<f64>>| (Key::Marker(palette::of(&method.method)), method.label.clone());
+        let keys: Vec<(Key, String)> = self.methods.iter().map(key).collect();
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
         let groups = Groups::of(&frame, (self.groups.len(), self.methods.len()), BETWEEN_DOTS, MAX_DOTS_WIDTH);

@@ -29,31 +29,25 @@ impl OutputFile<'_> {
     /// Exit code 2 if another file exists there, with its description. Exit code 3 if the folder does not exist.
     pub fn check(&self) -> Result<()> {
         let Self { path, inputs, force, is_ours } = self;
-        let refused = |expected: &str, found: String, hint: &str| {
-            let error = Error::bad_input("the output exists already").at(path.display());
-            Err(error.expected(expected).found(found).hint(hint))
-        };
+        let exists = || Error::bad_input("the output file already exists").at(path.display());
         let Ok(data) = path.symlink_metadata() else {
             let folder = above(path);
             let missing = Error::missing("the folder of a file to be written is not there").at(folder.display());
             return if folder.is_dir() { Ok(()) } else { Err(missing.hint("make the folder, or name another one")) };
         };
         if !data.is_file() {
-            return refused(
-                "no file of this name, or an ordinary file",
-                regular::name_of(data.file_type()).into(),
-                "name another file",
-            );
+            let found = regular::name_of(data.file_type());
+            return Err(exists().expected("a regular file").found(found).hint("name another file"));
         }
         let own: PathBuf = real(path);
         if let Some(input) = inputs.iter().find(|input| input.whole && within(&own, &real(&input.path))) {
             let found = format!("{}, which is read", input.what);
-            return refused("a file that is not read", found, "name another file");
+            return Err(exists().expected("a file that is not read").found(found).hint("name another file"));
         }
         if *force || regular::read(path).is_ok_and(|bytes| is_ours(&bytes)) {
             return Ok(());
         }
-        refused("no file of this name", "a file".into(), "name another file, or overwrite it with --force")
+        Err(exists().hint("name another file, or overwrite it with --force"))
     }
 
     /// # Errors
