@@ -178,6 +178,18 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
         .collect()
 }
 
+/// Splits artifacts into those that can be made under a profile, and those whose grids do not have it. Lists have no grid,
+/// so every profile can make them. A profile that no grid has splits nothing: the first grid reports it as unknown.
+pub fn split_by_profile<'a>(
+    artifacts: Vec<&'a Artifact>,
+    profile: Option<&str>,
+) -> (Vec<&'a Artifact>, Vec<&'a Artifact>) {
+    let Some(profile) = profile.filter(|profile| artifacts.iter().any(|artifact| artifact.has_profile(profile))) else {
+        return (artifacts, Vec::new());
+    };
+    artifacts.into_iter().partition(|artifact| artifact.description.list.is_some() || artifact.has_profile(profile))
+}
+
 /// Returns an artifact's name as the paper prints it: `Table 2`, `Figure 1`, `Table A8`.
 pub fn printed(name: &str) -> String {
     for (kind, word) in [("table", "Table"), ("figure", "Figure")] {

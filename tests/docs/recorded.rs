@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use ghostlab::artifact::claims::headline;
+use ghostlab::artifact::claims::{JudgedClaim, Judgement, headline, judged_in};
 use ghostlab::results::record::{Condition, DENSE, Record};
 use ghostlab::results::{BestCounts, SeedCounts, StoredResults};
 use ghostlab::{criterion, recovery};
@@ -67,11 +67,14 @@ impl Numbers {
             .collect()
     }
 
-    /// Returns the methods: criteria without a repair, the repairs' criterion last, then the repairs.
+    /// Returns the methods: criteria without a repair by name, the repairs' criterion last, then the repairs.
     fn methods(&self) -> Vec<Method> {
         let pruned = self.0.iter().map(|record| &record.condition).filter(|condition| condition.depth > 0);
         let mut all = once(pruned.map(|pruned| (pruned.criterion.clone(), pruned.recovery.clone())));
-        all.sort_by_key(|(criterion, recovery)| (criterion == CUT, recovery != recovery::NONE));
+        all.sort_by_key(|(criterion, recovery)| match criterion.as_str() {
+            CUT => (true, recovery != recovery::NONE, String::new()),
+            other => (false, false, other.to_owned()),
+        });
         all
     }
 
@@ -125,8 +128,45 @@ fn row_name((criterion, recovery): &Method) -> String {
     }
 }
 
+/// Plain words for the claims that the real model's artifacts can be judged on.
+const PLAIN_CLAIMS: [(&str, &str); 3] = [
+    ("figure1-uncorrected", "every other repair leaves more than half of the error at the cut"),
+    ("table2-average", "Ghost Layer (Ours) is first or second among the repairs"),
+    ("table2-highest", "Ghost Layer (Ours) is first among the repairs"),
+];
+
+/// Lists the judged claims of one verdict in plain words.
+fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
+    let mut lines = String::new();
+    for entry in judged.iter().filter(|entry| entry.ours.outcome == verdict) {
+        let id = entry.claim.id;
+        let (_, words) = PLAIN_CLAIMS
+            .iter()
+            .find(|(known, _)| *known == id)
+            .unwrap_or_else(|| panic!("PLAIN_CLAIMS has no words for the claim {id}"));
+        let _ = writeln!(lines, "- {}: {words} ({}).", verdict.word(), entry.ours.count());
+    }
+    lines
+}
+
+/// Formats table 2 of the real model, and which of the paper's claims hold on it.
+fn real_part(root: &Path, real: &StoredResults) -> String {
+    let accuracy = Numbers::of(real.records(), "acc_average");
+    let (_, counts) = headline(real, None).unwrap();
+    let folders = ["table2", "figure1"].map(|artifact| root.join("results").join(artifact).join("smollm2"));
+    let judged = judged_in(&folders, "smollm2").unwrap();
+    format!(
+        "{}\n{}\nThe paper's claims on the real model:\n\n{}{}\nOn the three bundled models:\n\n",
+        table(&accuracy),
+        sentences(&accuracy, None, &counts),
+        plain_claims(&judged, Judgement::Holds),
+        plain_claims(&judged, Judgement::Fails)
+    )
+    .replace("\n\n\n", "\n\n")
+}
+
 /// Formats what holds of the paper's tables 2 and 3.
-fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
+fn sentences(accuracy: &Numbers, perplexity: Option<&Numbers>, counts: &BestCounts) -> String {
     let cuts = accuracy.cuts();
     let repairs = accuracy.repairs();
     let ours = repairs.iter().find(|name| recovery::is_ours(name)).unwrap();
@@ -140,24 +180,9 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
         let name = if entry.recovery == recovery::NONE { "no repair" } else { recovery::label(&entry.recovery) };
         let _ = writeln!(text, "On {} {name} is ahead.", shown(&(entry.backbone.clone(), entry.depth, entry.layers)));
     }
-    // In perplexity.
-    let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
-    let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {
-        order.windows(2).all(|pair| perplexity.value(cut, (CUT, pair[0])) < perplexity.value(cut, (CUT, pair[1])))
-    });
-    let _ = write!(
-        text,
-        "Average perplexity (table 3) ranks {} in the paper's order in {} of {} settings",
-        listed(&order.map(|name| if name == recovery::NONE { "no repair" } else { recovery::label(name) }.to_owned())),
-        kept.len(),
-        kept.len() + lost.len()
-    );
-    let lost: Vec<String> = lost.iter().map(shown).collect();
-    let _ = writeln!(
-        text,
-        "{}.",
-        if lost.is_empty() { String::new() } else { format!(".\nExceptions: {}", listed(&lost)) }
-    );
+    if let Some(perplexity) = perplexity {
+        text += &perplexity_order(perplexity);
+    }
     // For other cuts.
     let other: Vec<String> = once(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
         .into_iter()
@@ -175,6 +200,27 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
         recovery::label(ours),
         listed(&names),
         if lower.is_empty() { "nowhere".to_owned() } else { format!("on {}", listed(&lower)) }
+    );
+    text
+}
+
+/// Formats in how many settings average perplexity has the paper's order.
+fn perplexity_order(perplexity: &Numbers) -> String {
+    let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
+    let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {
+        order.windows(2).all(|pair| perplexity.value(cut, (CUT, pair[0])) < perplexity.value(cut, (CUT, pair[1])))
+    });
+    let mut text = format!(
+        "Average perplexity (table 3) ranks {} in the paper's order in {} of {} settings",
+        listed(&order.map(|name| if name == recovery::NONE { "no repair" } else { recovery::label(name) }.to_owned())),
+        kept.len(),
+        kept.len() + lost.len()
+    );
+    let lost: Vec<String> = lost.iter().map(shown).collect();
+    let _ = writeln!(
+        text,
+        "{}.",
+        if lost.is_empty() { String::new() } else { format!(".\nExceptions: {}", listed(&lost)) }
     );
     text
 }
@@ -208,14 +254,13 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
         "the README says another number of cells of table 2 than {cells}"
     );
     let (_, counts) = headline(&second, Some(&seeds)).unwrap();
-    let (_, real_counts) = headline(&real, None).unwrap();
     let accuracy = Numbers::of(second.records(), "acc_average");
     let perplexity = Numbers::of(third.records(), "ppl_average");
     let part = format!(
-        "{}\n{}\nOn the real model Ghost Layer (Ours) leads in {real_counts}:\n\n{}",
+        "{}\n{}\n{}",
+        real_part(root, &real),
         table(&accuracy),
-        said(&accuracy, &perplexity, &counts),
-        table(&Numbers::of(real.records(), "acc_average"))
+        sentences(&accuracy, Some(&perplexity), &counts)
     );
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     for (file, made) in [("README.md", with(&readme, &part)), ("docs/pictures/figure1.svg", picture)] {
@@ -247,6 +292,13 @@ fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
             .collect(),
         metric,
     )
+}
+
+#[test]
+fn report_page_shows_the_real_model_first() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/index.html")).unwrap();
+    let place = |id: &str| page.find(&format!("<section id=\"artifact-{id}\"")).unwrap_or_else(|| panic!("no {id}"));
+    assert!(place("smollm2/table2") < place("tiny/table2"));
 }
 
 #[test]
@@ -292,7 +344,7 @@ fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
         over_seeds: Some(SeedCounts { seeds: 5, best: 2 }),
         ahead: vec![Condition { depth: 6, recovery: "replaceme-ls".into(), ..accuracy.0[0].condition.clone() }],
     };
-    let sentences = said(&accuracy, &perplexity, &counts);
+    let sentences = sentences(&accuracy, Some(&perplexity), &counts);
     let first = "Settings where Ghost Layer (Ours) leads the 2 repairs and no repair: 1 of 2 on seed 0, \
                  significantly in 0 of 2; over five seeds in 2 of 2.\nOn b 6/16 ReplaceMe (LS) is ahead.\n";
     assert!(sentences.starts_with(first), "{sentences}");
