@@ -246,7 +246,7 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> 
         let limit = gigabytes(limit);
         let bytes = gigabytes(bytes);
         note(format!(
-            "the store's limit of {limit}: {} of {bytes} went that took {seconds:.0} s to make",
+            "the store's limit of {limit}: removed {} of {bytes}, which took {seconds:.0} s to make",
             counted(count, "artifact")
         ));
     }
