@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ghostlab::artifact::claims::{JudgedClaim, Judgement, headline, judged_in};
 use ghostlab::results::record::{Condition, DENSE, Record};
@@ -128,45 +128,61 @@ fn row_name((criterion, recovery): &Method) -> String {
     }
 }
 
-/// Plain words for the claims that the real model's artifacts can be judged on.
-const PLAIN_CLAIMS: [(&str, &str); 3] = [
-    ("figure1-uncorrected", "every other repair leaves more than half of the error at the cut"),
-    ("table2-average", "Ghost Layer (Ours) is first or second among the repairs"),
-    ("table2-highest", "Ghost Layer (Ours) is first among the repairs"),
+/// Profile of the real model.
+const REAL: &str = "smollm2";
+
+/// Plain words for the claims that the real model's artifacts can test.
+const PLAIN_CLAIMS: [(&str, &str); 9] = [
+    ("figure1-uncorrected", "other repairs leave most of the error at the cut"),
+    ("figure3-substantial", "the best operator has a large anti-symmetric part"),
+    ("figure3-comparable", "the best operator has a large anti-symmetric part"),
+    ("figure4-baselines-track", "other repairs hardly reduce the error of single channels"),
+    ("figure4-baselines-exceed", "some other repair raises the error of most channels"),
+    ("figure4-uniform", "Ghost Layer (Ours) reduces the error of nearly all channels"),
+    ("table2-average", "Ghost Layer (Ours) is first or second in accuracy among the repairs"),
+    ("table2-highest", "Ghost Layer (Ours) is first in accuracy among the repairs"),
+    ("tableA4-highest", "with fine-tuning, Ghost Layer (Ours) is first in accuracy"),
 ];
 
 /// Lists the judged claims of one verdict in plain words.
 fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
-    let mut lines = String::new();
-    for entry in judged.iter().filter(|entry| entry.ours.outcome == verdict) {
-        let id = entry.claim.id;
-        let (_, words) = PLAIN_CLAIMS
-            .iter()
-            .find(|(known, _)| *known == id)
-            .unwrap_or_else(|| panic!("PLAIN_CLAIMS has no words for the claim {id}"));
-        let _ = writeln!(lines, "- {}: {words} ({}).", verdict.word(), entry.ours.count());
-    }
-    lines
+    let lines = judged.iter().filter(|entry| entry.ours.outcome == verdict).map(|entry| {
+        let known = PLAIN_CLAIMS.iter().find(|(id, _)| *id == entry.claim.id);
+        let (_, words) = known.unwrap_or_else(|| panic!("PLAIN_CLAIMS has no words for the claim {}", entry.claim.id));
+        let count = entry.ours.count();
+        format!("- {}: {words}, in {}.\n", verdict.word(), count.strip_suffix(", all needed").unwrap_or(&count))
+    });
+    once(lines).concat()
 }
 
 /// Formats table 2 of the real model, and which of the paper's claims hold on it.
-fn real_part(root: &Path, real: &StoredResults) -> String {
-    let accuracy = Numbers::of(real.records(), "acc_average");
-    let (_, counts) = headline(real, None).unwrap();
-    let folders = ["table2", "figure1"].map(|artifact| root.join("results").join(artifact).join("smollm2"));
-    let judged = judged_in(&folders, "smollm2").unwrap();
+fn real_part(root: &Path, real: &StoredResults, seeds: &StoredResults) -> String {
+    let (_, counts) = headline(real, Some(seeds)).unwrap();
+    let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL));
+    let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
+    folders.sort();
+    let judged = judged_in(&folders, REAL).unwrap();
     format!(
-        "{}\n{}\nThe paper's claims on the real model:\n\n{}{}\nOn the three bundled models:\n\n",
-        table(&accuracy),
-        sentences(&accuracy, None, &counts),
+        "SmolLM2-135M, a real language model, over six tasks:\n\n{}\n{}The paper's claims that it can test:\n\n{}{}",
+        table(&Numbers::of(real.records(), "acc_average")),
+        ahead(&counts),
         plain_claims(&judged, Judgement::Holds),
         plain_claims(&judged, Judgement::Fails)
     )
-    .replace("\n\n\n", "\n\n")
+}
+
+/// Names the methods that lead a setting in place of ours.
+fn ahead(counts: &BestCounts) -> String {
+    let mut text = String::new();
+    for entry in &counts.ahead {
+        let name = if entry.recovery == recovery::NONE { "no repair" } else { recovery::label(&entry.recovery) };
+        let _ = writeln!(text, "On {} {name} is ahead.", shown(&(entry.backbone.clone(), entry.depth, entry.layers)));
+    }
+    text
 }
 
 /// Formats what holds of the paper's tables 2 and 3.
-fn sentences(accuracy: &Numbers, perplexity: Option<&Numbers>, counts: &BestCounts) -> String {
+fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
     let cuts = accuracy.cuts();
     let repairs = accuracy.repairs();
     let ours = repairs.iter().find(|name| recovery::is_ours(name)).unwrap();
@@ -176,13 +192,8 @@ fn sentences(accuracy: &Numbers, perplexity: Option<&Numbers>, counts: &BestCoun
         recovery::label(ours),
         repairs.len()
     );
-    for entry in &counts.ahead {
-        let name = if entry.recovery == recovery::NONE { "no repair" } else { recovery::label(&entry.recovery) };
-        let _ = writeln!(text, "On {} {name} is ahead.", shown(&(entry.backbone.clone(), entry.depth, entry.layers)));
-    }
-    if let Some(perplexity) = perplexity {
-        text += &perplexity_order(perplexity);
-    }
+    text += &ahead(counts);
+    text += &perplexity_order(perplexity);
     // For other cuts.
     let other: Vec<String> = once(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
         .into_iter()
@@ -243,8 +254,8 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     assert_eq!((readme.matches(BEGIN).count(), readme.matches(END).count()), (1, 1));
-    let runs = [("table2", "tiny"), ("table3", "tiny"), ("seeds", "tiny"), ("table2", "smollm2")];
-    let [second, third, seeds, real] = runs.map(|(artifact, profile)| {
+    let runs = [("table2", "tiny"), ("table3", "tiny"), ("seeds", "tiny"), ("table2", REAL), ("seeds", REAL)];
+    let [second, third, seeds, real, real_seeds] = runs.map(|(artifact, profile)| {
         recorded(root, artifact, profile)
             .unwrap_or_else(|| panic!("the repository keeps a recorded run of {artifact} in results/"))
     });
@@ -257,10 +268,10 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     let accuracy = Numbers::of(second.records(), "acc_average");
     let perplexity = Numbers::of(third.records(), "ppl_average");
     let part = format!(
-        "{}\n{}\n{}",
-        real_part(root, &real),
+        "{}\nThe three bundled models, over nine tasks:\n\n{}\n{}",
+        real_part(root, &real, &real_seeds),
         table(&accuracy),
-        sentences(&accuracy, Some(&perplexity), &counts)
+        sentences(&accuracy, &perplexity, &counts)
     );
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     for (file, made) in [("README.md", with(&readme, &part)), ("docs/pictures/figure1.svg", picture)] {
@@ -344,7 +355,7 @@ fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
         over_seeds: Some(SeedCounts { seeds: 5, best: 2 }),
         ahead: vec![Condition { depth: 6, recovery: "replaceme-ls".into(), ..accuracy.0[0].condition.clone() }],
     };
-    let sentences = sentences(&accuracy, Some(&perplexity), &counts);
+    let sentences = sentences(&accuracy, &perplexity, &counts);
     let first = "Settings where Ghost Layer (Ours) leads the 2 repairs and no repair: 1 of 2 on seed 0, \
                  significantly in 0 of 2; over five seeds in 2 of 2.\nOn b 6/16 ReplaceMe (LS) is ahead.\n";
     assert!(sentences.starts_with(first), "{sentences}");
