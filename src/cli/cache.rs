@@ -160,7 +160,9 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
         }
         answer.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
         answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.text));
-        println!("{} of {} artifacts are whole", answer.artifacts - answer.damaged.len(), answer.artifacts);
+        let verb = if answer.artifacts == 1 { "is" } else { "are" };
+        let whole = answer.artifacts - answer.damaged.len();
+        println!("{whole} of {} {verb} whole", counted(answer.artifacts, "artifact"));
         if repair {
             let count = answer.damaged.len();
             println!("removed {}; the next run that needs them recomputes them", counted(count, "damaged artifact"));

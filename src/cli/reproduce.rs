@@ -26,6 +26,7 @@ use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::latency::{self, NOISE, TimeSpread};
 use crate::plan::{Plan, warnings};
+use crate::quantity::counted;
 use crate::results::screen;
 use ghostlab_store::Store;
 
@@ -124,7 +125,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
         return Err(Error::bad_input("a frozen grid is that of one artifact")
             .at(file.display().to_string())
-            .found(format!("{} artifacts", chosen.len())));
+            .found(counted(chosen.len(), "artifact")));
     }
     let store = if arguments.stored { arguments.place.look_anyway(None)? } else { arguments.place.store(None)? };
     if arguments.overrides.is_empty() {
@@ -169,7 +170,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         );
     }
     if chosen.len() > 1 {
-        note!("{} artifacts in {}", chosen.len() - errors.len(), seconds(clock.elapsed().as_secs_f64()));
+        note!("{} in {}", counted(chosen.len() - errors.len(), "artifact"), seconds(clock.elapsed().as_secs_f64()));
     }
     let failed: usize = made.iter().map(|outcome| outcome.failed).sum();
     let unmade: usize = made.iter().map(|outcome| outcome.unmade).sum();
