@@ -39,7 +39,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
     let listed = listed(&to.join(MANIFEST))?.ok_or_else(|| {
         Error::bad_input("a file is no packed record")
             .expected(format!("an archive with {MANIFEST}, as `ghostlab record pack` writes it"))
-            .found(format!("{} without it", counted(names.len(), "file")))
+            .found(format!("{}, none of that name", counted(names.len(), "file")))
     })?;
     let mut unlisted: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| *name != MANIFEST).collect();
     let mut sound = 0;

@@ -178,16 +178,20 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
         .collect()
 }
 
-/// Splits artifacts into those that can be made under a profile, and those whose grids do not have it. Lists have no grid,
-/// so every profile can make them. A profile that no grid has splits nothing: the first grid reports it as unknown.
-pub fn split_by_profile<'a>(
-    artifacts: Vec<&'a Artifact>,
+/// Splits artifacts, selected by `names`, into those that a profile makes and those that have no such profile. `all` means those
+/// that have it; an artifact that is named is never left out. Lists have no profiles. Where no artifact has the profile, all
+/// are kept, because the error of the first one says so.
+pub fn of_profile<'a>(
+    chosen: Vec<&'a Artifact>,
+    names: &[String],
     profile: Option<&str>,
 ) -> (Vec<&'a Artifact>, Vec<&'a Artifact>) {
-    let Some(profile) = profile.filter(|profile| artifacts.iter().any(|artifact| artifact.has_profile(profile))) else {
-        return (artifacts, Vec::new());
-    };
-    artifacts.into_iter().partition(|artifact| artifact.description.list.is_some() || artifact.has_profile(profile))
+    match profile.filter(|_| names.iter().any(|name| name == "all")) {
+        Some(profile) if chosen.iter().any(|artifact| artifact.has_profile(profile)) => chosen
+            .into_iter()
+            .partition(|artifact| artifact.description.list.is_some() || artifact.has_profile(profile)),
+        _ => (chosen, Vec::new()),
+    }
 }
 
 /// Returns an artifact's name as the paper prints it: `Table 2`, `Figure 1`, `Table A8`.

@@ -107,15 +107,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         reports: home::below(arguments.reports.as_ref(), "reports", None),
     };
     let all = artifact::all(&call.experiments)?;
-    let mut chosen = artifact::chosen(&all, &arguments.artifacts)?;
-    if arguments.artifacts.iter().any(|name| name == "all") {
-        let without_profile;
-        (chosen, without_profile) = artifact::split_by_profile(chosen, arguments.profile.as_deref());
-        if let Some(profile) = arguments.profile.as_deref().filter(|_| !without_profile.is_empty()) {
-            let names: Vec<&str> = without_profile.iter().map(|artifact| artifact.name.as_str()).collect();
-            note!("skipped, without a profile `{profile}`: {}", names.join(", "));
-        }
-    }
+    let chosen = chosen(&all, arguments)?;
     arguments.threads.start()?;
     if chosen.is_empty() {
         let Arguments { profile, overrides, place: store, engine, .. } = arguments;
@@ -196,6 +188,18 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         None if unmade > 0 => Ok(3),
         None => Ok(0),
     }
+}
+
+/// Selects the named artifacts. Those that `all` means without the profile are skipped with a note.
+fn chosen<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Artifact>> {
+    let names = &arguments.artifacts;
+    let profile = arguments.profile.as_deref();
+    let (chosen, skipped) = artifact::of_profile(artifact::chosen(all, names)?, names, profile);
+    if let Some(profile) = profile.filter(|_| !skipped.is_empty()) {
+        let names: Vec<&str> = skipped.iter().map(|artifact| artifact.name.as_str()).collect();
+        note!("skipped, because they have no profile `{profile}`: {}", names.join(", "));
+    }
+    Ok(chosen)
 }
 
 impl Call<'_> {

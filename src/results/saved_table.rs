@@ -203,7 +203,7 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
         text: shown.text.clone(),
         value: shown.measurement.record.value,
         error: shown.measurement.record.error.map(|error| format!("{error:.2}")).unwrap_or_default(),
-        error_kind: error_kind(shown.measurement),
+        error_kind: error_kind(&shown.measurement),
         items: items(&shown.measurement.sample),
         best: shown.best,
         second: shown.second,

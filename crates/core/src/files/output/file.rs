@@ -41,8 +41,10 @@ impl OutputFile<'_> {
         let target: PathBuf = real(path);
         if let Some(input) = inputs.iter().find(|input| input.whole && within(&target, &real(&input.path))) {
             let found = format!("{}, which is read", input.what);
-            let error = already_exists(path).expected("a file that is not read").found(found);
-            return Err(error.hint("name another file"));
+            return Err(already_exists(path)
+                .expected("a file that is not read")
+                .found(found)
+                .hint("name another file"));
         }
         if *force || regular::read(path).is_ok_and(|bytes| is_ours(&bytes)) {
             return Ok(());
@@ -58,7 +60,6 @@ impl OutputFile<'_> {
     }
 }
 
-/// Creates the error of a file that may not be replaced.
 fn already_exists(path: &Path) -> Error {
     Error::bad_input("the output file already exists").at(path.display())
 }
