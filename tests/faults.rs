@@ -271,7 +271,7 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     let log = world.runs(&["--profile", "two"]);
     assert!(log.contains("5 of 5 cells are stored already"), "{log}");
     // A profile that cannot be looked up is not taken for one that uses nothing.
-    let away = "  away: {backbones: {gone: {path: nowhere}}, backbone: gone}\n";
+    let away = "  away: {corpora: {train: {path: train.txt, rule: ptb}, test: {path: nowhere.txt, rule: ptb}}}\n";
     world.write("grid.yaml", format!("{grid}{profiles}{away}"));
     let refused = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
     let text = String::from_utf8(refused.stderr).unwrap();
@@ -282,6 +282,39 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     gc(&["--profile", "one", "--set", "depth=1"]);
     // The second variant is gone, the trials are not: another depth may ask for them.
     assert_eq!(artifacts("scores"), 7 + 2);
+}
+
+/// A clone has no models of the profile `paper`.
+#[test]
+fn gc_keeps_what_a_profile_without_its_backbones_may_use() {
+    let world = World::new();
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    fs::rename(world.path("backbone"), world.path("other")).unwrap();
+    let weights = fs::read(world.path("other/model.safetensors")).unwrap();
+    let mut changed = weights.clone();
+    changed[weights.len() - 4] ^= 1;
+    fs::write(world.path("other/model.safetensors"), changed).unwrap();
+    let profiles =
+        "profile: here\nprofiles:\n  here: {depth: 1}\n  away: {backbones: {gone: {path: other}}, backbone: gone}\n";
+    world.write("grid.yaml", format!("{grid}{profiles}"));
+    world.runs(&["--profile", "away"]);
+    fs::create_dir(world.path("backbone")).unwrap();
+    for name in ["config.json", "tokenizer.json"] {
+        fs::copy(world.path("other").join(name), world.path("backbone").join(name)).unwrap();
+    }
+    fs::write(world.path("backbone/model.safetensors"), weights).unwrap();
+    fs::rename(world.path("other"), world.path("hidden")).unwrap();
+    world.runs(&[]);
+    world.runs(&["--set", "calibration.seed=1"]);
+    let output = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(0) && log.contains("profile `away` of grid.yaml"), "{log}");
+    assert!(String::from_utf8(output.stdout).unwrap().ends_with("deleted\n"), "what seed 1 made");
+    let log = world.runs(&[]);
+    assert!(log.contains("5 of 5 cells are stored already"), "{log}");
+    fs::rename(world.path("hidden"), world.path("other")).unwrap();
+    let log = world.runs(&["--profile", "away"]);
+    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
 }
 
 #[test]

@@ -117,14 +117,25 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     assert!(run.contains("ppl test@"), "{run}");
     let (_, log) = said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "one.yaml"], 0);
     let text = std::fs::read_to_string(world.path("one.yaml")).unwrap();
-    assert!(log.contains("`train` is both calibrated on and scored"), "{log}");
-    assert!(text.contains("# train is calibrated on too") && text.contains("- {corpus: train, length: "), "{text}");
-    let two = std::fs::read_to_string(world.path("own.yaml")).unwrap();
-    assert!(!two.contains("calibrated on too") && !two.contains("- {corpus: train, length: "), "{two}");
+    assert!(log.contains("train.txt is split: train-calibration.jsonl is calibrated on"), "{log}");
+    assert!(text.contains("calibration: {corpus: train-calibration, "), "{text}");
+    assert!(text.contains("- {corpus: train-scored, length: ") && !text.contains("path: train.txt"), "{text}");
+    let part = |name: &str| ghostlab::corpus::read_rows(world.path(name), None).unwrap().join(" ");
+    let joined = part("train-calibration.jsonl") + " " + &part("train-scored.jsonl");
+    let train = part("train.txt");
+    assert!(joined.split_whitespace().eq(train.split_whitespace()), "the parts are disjoint and make the text");
+    let (run, _) = said(&world, &["run", "one.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
+    assert!(run.contains("ppl train-scored@"), "{run}");
+    // Parts that are there already are used again; other files stay.
+    said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "again.yaml"], 0);
+    world.write("train-scored.jsonl", "mine");
+    let (_, log) = said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "more.yaml"], 2);
+    assert!(log.contains("train-scored.jsonl") && log.contains("--force"), "{log}");
+    assert!(!world.path("more.yaml").exists());
     world.write("short.txt", "w1 w2 w3");
     let (_, log) = said(&world, &["init", "backbone", "--corpus", "short.txt", "--to", "x.yaml"], 2);
     assert!(log.contains("short.txt") && log.contains("too short"), "{log}");
-    assert!(!world.path("x.yaml").exists());
+    assert!(!world.path("x.yaml").exists() && !world.path("short-calibration.jsonl").exists());
 }
 
 #[test]

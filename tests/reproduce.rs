@@ -398,6 +398,21 @@ fn all_makes_lists_tables_figures_and_their_page() {
     assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));
 }
 
+#[test]
+fn all_skips_artifacts_without_the_profile() {
+    let world = experiments("mine");
+    let table = fs::read_to_string(world.path("experiments/mini.yaml")).unwrap();
+    world.write("experiments/mini.yaml", format!("{table}  other: {{backbone: mine, depth: 1}}\n"));
+    world.write("experiments/profiles/other.yaml", SHARED);
+    let output = made(&world, &["reproduce", "all", "--profile", "other"]);
+    assert!(output.contains("skipped, because they have no profile `other`: figure1\n"), "{output}");
+    assert!(!output.contains("not made") && !output.contains("unknown profile"), "{output}");
+    assert!(world.path("results/mini/other/mini.md").exists() && world.path("results/methods/methods.md").exists());
+    let unknown = world.ghostlab(&["reproduce", "all", "--profile", "none"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown).contains("unknown profile `none`"), "{}", text(&unknown));
+}
+
 /// Returns the text between a start tag and its end.
 fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     page.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap_or_else(|| panic!("no {start}")).0

@@ -166,8 +166,8 @@ pub fn command(data: &[u8]) {
     let mut line: Vec<&str> = text
         .split('\n')
         .filter(|word| {
-            !(word.contains(['/', '\\', '\0', '~']) && !word.starts_with("sleb/") || word.contains(".."))
-                && !word.starts_with("--fetch")
+            let leads_out = word.contains("..") || word.contains(['/', '\\', '\0', '~']) && !word.starts_with("sleb/");
+            !leads_out && !word.starts_with("--fetch")
         })
         .collect();
     line.truncate(16);

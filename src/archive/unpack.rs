@@ -11,6 +11,7 @@ use zip::result::ZipError;
 use super::{MANIFEST, is_inside, listed};
 use crate::error::{Error, Result};
 use crate::files::{caught, sha256};
+use crate::quantity::counted;
 
 /// Contents of the folder after unpacking.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
     let listed = listed(&to.join(MANIFEST))?.ok_or_else(|| {
         Error::bad_input("a file is no packed record")
             .expected(format!("an archive with {MANIFEST}, as `ghostlab record pack` writes it"))
-            .found(format!("{} entries, and none of that name", names.len()))
+            .found(format!("{}, none of that name", counted(names.len(), "file")))
     })?;
     let mut unlisted: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| *name != MANIFEST).collect();
     let mut sound = 0;

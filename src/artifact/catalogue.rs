@@ -178,6 +178,22 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
         .collect()
 }
 
+/// Splits artifacts, selected by `names`, into those that a profile makes and those that have no such profile. `all` means those
+/// that have it; an artifact that is named is never left out. Lists have no profiles. Where no artifact has the profile, all
+/// are kept, because the error of the first one says so.
+pub fn of_profile<'a>(
+    chosen: Vec<&'a Artifact>,
+    names: &[String],
+    profile: Option<&str>,
+) -> (Vec<&'a Artifact>, Vec<&'a Artifact>) {
+    match profile.filter(|_| names.iter().any(|name| name == "all")) {
+        Some(profile) if chosen.iter().any(|artifact| artifact.has_profile(profile)) => chosen
+            .into_iter()
+            .partition(|artifact| artifact.description.list.is_some() || artifact.has_profile(profile)),
+        _ => (chosen, Vec::new()),
+    }
+}
+
 /// Returns an artifact's name as the paper prints it: `Table 2`, `Figure 1`, `Table A8`.
 pub fn printed(name: &str) -> String {
     for (kind, word) in [("table", "Table"), ("figure", "Figure")] {

@@ -38,7 +38,7 @@ mod seeds;
 #[cfg(test)]
 mod size_test;
 
-pub use catalogue::{Artifact, PaperPlace, all, chosen, printed};
+pub use catalogue::{Artifact, PaperPlace, all, chosen, of_profile, printed};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use finished::{Finished, contents};

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::exec::{self, GridOutcome, Recorder, Reporter, RunSettings};
 use crate::files::output::Draft;
 use crate::grid::{Description, Grid, ListEntry, TableEntry};
+use crate::quantity::counted;
 use crate::results::record::Record;
 use crate::results::{
     Measurement, NoisyTimes, Provenance, Results, Table, collect, drawn_frame, latex, latex_notes, markdown,
@@ -159,7 +160,7 @@ pub fn make(
         if target.records() { sheet.light() } else { sheet }.write(staging.path())?;
     }
     if target.records() && outcome.failed() + outcome.unmade() > 0 {
-        let found = format!("{} cells failed, {} are not made", outcome.failed(), outcome.unmade());
+        let found = format!("{} failed, {} not made", counted(outcome.failed(), "cell"), outcome.unmade());
         return Err(Error::job("a run that is not whole is not recorded")
             .at(artifact.name.clone())
             .expected("every cell")

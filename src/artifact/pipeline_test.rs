@@ -484,6 +484,9 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
     let page = PagePart::read(&folder).unwrap().unwrap();
     assert_eq!(page.artifact.figures.len(), 1);
     assert_eq!(page.artifact.tables[0].rows.len(), table.rows.len());
+    // The note of a number says which deviation it is.
+    let kinds = page.artifact.tables[0].rows.iter().flat_map(|row| &row.cells).filter(|cell| !cell.error.is_empty());
+    assert!(kinds.map(|cell| cell.error_kind.as_str()).any(|kind| kind == "std_seeds"));
 }
 
 fn index_of(heads: &[&str], name: &str) -> usize {
@@ -505,6 +508,10 @@ fn unstable_times_are_marked_and_not_recorded() {
     assert!(record(&bench, &quiet, false).is_ok(), "stable times are recorded");
     let of_quiet = markdown(&bench, &quiet);
     assert!(of_quiet.contains("10.1 ± ") && !of_quiet.contains('~'), "{of_quiet}");
+    let page = PagePart::read(bench.target(&[]).path()).unwrap().unwrap();
+    let cells = page.artifact.tables[0].rows.iter().flat_map(|row| &row.cells).filter(|cell| !cell.error.is_empty());
+    let kinds: std::collections::BTreeSet<&str> = cells.map(|cell| cell.error_kind.as_str()).collect();
+    assert!(kinds.contains("std_rounds") && kinds.contains("ci95") && !kinds.contains(""), "{kinds:?}");
 }
 
 fn markdown(bench: &Bench, executor: &dyn Executor) -> String {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::differing_files;
 use crate::error::{Error, Result};
 use crate::files::{owner, regular};
+use crate::quantity::counted;
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredNumber, StoredResults, settings_that_differ};
 
 /// Files of a results folder that a repository does not keep: each choice of each document, the error of each channel,
@@ -196,8 +197,8 @@ fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
         says.push(format!("{} of {all} numbers{}", differ.len(), most.unwrap_or_default()));
     }
     let items = items.count();
-    says.extend((items > 0).then(|| format!("the items behind {items} numbers")));
-    says.extend((of_one > 0).then(|| format!("{of_one} numbers that only one of them has")));
+    says.extend((items > 0).then(|| format!("the items behind {}", counted(items, "number"))));
+    says.extend((of_one > 0).then(|| format!("{} that only one of them has", counted(of_one, "number"))));
     (!says.is_empty()).then(|| says.join(", "))
 }
 

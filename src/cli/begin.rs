@@ -1,6 +1,6 @@
 //! Start of a project: a grid for the models in a folder, `ghostlab init [FOLDER]`; a store, `ghostlab store init`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -13,7 +13,7 @@ use super::home;
 use crate::error::Result;
 use crate::files::output::{Input, OutputFile};
 use crate::stage;
-use crate::starter::Starter;
+use crate::starter::{SplitText, Starter};
 use ghostlab_store::{Shared, Store};
 
 #[derive(Args)]
@@ -25,8 +25,8 @@ pub(super) struct Arguments {
     /// The file to write.
     #[arg(long, value_name = "FILE", default_value = "grid.yaml")]
     to: PathBuf,
-    /// A text, .txt, .jsonl, .jsonl.gz or .parquet: of several the first is calibrated on and the others are scored.
-    /// Without one, the invented texts and tasks that come with the program are taken.
+    /// A text, .txt, .jsonl, .jsonl.gz or .parquet: of several the first is calibrated on and the others are scored; a
+    /// single one is split into two files next to the grid. Without one, the invented texts and tasks that come with the program are taken.
     #[arg(long = "corpus", value_name = "FILE")]
     corpora: Vec<PathBuf>,
     /// Write over a file that is there, unless it is one that is read.
@@ -41,23 +41,45 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     output.check()?;
     let experiments = if arguments.corpora.is_empty() { home::own_experiments(None) } else { home::experiments(None) };
     let embedded = experiments.ok().and_then(|folder| Some(folder.parent()?.join("data/tiny")));
-    let starter = Starter::of(&arguments.folder, &arguments.corpora, embedded.as_deref(), target, probe())?;
+    let split = match arguments.corpora.as_slice() {
+        [text] => Some((text, SplitText::of(text, target)?)),
+        _ => None,
+    };
+    let written = split.as_ref().map(|(_, split)| split.write(arguments.force)).transpose()?;
+    let texts = match &split {
+        Some((_, split)) => split.files().map(Path::to_path_buf).to_vec(),
+        None => arguments.corpora.clone(),
+    };
+    let starter = Starter::of(&arguments.folder, &texts, embedded.as_deref(), target, probe());
+    let starter = starter.map_err(|error| match &split {
+        Some((text, _)) if error.parts().place.as_deref().is_some_and(|place| names_part(place, &texts)) => {
+            error.at(text.display())
+        }
+        _ => error,
+    })?;
     output.inputs.extend(starter.inputs());
     output.write(starter.yaml(target)?.as_bytes())?;
+    if let Some(written) = written {
+        written.keep();
+    }
     let mut left_out = Vec::new();
     for (folder, error) in starter.left_out() {
         note!("left out: {}: {}", folder.display(), error.one_line());
         left_out.push(Refused::new(shown(folder), error));
     }
-    if let Some(text) = starter.scored_calibration() {
-        note!(
-            "`{text}` is both calibrated on and scored, so its perplexity is too low: name a second text with --corpus"
-        );
+    if let Some((text, split)) = &split {
+        let [calibration, scored] = split.files().map(|file| file.display());
+        note!("{} is split: {calibration} is calibrated on, {scored} is scored", text.display());
     }
     let begun = Begun { file: shown(target), models: starter.models().map(str::to_owned).collect(), left_out };
     answer::show(begun, Answer::Init, |answer| println!("{}: a grid of {}", answer.file, answer.models.join(", ")))?;
     note!("`ghostlab plan {0}` tells what it would do and cost, `ghostlab run {0}` does it", target.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns whether a place in a message is in one of some files.
+fn names_part(place: &str, parts: &[PathBuf]) -> bool {
+    parts.iter().any(|part| place.contains(&part.display().to_string()))
 }
 
 #[derive(Subcommand)]

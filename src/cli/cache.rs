@@ -18,7 +18,7 @@ use super::progress;
 use crate::cluster::{self, FrozenProgram};
 use crate::error::{self, Error, Result};
 use crate::exec::{self, RunSettings};
-use crate::grid::Grid;
+use crate::grid::{AxisChoice, EntryKind, Grid};
 use crate::identity::ComputeId;
 use crate::model::EngineRequest;
 use crate::plan::{KeepSet, Plan, engines_of};
@@ -160,7 +160,9 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
         }
         answer.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
         answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.text));
-        println!("{} of {} artifacts are whole", answer.artifacts - answer.damaged.len(), answer.artifacts);
+        let verb = if answer.artifacts == 1 { "is" } else { "are" };
+        let whole = answer.artifacts - answer.damaged.len();
+        println!("{whole} of {} {verb} whole", counted(answer.artifacts, "artifact"));
         if repair {
             let count = answer.damaged.len();
             println!("removed {}; the next run that needs them recomputes them", counted(count, "damaged artifact"));
@@ -184,10 +186,13 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let programs = programs(gc, &store);
     let in_use = store.reserved();
     let entries = store.entries();
-    let (kept, unknown) = kept(gc, &store, &entries)?;
+    let kept = Kept::new(gc, &store, &entries)?;
+    for absent in &kept.absent {
+        note!("{absent}: no backbone of it is on this machine, so artifacts that other profiles do not know are kept");
+    }
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) = entries
         .into_iter()
-        .filter(|entry| is_evicted(gc, &kept, &unknown, entry))
+        .filter(|entry| is_evicted(gc, &kept, entry))
         .partition(|entry| in_use.contains(&entry.hash));
     let mut clearing = Clearing {
         store: store.root().display().to_string(),
@@ -230,9 +235,10 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     answer::show(clearing, Answer::CacheGc, |_| println!("deleted"))
 }
 
-fn is_evicted(gc: &Gc, kept: &KeepSet, unknown: &BTreeSet<ComputeId>, entry: &InventoryItem) -> bool {
+fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     // Objects of a later program, or computed by an engine unknown to this one, cannot be judged.
-    if entry.later() || (!gc.keep.is_empty() && engines_of(entry).iter().any(|engine| unknown.contains(engine))) {
+    let is_of_unknown_engine = || engines_of(entry).iter().any(|engine| kept.unknown_engines.contains(engine));
+    if entry.later() || (!gc.keep.is_empty() && is_of_unknown_engine()) {
         return false;
     }
     // Objects of an earlier program are judged by their name alone.
@@ -244,7 +250,8 @@ fn is_evicted(gc: &Gc, kept: &KeepSet, unknown: &BTreeSet<ComputeId>, entry: &In
         return false;
     }
     let damaged = matches!(entry.found, Found::Damaged(_));
-    let unused = !gc.keep.is_empty() && !kept.has(entry);
+    let is_known = kept.absent.is_empty() || kept.used.knows_inputs(entry);
+    let unused = !gc.keep.is_empty() && !kept.used.has(entry) && is_known;
     let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
     // With a kind or an age and nothing to keep, these alone decide.
     let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
@@ -288,38 +295,84 @@ fn to_delete(clearing: &Clearing) {
     print!("{}", columns(&rows, &[1, 2, 3]));
 }
 
-/// Returns what the kept grids use on any engine and float type in the store, and the types unknown to this program. A
-/// profile that cannot be resolved stops everything, unless it was named: its models may be absent for a while, and their
-/// results would look unused.
-fn kept(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<(KeepSet, BTreeSet<ComputeId>)> {
-    let mut kept = KeepSet::default();
-    let asked = gc.engine.request();
-    let (known, unknown): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
-        entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
-    // Only the named overrides count, like the named profiles.
-    let mut requests = vec![asked];
-    if asked == EngineRequest::default() {
-        requests.extend(known.iter().filter_map(ComputeId::request));
-    }
-    for file in &gc.keep {
-        let wanted = if gc.profile.is_empty() { Grid::profiles(file)? } else { gc.profile.clone() };
-        let profiles: Vec<Option<&str>> =
-            if wanted.is_empty() { vec![None] } else { wanted.iter().map(|name| Some(name.as_str())).collect() };
-        for profile in profiles {
-            let away = |error: Error| match profile {
-                Some(name) if gc.profile.is_empty() && error.kind() == error::ErrorKind::Missing => {
-                    profile_away(gc, file, name, &error)
-                }
-                _ => error,
-            };
-            let grid = Grid::load(file, profile, &gc.overrides).map_err(away)?;
-            for &request in &requests {
-                let plan = Plan::new(&grid, store, request, RunSettings::default().batch_tokens).map_err(away)?;
-                kept.add(&plan, store);
+/// What the grids of `--keep` use, on any engine and float type in the store.
+#[derive(Default)]
+struct Kept {
+    used: KeepSet,
+    /// Engines and float types that this program does not have.
+    unknown_engines: BTreeSet<ComputeId>,
+    /// Profiles without any backbone on this machine, each with its grid. What they use is unknown.
+    absent: Vec<String>,
+}
+
+impl Kept {
+    /// A profile that lacks some inputs stops everything, unless it was named: its models may be absent for a while, and
+    /// their results would look unused. Without any of its backbones, its results are recognised by their unknown inputs.
+    fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
+        let asked = gc.engine.request();
+        let (known, unknown_engines): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
+            entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
+        // Only the named overrides count, like the named profiles.
+        let mut requests = vec![asked];
+        if asked == EngineRequest::default() {
+            requests.extend(known.iter().filter_map(ComputeId::request));
+        }
+        let mut kept = Self { unknown_engines, ..Self::default() };
+        for file in &gc.keep {
+            let wanted = if gc.profile.is_empty() { Grid::profiles(file)? } else { gc.profile.clone() };
+            let profiles: Vec<Option<&str>> =
+                if wanted.is_empty() { vec![None] } else { wanted.iter().map(|name| Some(name.as_str())).collect() };
+            for profile in profiles {
+                kept.add(gc, (file, profile), store, &requests)?;
             }
         }
+        Ok(kept)
     }
-    Ok((kept, unknown))
+
+    /// Adds what a profile of a grid uses.
+    fn add(
+        &mut self,
+        gc: &Gc,
+        (file, profile): (&Path, Option<&str>),
+        store: &Store,
+        requests: &[EngineRequest],
+    ) -> Result<()> {
+        let error = match self.add_plans(gc, (file, profile), store, requests) {
+            Err(error) if error.kind() == error::ErrorKind::Missing && gc.profile.is_empty() => error,
+            done => return done,
+        };
+        match profile {
+            Some(name) if has_no_backbone(file, name, &gc.overrides)? => {
+                self.absent.push(format!("profile `{name}` of {}", file.display()));
+                Ok(())
+            }
+            Some(name) => Err(profile_away(gc, file, name, &error)),
+            None => Err(error),
+        }
+    }
+
+    fn add_plans(
+        &mut self,
+        gc: &Gc,
+        (file, profile): (&Path, Option<&str>),
+        store: &Store,
+        requests: &[EngineRequest],
+    ) -> Result<()> {
+        let grid = Grid::load(file, profile, &gc.overrides)?;
+        for &request in requests {
+            let plan = Plan::new(&grid, store, request, RunSettings::default().batch_tokens)?;
+            self.used.add(&plan, store);
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether none of a profile's backbones is on this machine.
+fn has_no_backbone(file: &Path, profile: &str, overrides: &[String]) -> Result<bool> {
+    let shown = AxisChoice { text: &|_| false, task: &|_| false, latency: false };
+    let list = Grid::needs(file, Some(profile), overrides, &shown)?;
+    let around = list.around();
+    Ok(list.needs.iter().filter(|need| need.kind == EntryKind::Backbone).all(|need| need.find(&around).is_err()))
 }
 
 /// The error for a profile whose inputs are not here: what it uses in the store is unknown.

@@ -14,6 +14,7 @@ use super::home::{folders_in, or_near};
 use super::out::{self, columns, plain, shortened_columns};
 use crate::error::{Error, Result};
 use crate::identity::Canonical;
+use crate::quantity::counted;
 use crate::results::record::Record;
 use crate::results::{
     Differences, SettingDifference, StoredResults, Unpaired, ValueDifference, distinct, settings_that_differ, wrapped,
@@ -60,7 +61,7 @@ fn text(Comparison { first, second, differences }: &Comparison) {
     print!("\n{}{}{}", values(differences), alike(differences), coinciding(differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
-            println!("\nonly in {letter}: {} values, of {}", only.len(), conditions(only).join("; "));
+            println!("\nonly in {letter}: {}, of {}", counted(only.len(), "value"), conditions(only).join("; "));
         }
     }
     if differences.compared == 0 {

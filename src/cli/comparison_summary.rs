@@ -1,6 +1,7 @@
 //! The result of a comparison in a sentence.
 
 use crate::metric::{Metric, Of};
+use crate::quantity::counted;
 use crate::results::{Differences, ValueDifference, grouped};
 use crate::significance::stratified::holm;
 
@@ -49,12 +50,14 @@ pub(super) fn summary(differences: &Differences) -> String {
     let alone = if alone.is_empty() { String::new() } else { format!(" ({})", alone.join(", ")) };
     match (differ, all) {
         (_, 0) => format!("Nothing can be compared: no value is in both runs{alone}."),
+        (0, 1) => format!("The value that both runs have is the same{alone}."),
         (0, _) => format!("All {all} values that both runs have are the same{alone}."),
         _ => {
             let kinds = differences.values.iter().map(|value| (kind(value), value));
             let kinds: Vec<String> = grouped(kinds).iter().map(|(kind, values)| directions(*kind, values)).collect();
             let tests = significant(&differences.values);
-            format!("{differ} of {all} values differ{alone}. B against A: {}.{tests}", kinds.join("; "))
+            let verb = if all == 1 { "differs" } else { "differ" };
+            format!("{differ} of {} {verb}{alone}. B against A: {}.{tests}", counted(all, "value"), kinds.join("; "))
         }
     }
 }

@@ -408,9 +408,9 @@ fn listed(plan: &Plan, hub: &Hub) -> String {
     }
     let all: u64 = plan.files().filter_map(|(_, file)| file.bytes).sum();
     format!(
-        "{}{} files, {}; {} to fetch into {}\n",
+        "{}{}, {}; {} to fetch into {}\n",
         columns(&rows, &[1]),
-        rows.len() - 1,
+        counted(rows.len() - 1, "file"),
         bytes(all),
         bytes(plan.left()),
         hub.cache().root().display()
@@ -422,11 +422,11 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: 
     let pinned = hub.pin(plan, reporter, stop)?;
     let mut lock = Lock::read(lock_file)?;
     for (source, repo) in pinned {
-        let files = repo.files.len();
+        let files = counted(repo.files.len(), "file");
         match lock.get(&source).map(|known| known.commit.clone()) {
-            Some(known) if known == repo.commit => note!("{source}: {files} files at {known}, as before"),
-            Some(known) => note!("{source}: {files} files, {known} → {}", repo.commit),
-            None => note!("{source}: {files} files at {}", repo.commit),
+            Some(known) if known == repo.commit => note!("{source}: {files} at {known}, as before"),
+            Some(known) => note!("{source}: {files}, {known} → {}", repo.commit),
+            None => note!("{source}: {files} at {}", repo.commit),
         }
         lock.pin(&source, repo);
     }

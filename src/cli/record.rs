@@ -53,13 +53,16 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     file.write(&packed)?;
     let done = PackedRecord { file: shown(to), bytes: packed.len() as u64, folders, entries, left_out };
     answer::show(done, Answer::RecordPack, |done| {
-        let left =
-            if done.left_out > 0 { format!(", {} large files are left out", done.left_out) } else { String::new() };
+        let left = if done.left_out > 0 {
+            format!(", without {}", counted(done.left_out, "large file"))
+        } else {
+            String::new()
+        };
         println!(
-            "{}: {} of {} folders, {} entries{left}",
+            "{}: {} of {}, {} entries{left}",
             done.file,
             bytes(done.bytes),
-            done.folders.len(),
+            counted(done.folders.len(), "folder"),
             done.entries
         );
     })

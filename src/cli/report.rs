@@ -19,6 +19,7 @@ use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::files::output::OutputFolder;
 use crate::machine;
+use crate::quantity::counted;
 use crate::results::{By, Provenance, RunDescription, StoredResults, may_be_left_out};
 use ghostlab_store::Store;
 
@@ -159,8 +160,9 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
         program,
         headline: HEADLINE.into(),
         profile_note: format!(
-            "The profile tiny has small models of 16 layers and a synthetic dataset. Its numbers are not comparable with the \
-             paper's: only the claims are tested, and no number of the paper is. The profile paper has the paper's models. {}",
+            "The profile smollm2 has a language model of 135 million parameters. The profile tiny has small models of 16 \
+             layers and a synthetic dataset. Their numbers are not comparable with the paper's: only the claims are \
+             tested, and no number of the paper is. The profile paper has the paper's models. {}",
             if record { left } else { "" }
         )
         .trim_end()
@@ -178,7 +180,8 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     if record {
         let sizes: Vec<u64> = shown.iter().map(|folder| kept_bytes(folder)).collect();
         let pages = (text.len() + audit.len()) as u64;
-        note!("recorded: {} artifacts, {}, and their pages, {}", sizes.len(), bytes(sizes.iter().sum()), bytes(pages));
+        let artifacts = counted(sizes.len(), "artifact");
+        note!("recorded: {artifacts}, {}, and their pages, {}", bytes(sizes.iter().sum()), bytes(pages));
     }
     let files = [(PAGE, text), (AUDIT, audit)].map(|(name, text)| (name.to_owned(), text.into_bytes()));
     output(&reports).put(&files)?;

@@ -26,6 +26,7 @@ use crate::files::output::apart;
 use crate::grid::Grid;
 use crate::latency::{self, NOISE, TimeSpread};
 use crate::plan::{Plan, warnings};
+use crate::quantity::counted;
 use crate::results::screen;
 use ghostlab_store::Store;
 
@@ -106,7 +107,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         reports: home::below(arguments.reports.as_ref(), "reports", None),
     };
     let all = artifact::all(&call.experiments)?;
-    let chosen = artifact::chosen(&all, &arguments.artifacts)?;
+    let chosen = chosen(&all, arguments)?;
     arguments.threads.start()?;
     if chosen.is_empty() {
         let Arguments { profile, overrides, place: store, engine, .. } = arguments;
@@ -124,7 +125,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
     if let Some(file) = arguments.frozen.as_ref().filter(|_| chosen.len() != 1) {
         return Err(Error::bad_input("a frozen grid is that of one artifact")
             .at(file.display().to_string())
-            .found(format!("{} artifacts", chosen.len())));
+            .found(counted(chosen.len(), "artifact")));
     }
     let store = if arguments.stored { arguments.place.look_anyway(None)? } else { arguments.place.store(None)? };
     if arguments.overrides.is_empty() {
@@ -169,7 +170,7 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         );
     }
     if chosen.len() > 1 {
-        note!("{} artifacts in {}", chosen.len() - errors.len(), seconds(clock.elapsed().as_secs_f64()));
+        note!("{} in {}", counted(chosen.len() - errors.len(), "artifact"), seconds(clock.elapsed().as_secs_f64()));
     }
     let failed: usize = made.iter().map(|outcome| outcome.failed).sum();
     let unmade: usize = made.iter().map(|outcome| outcome.unmade).sum();
@@ -187,6 +188,18 @@ fn ended(arguments: &Arguments) -> Result<u8> {
         None if unmade > 0 => Ok(3),
         None => Ok(0),
     }
+}
+
+/// Selects the named artifacts. Those that `all` means without the profile are skipped with a note.
+fn chosen<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Artifact>> {
+    let names = &arguments.artifacts;
+    let profile = arguments.profile.as_deref();
+    let (chosen, skipped) = artifact::of_profile(artifact::chosen(all, names)?, names, profile);
+    if let Some(profile) = profile.filter(|_| !skipped.is_empty()) {
+        let names: Vec<&str> = skipped.iter().map(|artifact| artifact.name.as_str()).collect();
+        note!("skipped, because they have no profile `{profile}`: {}", names.join(", "));
+    }
+    Ok(chosen)
 }
 
 impl Call<'_> {

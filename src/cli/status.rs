@@ -68,10 +68,13 @@ fn shared(plan: &PlanView, all: bool) -> String {
     let done = jobs.iter().filter(|job| job.stored == job.artifacts).count();
     let mut lines = vec![
         format!("{} ({}{profile}){engine}, shared by workers, plan {}", plan.grid, plan.file.display(), plan.id),
-        format!("  {complete} of {cells} cells complete, {done} of {} jobs done", jobs.len()),
+        format!("  {complete} of {cells} cells complete, {done} of {} done", counted(jobs.len(), "job")),
     ];
     let running = jobs.iter().filter(|job| all || (job.stored < job.artifacts && job.stored > 0));
-    lines.extend(running.map(|job| format!("  {}: {} of {} artifacts stored", job.label, job.stored, job.artifacts)));
+    lines.extend(running.map(|job| {
+        let artifacts = counted(job.artifacts, "artifact");
+        format!("  {}: {} of {artifacts} stored", job.label, job.stored)
+    }));
     let past = [(plan.ended, "ended"), (plan.interrupted, "asked to end before"), (plan.died, "died")];
     let past = past.into_iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} {how}"));
     let past: Vec<String> = past.collect();

@@ -21,6 +21,7 @@ use crate::grid::Grid;
 use crate::model::{CPU, EngineChoice, EngineRequest, Products};
 use crate::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
 use crate::quantity::Gigabytes;
+use crate::quantity::counted;
 use crate::stage::{self, Cost};
 use ghostlab_store::{ClaimResult, Shadow, Store};
 
@@ -154,8 +155,9 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let array = hand_over(SubmittedJobs::ARRAY, script.array_options()?)?;
     let report = hand_over(SubmittedJobs::REPORT, script.report_options(&array)?)?;
     let message = format!(
-        "submitted {}: {workers} workers as job {array}, the report as job {report}\nscript and logs: {}",
+        "submitted {}: {} as job {array}, the report as job {report}\nscript and logs: {}",
         submission.id,
+        counted(workers, "worker"),
         folder.display()
     );
     let code = told(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &message)?;

@@ -219,13 +219,8 @@ pub(super) fn of_target(
         return Ok(vec![Grid::needs(file, profile, overrides, &all)?]);
     }
     let all = artifact::all(&experiments()?)?;
-    let mut chosen = artifact::chosen(&all, &[target.to_owned()])?;
-    // `all` means those that have the profile.
-    if let Some(profile) = profile.filter(|_| target == "all" && chosen.len() > 1)
-        && chosen.iter().any(|artifact| artifact.has_profile(profile))
-    {
-        chosen.retain(|artifact| artifact.has_profile(profile));
-    }
+    let names = [target.to_owned()];
+    let (chosen, _) = artifact::of_profile(artifact::chosen(&all, &names)?, &names, profile);
     let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
     Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }

@@ -10,6 +10,7 @@ use crate::grid::Grid;
 use crate::machine;
 use crate::model::check_weights;
 use crate::plan::{Estimate, Plan, Quota, StoreState, batch_bytes};
+use crate::quantity::counted;
 use crate::quantity::distinct_sizes;
 use crate::stage::tokens::{extent, tokenise_missing};
 use crate::work::backbone::{BackbonePlan, CalibrationPlan, Subject};
@@ -245,7 +246,8 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> 
         let limit = gigabytes(limit);
         let bytes = gigabytes(bytes);
         note(format!(
-            "the store's limit of {limit}: {count} artifacts of {bytes} went that took {seconds:.0} s to make"
+            "the store's limit of {limit}: removed {} of {bytes}, which took {seconds:.0} s to make",
+            counted(count, "artifact")
         ));
     }
     if quota.beyond() > 0 {

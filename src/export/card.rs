@@ -6,7 +6,7 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 use super::{Exporter, MadeCell};
-use crate::checkpoint::Layout;
+use crate::checkpoint::{Attached, Layout};
 use crate::criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
@@ -166,19 +166,23 @@ fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
 }
 
 fn attached(layout: &Layout) -> Vec<String> {
-    layout
-        .attached
-        .iter()
-        .map(|attached| {
-            let layer = attached.layer;
-            let form = if attached.operator.is_diagonal() { "diagonal" } else { "full" };
-            let form =
-                if attached.operator.has_bias() { format!("{form} map with a bias") } else { format!("{form} map") };
-            match attached.place {
-                BranchPlace::Before => format!("a {form} on the stream that enters layer {layer}"),
-                BranchPlace::After => format!("a {form} on the stream that leaves layer {layer}, the last one"),
-                BranchPlace::Norm(norm) => format!("a {form} behind `{norm}` of layer {layer}"),
-            }
-        })
-        .collect()
+    layout.attached.iter().map(describe_operator).collect()
+}
+
+fn describe_operator(attached: &Attached) -> String {
+    let Attached { layer, place, operator } = attached;
+    let place = match place {
+        BranchPlace::Before => format!("on the stream that enters layer {layer}"),
+        BranchPlace::After => format!("on the stream that leaves layer {layer}, the last one"),
+        BranchPlace::Norm(norm) => format!("behind `{norm}` of layer {layer}"),
+    };
+    let bias = if operator.has_bias() { " with a bias" } else { "" };
+    if operator.is_bias_only() {
+        return format!("a constant added {place}");
+    }
+    if operator.is_normed() {
+        return format!("a full map{bias} of the norm of the stream, whose result is added {place}");
+    }
+    let form = if operator.is_diagonal() { "diagonal" } else { "full" };
+    format!("a {form} map{bias} {place}")
 }

@@ -17,11 +17,22 @@ pub struct KeepSet {
     used: BTreeSet<String>,
     /// Keys of objects that are not stored yet: their intermediate results are unfinished work.
     unfinished: BTreeSet<String>,
+    /// Hashes of the files that the plans read.
+    contents: BTreeSet<String>,
 }
 
 impl KeepSet {
     pub fn add(&mut self, plan: &Plan<'_>, store: &Store) {
         self.add_plan(plan, store, &|_| true);
+        plan.keys().for_each(|key| hashes_in(&key.readable()["of"], &mut self.contents));
+    }
+
+    /// Returns whether the plans read all files that an entry was computed from.
+    pub fn knows_inputs(&self, entry: &InventoryItem) -> bool {
+        let Found::Whole(object) = &entry.found else { return true };
+        let mut hashes = BTreeSet::new();
+        hashes_in(&object.meta().key["of"], &mut hashes);
+        hashes.is_subset(&self.contents)
     }
 
     /// Adds the objects needed to complete a plan and read its results, without the inputs of stored objects.
@@ -81,6 +92,18 @@ fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
         found.insert(ComputeId { name: name.to_owned(), dtype: dtype.to_owned(), device: device.to_owned() });
     }
     identity.values().for_each(|parent| engines_in(parent, found));
+}
+
+/// Collects the hashes in a key and its parents.
+fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
+    match key {
+        Value::String(text) if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            found.insert(text.clone());
+        }
+        Value::Array(items) => items.iter().for_each(|item| hashes_in(item, found)),
+        Value::Object(fields) => fields.values().for_each(|field| hashes_in(field, found)),
+        _ => {}
+    }
 }
 
 /// How a store stands to a limit.

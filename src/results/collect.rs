@@ -393,14 +393,15 @@ impl<'a> Labels<'a> {
         named.chain(sequences).filter(|name| variant.contains_key(name)).collect()
     }
 
-    /// Formats `ghosted`, or `ghosted:svd` if the option is part of the name.
+    /// Formats `ghosted`, or `ghosted:svd` if the option is part of the name. A switch that is on is named after its option.
     fn method<M: MethodAxis + ?Sized>(&self, method: &Method<M>) -> String {
         let mut name = method.name.clone();
         for option in self.named {
             let value = match method.options.get(option) {
                 Some(Value::String(text)) => text.clone(),
+                Some(Value::Bool(true)) => option.clone(),
+                Some(Value::Bool(false)) | None => continue,
                 Some(other) => other.to_string(),
-                None => continue,
             };
             name = format!("{name}:{}", recovery::word(&method.name, option, &value));
         }

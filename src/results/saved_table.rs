@@ -3,9 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::measurement::Sample;
+use super::measurement::{Measurement, Sample};
 use super::paired::{PaperComparison, PaperVerdict};
 use super::table::{PrintedNumber, Table};
+use crate::metric::Spread;
 use crate::recovery;
 
 /// One table.
@@ -65,9 +66,12 @@ pub struct SavedCell {
     /// Sort key of a numeric column; missing or non-finite values come last.
     #[serde(skip_serializing_if = "usual")]
     pub value: Option<f64>,
-    /// Its standard error, or a time's deviation, as printed; empty where there is none.
+    /// Its uncertainty as printed; empty where there is none.
     #[serde(skip_serializing_if = "usual")]
     pub error: String,
+    /// Kind of the uncertainty by its CSV column, such as `std_seeds`; empty for a standard error.
+    #[serde(skip_serializing_if = "usual")]
+    pub error_kind: String,
     /// How many items it is the mean of: documents, windows, seeds.
     #[serde(skip_serializing_if = "usual")]
     pub items: Option<usize>,
@@ -181,6 +185,13 @@ impl From<&Table> for SavedTable {
     }
 }
 
+/// Returns the CSV column of a number's uncertainty; empty for a standard error or none.
+fn error_kind(number: &Measurement) -> String {
+    let kind = number.spread();
+    let is_usual = kind == Spread::StandardError || number.record.error.is_none();
+    if is_usual { String::new() } else { kind.column().to_owned() }
+}
+
 fn cell(shown: &PrintedNumber) -> SavedCell {
     let mark = shown.paired.as_ref().filter(|paired| paired.significant()).map(|paired| {
         let better = paired.mark() == "+";
@@ -192,6 +203,7 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
         text: shown.text.clone(),
         value: shown.measurement.record.value,
         error: shown.measurement.record.error.map(|error| format!("{error:.2}")).unwrap_or_default(),
+        error_kind: error_kind(&shown.measurement),
         items: items(&shown.measurement.sample),
         best: shown.best,
         second: shown.second,

@@ -64,11 +64,17 @@ pub(super) struct Corpus {
     pub(super) generated: bool,
 }
 
-/// Files of the user's own: the first is calibrated on, the others are scored; a single one is both.
+/// Files of the user's own: the first is calibrated on, the others are scored.
 ///
 /// # Errors
-/// A file that cannot be read as a text.
+/// A file that cannot be read as a text; a single one.
 pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
+    if let [single] = files {
+        return Err(Error::bad_input("no text would be scored")
+            .at(single.display())
+            .expected("two texts, one to calibrate on and one to score")
+            .found("one"));
+    }
     let mut texts: Vec<Corpus> = Vec::new();
     for path in files {
         format(path)?;
@@ -78,8 +84,7 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
             .find(|name| texts.iter().all(|text| text.name != *name));
         let name = free.unwrap_or_default();
         let calibrates = texts.is_empty();
-        let scored = !calibrates || files.len() == 1;
-        texts.push(Corpus { name, path: path.clone(), calibrates, scored, generated: false });
+        texts.push(Corpus { name, path: path.clone(), calibrates, scored: !calibrates, generated: false });
     }
     Ok(texts)
 }
@@ -96,7 +101,7 @@ fn name_of(folder: &Path) -> String {
 }
 
 /// Returns a file name up to its first dot.
-fn stem(path: &Path) -> String {
+pub(super) fn stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').find(|part| !part.is_empty()).unwrap_or("text").to_owned()
 }

@@ -2,6 +2,7 @@
 
 mod find;
 mod sizes;
+mod split;
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,6 +10,7 @@ use find::{Corpus, Model};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, context};
 use sizes::{Amounts, Sizes};
+pub use split::{SplitText, WrittenParts};
 
 use crate::corpus::{Rule, read_rows};
 use crate::error::{Error, Result};
@@ -46,7 +48,7 @@ pub struct Starter {
 
 impl Starter {
     /// Searches a folder: a model's, one with models, or one with folders of models. `texts` are files for calibration
-    /// and scoring; without any, those in `embedded` are used. The grid will be stored at `target`. Sizes are such that its
+    /// and scoring, at least two ([`SplitText`] makes two of one); without any, those in `embedded` are used. The grid will be stored at `target`. Sizes are such that its
     /// run takes at most [`sizes::MAX_SECONDS`] at `flop_per_second`.
     ///
     /// # Errors
@@ -120,11 +122,6 @@ impl Starter {
         let texts = self.corpora.iter().map(|corpus| Input::new("a text", &corpus.path));
         let tasks = self.tasks.iter().map(|(name, file)| Input::new(format!("the task {name}"), file));
         files.map(|file| Input::new("a model's file", file)).chain(texts).chain(tasks).collect()
-    }
-
-    /// The text that is calibrated on and scored too, where there is no other.
-    pub fn scored_calibration(&self) -> Option<&str> {
-        self.corpora.iter().find(|text| text.calibrates && text.scored).map(|text| text.name.as_str())
     }
 
     /// Returns the folders left out, with reasons.
@@ -226,7 +223,6 @@ impl Starter {
             paper_sequences => SEQUENCES,
             known => grid::tasks().join(", "),
             scored => scored.collect::<Vec<_>>(),
-            scored_calibration => self.scored_calibration(),
         };
         let failed = |error: minijinja::Error| Error::job("a grid cannot be written").found(format!("{error:#}"));
         let mut templates = Environment::new();

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use ghostlab::artifact::claims::headline;
+use ghostlab::artifact::claims::{JudgedClaim, Judgement, headline, judged_in};
 use ghostlab::results::record::{Condition, DENSE, Record};
 use ghostlab::results::{BestCounts, SeedCounts, StoredResults};
 use ghostlab::{criterion, recovery};
@@ -67,11 +67,14 @@ impl Numbers {
             .collect()
     }
 
-    /// Returns the methods: criteria without a repair, the repairs' criterion last, then the repairs.
+    /// Returns the methods: criteria without a repair by name, the repairs' criterion last, then the repairs.
     fn methods(&self) -> Vec<Method> {
         let pruned = self.0.iter().map(|record| &record.condition).filter(|condition| condition.depth > 0);
         let mut all = once(pruned.map(|pruned| (pruned.criterion.clone(), pruned.recovery.clone())));
-        all.sort_by_key(|(criterion, recovery)| (criterion == CUT, recovery != recovery::NONE));
+        all.sort_by_key(|(criterion, recovery)| match criterion.as_str() {
+            CUT => (true, recovery != recovery::NONE, String::new()),
+            other => (false, false, other.to_owned()),
+        });
         all
     }
 
@@ -125,8 +128,61 @@ fn row_name((criterion, recovery): &Method) -> String {
     }
 }
 
+/// Profile of the real model.
+const REAL: &str = "smollm2";
+
+/// Plain words for the claims that the real model's artifacts can test.
+const PLAIN_CLAIMS: [(&str, &str); 9] = [
+    ("figure1-uncorrected", "other repairs leave most of the error at the cut"),
+    ("figure3-substantial", "the best operator has a large anti-symmetric part"),
+    ("figure3-comparable", "the best operator has a large anti-symmetric part"),
+    ("figure4-baselines-track", "other repairs hardly reduce the error of single channels"),
+    ("figure4-baselines-exceed", "some other repair raises the error of most channels"),
+    ("figure4-uniform", "Ghost Layer (Ours) reduces the error of nearly all channels"),
+    ("table2-average", "Ghost Layer (Ours) is first or second in accuracy among the repairs"),
+    ("table2-highest", "Ghost Layer (Ours) is first in accuracy among the repairs"),
+    ("tableA4-highest", "with fine-tuning, Ghost Layer (Ours) is first in accuracy"),
+];
+
+/// Lists the judged claims of one verdict in plain words.
+fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
+    let lines = judged.iter().filter(|entry| entry.ours.outcome == verdict).map(|entry| {
+        let known = PLAIN_CLAIMS.iter().find(|(id, _)| *id == entry.claim.id);
+        let (_, words) = known.unwrap_or_else(|| panic!("PLAIN_CLAIMS has no words for the claim {}", entry.claim.id));
+        let count = entry.ours.count();
+        format!("- {}: {words}, in {}.\n", verdict.word(), count.strip_suffix(", all needed").unwrap_or(&count))
+    });
+    once(lines).concat()
+}
+
+/// Formats table 2 of the real model, and which of the paper's claims hold on it.
+fn real_part(root: &Path, real: &StoredResults, seeds: &StoredResults) -> String {
+    let (_, counts) = headline(real, Some(seeds)).unwrap();
+    let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL));
+    let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
+    folders.sort();
+    let judged = judged_in(&folders, REAL).unwrap();
+    format!(
+        "SmolLM2-135M, a real language model, over six tasks:\n\n{}\n{}The paper's claims that it can test:\n\n{}{}",
+        table(&Numbers::of(real.records(), "acc_average")),
+        ahead(&counts),
+        plain_claims(&judged, Judgement::Holds),
+        plain_claims(&judged, Judgement::Fails)
+    )
+}
+
+/// Names the methods that lead a setting in place of ours.
+fn ahead(counts: &BestCounts) -> String {
+    let mut text = String::new();
+    for entry in &counts.ahead {
+        let name = if entry.recovery == recovery::NONE { "no repair" } else { recovery::label(&entry.recovery) };
+        let _ = writeln!(text, "On {} {name} is ahead.", shown(&(entry.backbone.clone(), entry.depth, entry.layers)));
+    }
+    text
+}
+
 /// Formats what holds of the paper's tables 2 and 3.
-fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
+fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
     let cuts = accuracy.cuts();
     let repairs = accuracy.repairs();
     let ours = repairs.iter().find(|name| recovery::is_ours(name)).unwrap();
@@ -136,28 +192,8 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
         recovery::label(ours),
         repairs.len()
     );
-    for entry in &counts.ahead {
-        let name = if entry.recovery == recovery::NONE { "no repair" } else { recovery::label(&entry.recovery) };
-        let _ = writeln!(text, "On {} {name} is ahead.", shown(&(entry.backbone.clone(), entry.depth, entry.layers)));
-    }
-    // In perplexity.
-    let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
-    let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {
-        order.windows(2).all(|pair| perplexity.value(cut, (CUT, pair[0])) < perplexity.value(cut, (CUT, pair[1])))
-    });
-    let _ = write!(
-        text,
-        "Average perplexity (table 3) ranks {} in the paper's order in {} of {} settings",
-        listed(&order.map(|name| if name == recovery::NONE { "no repair" } else { recovery::label(name) }.to_owned())),
-        kept.len(),
-        kept.len() + lost.len()
-    );
-    let lost: Vec<String> = lost.iter().map(shown).collect();
-    let _ = writeln!(
-        text,
-        "{}.",
-        if lost.is_empty() { String::new() } else { format!(".\nExceptions: {}", listed(&lost)) }
-    );
+    text += &ahead(counts);
+    text += &perplexity_order(perplexity);
     // For other cuts.
     let other: Vec<String> = once(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
         .into_iter()
@@ -175,6 +211,27 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
         recovery::label(ours),
         listed(&names),
         if lower.is_empty() { "nowhere".to_owned() } else { format!("on {}", listed(&lower)) }
+    );
+    text
+}
+
+/// Formats in how many settings average perplexity has the paper's order.
+fn perplexity_order(perplexity: &Numbers) -> String {
+    let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
+    let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {
+        order.windows(2).all(|pair| perplexity.value(cut, (CUT, pair[0])) < perplexity.value(cut, (CUT, pair[1])))
+    });
+    let mut text = format!(
+        "Average perplexity (table 3) ranks {} in the paper's order in {} of {} settings",
+        listed(&order.map(|name| if name == recovery::NONE { "no repair" } else { recovery::label(name) }.to_owned())),
+        kept.len(),
+        kept.len() + lost.len()
+    );
+    let lost: Vec<String> = lost.iter().map(shown).collect();
+    let _ = writeln!(
+        text,
+        "{}.",
+        if lost.is_empty() { String::new() } else { format!(".\nExceptions: {}", listed(&lost)) }
     );
     text
 }
@@ -197,8 +254,8 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     assert_eq!((readme.matches(BEGIN).count(), readme.matches(END).count()), (1, 1));
-    let runs = [("table2", "tiny"), ("table3", "tiny"), ("seeds", "tiny"), ("table2", "smollm2")];
-    let [second, third, seeds, real] = runs.map(|(artifact, profile)| {
+    let runs = [("table2", "tiny"), ("table3", "tiny"), ("seeds", "tiny"), ("table2", REAL), ("seeds", REAL)];
+    let [second, third, seeds, real, real_seeds] = runs.map(|(artifact, profile)| {
         recorded(root, artifact, profile)
             .unwrap_or_else(|| panic!("the repository keeps a recorded run of {artifact} in results/"))
     });
@@ -208,14 +265,13 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
         "the README says another number of cells of table 2 than {cells}"
     );
     let (_, counts) = headline(&second, Some(&seeds)).unwrap();
-    let (_, real_counts) = headline(&real, None).unwrap();
     let accuracy = Numbers::of(second.records(), "acc_average");
     let perplexity = Numbers::of(third.records(), "ppl_average");
     let part = format!(
-        "{}\n{}\nOn the real model Ghost Layer (Ours) leads in {real_counts}:\n\n{}",
+        "{}\nThe three bundled models, over nine tasks:\n\n{}\n{}",
+        real_part(root, &real, &real_seeds),
         table(&accuracy),
-        said(&accuracy, &perplexity, &counts),
-        table(&Numbers::of(real.records(), "acc_average"))
+        sentences(&accuracy, &perplexity, &counts)
     );
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     for (file, made) in [("README.md", with(&readme, &part)), ("docs/pictures/figure1.svg", picture)] {
@@ -247,6 +303,13 @@ fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
             .collect(),
         metric,
     )
+}
+
+#[test]
+fn report_page_shows_the_real_model_first() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/index.html")).unwrap();
+    let place = |id: &str| page.find(&format!("<section id=\"artifact-{id}\"")).unwrap_or_else(|| panic!("no {id}"));
+    assert!(place("smollm2/table2") < place("tiny/table2"));
 }
 
 #[test]
@@ -292,7 +355,7 @@ fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
         over_seeds: Some(SeedCounts { seeds: 5, best: 2 }),
         ahead: vec![Condition { depth: 6, recovery: "replaceme-ls".into(), ..accuracy.0[0].condition.clone() }],
     };
-    let sentences = said(&accuracy, &perplexity, &counts);
+    let sentences = sentences(&accuracy, &perplexity, &counts);
     let first = "Settings where Ghost Layer (Ours) leads the 2 repairs and no repair: 1 of 2 on seed 0, \
                  significantly in 0 of 2; over five seeds in 2 of 2.\nOn b 6/16 ReplaceMe (LS) is ahead.\n";
     assert!(sentences.starts_with(first), "{sentences}");

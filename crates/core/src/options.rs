@@ -254,15 +254,26 @@ pub fn deviations<M: ?Sized>(name: &str, entries: &[Registered<M>], case: &Prune
 /// Returns the appearance for a table name: an entry's name, with a colon and a word if an option is part of it. A variant
 /// has its own label, otherwise that of its method.
 pub fn appearance<M: ?Sized>(name: &str, entries: &[Registered<M>]) -> Option<Appearance> {
-    let (method, word) = name.split_once(':').map_or((name, None), |(method, word)| (method, Some(word)));
-    let entry = entries.iter().find(|entry| entry.shown.name == method)?;
-    let variant = entry.variants.iter().find(|variant| Some(variant.word) == word);
+    let (entry, variant, _) = parse_name(name, entries)?;
     Some(Appearance { label: variant.map_or(entry.shown.label, |variant| variant.label), ..entry.shown })
 }
 
-/// Returns the word after the colon of a table name, if no variant has a label for it.
+/// Returns the words after the colon of a table name that no variant has a label for.
 pub fn further<'a, M: ?Sized>(name: &'a str, entries: &[Registered<M>]) -> Option<&'a str> {
-    let (method, word) = name.split_once(':')?;
+    parse_name(name, entries)?.2
+}
+
+/// Splits a table name into its entry, the variant that its first word names, and the other words.
+fn parse_name<'a, 'n, M: ?Sized>(
+    name: &'n str,
+    entries: &'a [Registered<M>],
+) -> Option<(&'a Registered<M>, Option<&'a Variant>, Option<&'n str>)> {
+    let (method, words) = name.split_once(':').map_or((name, None), |(method, words)| (method, Some(words)));
     let entry = entries.iter().find(|entry| entry.shown.name == method)?;
-    (!entry.variants.iter().any(|variant| variant.word == word)).then_some(word)
+    let Some(words) = words else { return Some((entry, None, None)) };
+    let (first, others) = words.split_once(':').map_or((words, None), |(first, others)| (first, Some(others)));
+    match entry.variants.iter().find(|variant| variant.word == first) {
+        Some(variant) => Some((entry, Some(variant), others)),
+        None => Some((entry, None, Some(words))),
+    }
 }

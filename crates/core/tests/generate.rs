@@ -10,7 +10,7 @@ use ghostlab_core::evaluate::generation::GenerationEval;
 use ghostlab_core::generate::{Detokenizer, End, Generation, Prompt, Sampling, Settings, Watch, generate};
 use ghostlab_core::model::{
     Batch, CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Observer, Operator, Placement, Program,
-    Repairs, ResidualStream, Run, Sublayer, Trie,
+    Repairs, ResidualStream, RmsNorm, Run, Sublayer, Trie,
 };
 
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
@@ -40,19 +40,24 @@ fn near(seed: usize, channels: usize) -> Arc<Operator> {
     Operator::dense(channels, matrix).unwrap()
 }
 
-/// Returns programs: dense, cut, repaired on the stream, on both branches, and by a map with a bias.
+/// Returns programs: dense, cut, repaired on the stream, on both branches, by a map with a bias, and by one of the normed
+/// stream.
 fn programs(engine: &dyn Engine) -> Vec<Program> {
     let layers = engine.config().layers;
     let c = engine.config().hidden;
     let diagonal = Operator::diagonal(some(5, c).iter().map(|x| 1.0 + 0.1 * x).collect()).unwrap();
     let branches = [((0, Sublayer::Mlp), near(2, c)), ((1, Sublayer::Attention), diagonal)];
     let affine = Operator::affine(c, near(3, c).to_dense().unwrap(), some(4, c)).unwrap();
+    let norm = RmsNorm { eps: 1e-5, weight: Some(some(6, c)) };
+    let matrix = some(7, c * c).iter().map(|x| 0.02 * x).collect();
+    let normed = Operator::normed(norm, c, matrix, Some(some(8, c))).unwrap();
     vec![
         Program::dense(layers),
         Program::pruned(layers, &[2], |_| None),
         Program::pruned(layers, &[2], |_| Some(near(1, c))),
         Program::repaired(layers, &[2], &Repairs { branches: branches.into(), ..Repairs::default() }),
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&affine))),
+        Program::pruned(layers, &[1], |_| Some(Arc::clone(&normed))),
     ]
 }
 

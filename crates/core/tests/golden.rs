@@ -178,7 +178,7 @@ impl Case<'_> {
 
     fn operator(&self, what: &str, operator: &Operator, expected: &Value) {
         let channels = self.engine.config().hidden;
-        let matrix: Vec<f64> = operator.linear().unwrap().into_iter().map(f64::from).collect();
+        let matrix: Vec<f64> = operator.matrix().unwrap().into_iter().map(f64::from).collect();
         self.near(&format!("{what}: matrix"), &probed(&matrix, channels), &numbers(&expected["probe"]), expected);
         let norm = matrix.iter().map(|v| v * v).sum::<f64>().sqrt();
         self.near(&format!("{what}: norm"), &[norm], &[expected["norm"].as_f64().unwrap()], expected);

@@ -7,7 +7,9 @@ use crate::common::stories::{Calibrated, LAYERS, calibrated, oracle, perplexitie
 use crate::common::{assert_close, fixture, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::HookPoint;
 use ghostlab_core::corpus::{Start, Windows};
-use ghostlab_core::model::{Batch, Decoder, Engine, Model, Operator, Program, Repairs, Step, Sublayer, Trie, elements};
+use ghostlab_core::model::{
+    Batch, Decoder, Engine, Model, Operator, Program, Repairs, RmsNorm, Step, Sublayer, Trie, elements,
+};
 use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Solution, Span};
 use serde_json::{Value, json};
 
@@ -452,7 +454,10 @@ fn maps_agree_on_engines_and_weights_absorb_no_bias() {
     let affine = Operator::affine(channels, noise(channels * channels, 1), noise(channels, 2)).unwrap();
     let thin = Operator::low_rank(channels, noise(5 * channels, 3), noise(5 * channels, 4)).unwrap();
     let batch = Batch::windows([(0..50).collect::<Vec<u32>>().as_slice(), &[7, 8, 9]]);
-    for operator in [&affine, &thin] {
+    let norm = RmsNorm { eps: 1e-5, weight: Some(noise(channels, 5)) };
+    let normed = Operator::normed(norm, channels, noise(channels * channels, 6), Some(noise(channels, 7))).unwrap();
+    let constant = Operator::bias_only(noise(channels, 8)).unwrap();
+    for operator in [&affine, &thin, &normed, &constant] {
         let on_stream = Program::pruned(4, &[2], |_| Some(operator.clone()));
         let branches = [((1, Sublayer::Mlp), operator.clone())].into();
         let on_branch = Program::repaired(4, &[2], &Repairs { branches, ..Repairs::default() });
@@ -472,8 +477,10 @@ fn maps_agree_on_engines_and_weights_absorb_no_bias() {
         );
     }
     let decoder = Decoder::load(&folder).unwrap();
-    let refused = decoder.folded(Sublayer::Mlp, 1, &affine).err().unwrap();
-    assert!(refused.to_string().contains("bias"), "{refused}");
+    for operator in [&affine, &normed, &constant] {
+        let refused = decoder.folded(Sublayer::Mlp, 1, operator).err().unwrap();
+        assert!(refused.to_string().contains("a bias or a norm"), "{refused}");
+    }
     assert!(decoder.folded(Sublayer::Mlp, 1, &thin).is_ok());
 }
 

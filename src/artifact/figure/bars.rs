@@ -1,5 +1,5 @@
 //! Grouped bars: the boundary error by recovery (figure 1), the parts of the operator's norm (figure 3); and dots in columns: a value
-//! for each draw of a method, and a dash at their mean.
+//! for each draw of a method.
 
 use super::axis::{Axis, Decimals, Range, drawable, size};
 use super::font;
@@ -41,8 +41,14 @@ pub struct Series<T = BarValue> {
     pub values: Vec<T>,
 }
 
-impl<T> Series<T> {
-    fn key(&self) -> (Key, String) {
+impl Series<Vec<f64>> {
+    fn marker_key(&self) -> (Key, String) {
+        (Key::Marker(palette::of(&self.method)), self.label.clone())
+    }
+}
+
+impl Series {
+    fn bar_key(&self) -> (Key, String) {
         (Key::Bar(palette::of(&self.method)), self.label.clone())
     }
 }
@@ -106,7 +112,7 @@ impl BarChart {
         let written = LabelPlace::of(widest, Frame::room(around.width, &range) / places);
         let room = written.room(widest);
         let negative = all().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
-        let keys: Vec<(Key, String)> = self.series.iter().map(Series::key).collect();
+        let keys: Vec<(Key, String)> = self.series.iter().map(Series::bar_key).collect();
         let foot = if negative { room } else { 0.0 };
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: room, foot, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
@@ -239,7 +245,7 @@ impl Dots {
         let range = Range::of(numbers, self.axis.scale)
             .ok_or_else(|| Error::bad_input("a figure of dots has no number to draw"))?;
         let range = range.with_room(false);
-        let keys: Vec<(Key, String)> = self.methods.iter().map(Series::key).collect();
+        let keys: Vec<(Key, String)> = self.methods.iter().map(Series::marker_key).collect();
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
         let groups = Groups::of(&frame, (self.groups.len(), self.methods.len()), BETWEEN_DOTS, MAX_DOTS_WIDTH);

@@ -3,7 +3,7 @@
 
 use super::axis::{Axis, Range, Tick};
 use super::font;
-use super::palette::{Colour, GRID, Look, TEXT};
+use super::palette::{Colour, GRID, Look, SURFACE, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
 use crate::style::Dash;
 
@@ -213,8 +213,10 @@ impl Groups {
 /// Symbol before a label.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Key {
-    /// A bar of a method, with its marker.
+    /// A bar of a method, with its marker on it.
     Bar(Look),
+    /// A marker of a method.
+    Marker(Look),
     /// A line of a method, with its marker where it has markers.
     Line { style: Look, dash: Dash, marked: bool },
     /// A box of a diagram.
@@ -223,10 +225,15 @@ pub(super) enum Key {
     Arrow(Colour),
 }
 
+/// Width of a bar in the legend.
+const BAR_KEY: f64 = 12.0;
+
 impl Key {
     fn width(self) -> f64 {
         match self {
             Self::Line { .. } => 24.0,
+            Self::Bar(_) => BAR_KEY,
+            Self::Marker(_) => 5.0,
             _ => 18.0,
         }
     }
@@ -268,10 +275,10 @@ fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     let end = x + key.width();
     match key {
         Key::Bar(style) => {
-            let corners = vec![(x, y - 3.5), (x + 9.0, y - 3.5), (x + 9.0, y + 3.5), (x, y + 3.5)];
-            scene.fill(corners, style.colour, 1.0);
-            scene.marker((x + 14.5, y), style.marker, style.colour, 2.4);
+            scene.fill(vec![(x, y - 3.5), (end, y - 3.5), (end, y + 3.5), (x, y + 3.5)], style.colour, 1.0);
+            scene.marker((x + BAR_KEY / 2.0, y), style.marker, SURFACE, 2.0);
         }
+        Key::Marker(style) => scene.marker((x + 2.5, y), style.marker, style.colour, 2.4),
         Key::Line { style, dash, marked } => {
             scene.line(&[(x, y), (end, y)], style.colour, 1.4, dash);
             if marked {

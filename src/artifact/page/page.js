@@ -172,14 +172,18 @@ function numbersOf(links, opener) {
       title: cell.closest("section").querySelector("h2").firstChild.textContent.trim(),
       column: head.querySelector("span").textContent,
       paper: beside?.childNodes[1].textContent ?? "",
-      error: link.dataset.e ?? "",
+      error: "",
+      std_seeds: "",
+      std_rounds: "",
+      ci95: "",
+      [link.dataset.k ?? "error"]: link.dataset.e ?? "",
       items: link.dataset.n ?? "",
       difference: beside ? [".diff", ".sign"].map((part) => beside.querySelector(part)?.textContent ?? "").join(" ").trim() : "",
       remarks: said.filter(Boolean).join("; "),
     };
   });
   // A column that would be empty is left out.
-  const known = { error: "Std. error", items: "n", paper: "Paper", difference: "Difference" };
+  const known = { error: "Std. error", std_seeds: "Std. over seeds", std_rounds: "Std. over rounds", ci95: "95 % interval", items: "n", paper: "Paper", difference: "Difference" };
   const columns = Object.keys(known).filter((name) => numbers.some((of) => of[name] !== ""));
   const names = ["Column", "Ours", ...columns.map((name) => known[name])];
   const table = document.createElement("table");

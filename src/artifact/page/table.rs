@@ -92,6 +92,7 @@ struct TableCell {
     /// Where a text that is an address leads.
     address: Option<String>,
     error: String,
+    error_kind: String,
     items: Option<usize>,
     mark: Option<SavedMark>,
     #[serde(rename = "beside")]
@@ -244,6 +245,7 @@ impl<'a> PageShape<'a> {
                 second: cell.second,
                 address: address(column, &cell.text),
                 error: cell.error.clone(),
+                error_kind: cell.error_kind.clone(),
                 items: cell.items,
                 link: cell.key.as_deref().filter(|key| notes.contains_key(*key)).map(cell_id),
                 mark: cell.mark.clone(),

@@ -70,6 +70,9 @@ pub(crate) fn tokenise_missing(
     for text in sources.notes_of_single_rows(given, wanted)? {
         reporter.event(Event::Note { text });
     }
+    for text in sources.notes_of_unlabelled() {
+        reporter.event(Event::Note { text });
+    }
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
     reporter.event(Event::Note { text: format!("tokenising {count} texts and tasks") });
     for (backbone, wanted) in missing {
@@ -234,6 +237,11 @@ impl Sources {
             }
         }
         Ok(sources)
+    }
+
+    /// Notes tasks of which some documents have no label.
+    fn notes_of_unlabelled(&self) -> Vec<String> {
+        self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabelled()?))).collect()
     }
 
     /// Notes that a rule had no rows to join: published perplexities of WikiText-2 are of joined rows.

@@ -18,6 +18,7 @@ mod parquet;
 mod rule;
 mod stream;
 mod text;
+mod text_row;
 mod tokenizer;
 mod tokenizer_file;
 mod windows;

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::parquet::read_parquet;
+use super::text_row::{Field, TextRowSeed};
 use crate::error::{self, Error, Result};
 use crate::files::gzip;
 use crate::files::json_rows::JsonRows;
@@ -141,16 +142,34 @@ fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<
     let mut lines = JsonRows::new(&FILES, lines, file);
     let mut column = column.map(str::to_owned);
     Box::new(std::iter::from_fn(move || {
-        let row = match lines.next_row() {
+        let wanted: Vec<&str> = column.as_deref().map_or(COLUMNS.to_vec(), |name| vec![name]);
+        let mut row = match lines.next_with(TextRowSeed(&wanted)) {
             Ok(row) => row?,
             Err(error) => return Some(Err(error)),
         };
-        let name = match &column {
-            Some(name) => Ok(name.clone()),
-            None => pick(None, row.keys().map(String::as_str)).inspect(|name| column = Some(name.clone())),
+        let text = match row.take(&wanted) {
+            Some((name, Field::Text(text))) => {
+                column = Some(name);
+                Ok(text)
+            }
+            _ if lines.last_bytes() > MAX_DESCRIBED => Err(Error::bad_input("the row has no text")
+                .at(lines.place())
+                .expected(format!("text in column `{}`", wanted.join("` or `")))
+                .found(format!("a row of {} bytes without it", lines.last_bytes()))),
+            _ => refuse_row(&lines, column.as_deref()),
         };
-        Some(name.and_then(|name| take_text(row, &name)).map_err(|error| error.at(lines.place())))
+        Some(text)
     }))
+}
+
+/// Longest row, in bytes, that is read again to describe what is wrong with it.
+const MAX_DESCRIBED: usize = 1 << 20;
+
+/// Returns why a row has no text, with what it has instead.
+fn refuse_row<R: BufRead>(lines: &JsonRows<'_, R>, column: Option<&str>) -> Result<String> {
+    let row = lines.last_row()?;
+    let name = column.map_or_else(|| pick(None, row.keys().map(String::as_str)), |name| Ok(name.to_owned()));
+    name.and_then(|name| take_text(row, &name)).map_err(|error| error.at(lines.place()))
 }
 
 fn take_text(mut object: Map<String, Value>, column: &str) -> Result<String> {

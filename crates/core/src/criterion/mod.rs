@@ -6,10 +6,12 @@ mod angular;
 mod cca;
 mod explicit;
 mod llm_streamline;
+mod lorp;
 mod rule;
 mod shortened_llama;
 mod shortgpt;
 mod sleb;
+mod spectral;
 #[cfg(test)]
 #[path = "../../templates/criterion.rs"]
 mod template;
@@ -32,6 +34,7 @@ const ENTRIES: &[CriterionEntry] = &[
     angular::ENTRY,
     explicit::ENTRY,
     cca::ENTRY,
+    lorp::ENTRY,
 ];
 
 /// Builds the criterion called `name` with the given options.

@@ -1,9 +1,10 @@
 //! Rows of JSON, one by one: a line each, or items of one list.
 
 use std::io::{BufRead, Read};
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde_json::{Map, Value};
 
 use super::gzip;
@@ -64,20 +65,19 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
         Self { check, ..self }
     }
 
-    /// The next object; none after the last.
-    ///
-    /// # Errors
-    /// As of [`JsonRows::next_value`]; any other value.
-    pub fn next_row(&mut self) -> Result<Option<Map<String, Value>>> {
-        let value = self.next_value()?.map(|value| self.files.object(value));
-        value.transpose().map_err(|error| error.at(self.place()))
-    }
-
     /// The next value; none after the last.
     ///
     /// # Errors
     /// A row that is too long, cannot be read, is not UTF-8 or no JSON: with its place.
     pub fn next_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        self.next_with(PhantomData::<T>)
+    }
+
+    /// Extends [`Self::next_value`] with a seed, which says what of a value is read.
+    ///
+    /// # Errors
+    /// As [`Self::next_value`].
+    pub fn next_with<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&mut self, seed: S) -> Result<Option<T>> {
         if self.layout == JsonLayout::Unknown {
             self.find_layout()?;
         }
@@ -87,10 +87,28 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
             return Ok(None);
         }
         (self.check)(&self.row).map_err(|error| error.at(self.place()))?;
-        let part = if is_list { "row" } else { "line" };
+        self.parse(seed).map(Some)
+    }
+
+    /// Returns the length of the last value's JSON in bytes.
+    pub fn last_bytes(&self) -> usize {
+        self.row.len()
+    }
+
+    /// Reads the last value again, as an object.
+    ///
+    /// # Errors
+    /// As [`Self::next_value`]; any other value.
+    pub fn last_row(&self) -> Result<Map<String, Value>> {
+        let value = self.parse(PhantomData::<Value>)?;
+        self.files.object(value).map_err(|error| error.at(self.place()))
+    }
+
+    fn parse<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(&self, seed: S) -> Result<T> {
+        let part = if self.layout == JsonLayout::Lines { "line" } else { "row" };
         // The parser's own line number counts within this one row, which would mislead.
-        let value = self.files.json(&self.row, part, |error| format!("column {}", error.column()));
-        value.map(Some).map_err(|error| error.at(self.place()))
+        let value = self.files.json_with(seed, &self.row, part, |error| format!("column {}", error.column()));
+        value.map_err(|error| error.at(self.place()))
     }
 
     /// File and line, or file and row of a list, of the last value.

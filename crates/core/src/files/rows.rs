@@ -1,9 +1,10 @@
 //! Files of rows, texts of a corpus or documents of a task: what a file is read as.
 
 use std::fs::File;
+use std::marker::PhantomData;
 use std::path::Path;
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde_json::{Map, Value};
 
 use super::limit::TextLimit;
@@ -95,11 +96,25 @@ impl RowFiles {
         part: &str,
         locate: impl Fn(&serde_json::Error) -> String,
     ) -> Result<T> {
+        self.json_with(PhantomData::<T>, bytes, part, locate)
+    }
+
+    /// Extends [`Self::json`] with a seed, which says what is read.
+    ///
+    /// # Errors
+    /// As [`Self::json`].
+    pub fn json_with<T, S: for<'de> DeserializeSeed<'de, Value = T> + Copy>(
+        &self,
+        seed: S,
+        bytes: &[u8],
+        part: &str,
+        locate: impl Fn(&serde_json::Error) -> String,
+    ) -> Result<T> {
         let text = std::str::from_utf8(bytes.strip_suffix(b"\n").unwrap_or(bytes))
             .map_err(|error| not_utf8(error.valid_up_to(), part))?;
-        let read = serde_json::from_str(text);
+        let read = from_str(seed, text);
         let read = read.or_else(|error| match not_finite::with_finite_numbers(text) {
-            Some(finite) => serde_json::from_str(&finite).map_err(|_| error),
+            Some(finite) => from_str(seed, &finite).map_err(|_| error),
             None => Err(error),
         });
         read.map_err(|error| {
@@ -121,6 +136,14 @@ impl RowFiles {
             other => Err(Error::bad_input("this is not a row").expected("a JSON object").found(describe(&other))),
         }
     }
+}
+
+/// Reads all of a text.
+fn from_str<'de, S: DeserializeSeed<'de>>(seed: S, text: &'de str) -> serde_json::Result<S::Value> {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = seed.deserialize(&mut reader)?;
+    reader.end()?;
+    Ok(value)
 }
 
 /// Byte order mark that some editors write at the start of a UTF-8 file.

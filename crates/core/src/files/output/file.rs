@@ -35,22 +35,21 @@ impl OutputFile<'_> {
             return if folder.is_dir() { Ok(()) } else { Err(missing.hint("make the folder, or name another one")) };
         };
         if !data.is_file() {
-            return refuse(
-                "no file of this name, or an ordinary file",
-                regular::name_of(data.file_type()).into(),
-                "name another file",
-                path,
-            );
+            let found = regular::name_of(data.file_type());
+            return Err(already_exists(path).expected("a regular file").found(found).hint("name another file"));
         }
         let target: PathBuf = real(path);
         if let Some(input) = inputs.iter().find(|input| input.whole && within(&target, &real(&input.path))) {
             let found = format!("{}, which is read", input.what);
-            return refuse("a file that is not read", found, "name another file", path);
+            return Err(already_exists(path)
+                .expected("a file that is not read")
+                .found(found)
+                .hint("name another file"));
         }
         if *force || regular::read(path).is_ok_and(|bytes| is_ours(&bytes)) {
             return Ok(());
         }
-        refuse("no file of this name", "a file".into(), "name another file, or overwrite it with --force", path)
+        Err(already_exists(path).hint("name another file, or overwrite it with --force"))
     }
 
     /// # Errors
@@ -61,9 +60,8 @@ impl OutputFile<'_> {
     }
 }
 
-fn refuse(expected: &str, found: String, hint: &str, path: &Path) -> Result<()> {
-    let error = Error::bad_input("the output exists already").at(path.display());
-    Err(error.expected(expected).found(found).hint(hint))
+fn already_exists(path: &Path) -> Error {
+    Error::bad_input("the output file already exists").at(path.display())
 }
 
 /// Entry of a JSON object with the object's own hash, and its placeholder.

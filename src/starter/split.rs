@@ -1,0 +1,148 @@
+//! Two disjoint parts of one text, so that no text is both calibrated on and scored.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::find;
+use crate::corpus::read_rows;
+use crate::error::{Error, Result};
+use crate::files::output::{Input, OutputFile};
+
+/// Share of a text that is calibrated on.
+const CALIBRATION_SHARE: f64 = 0.8;
+/// Shares of a text in which a good place to cut is looked for.
+const SHARES: [f64; 2] = [0.7, 0.9];
+/// What rows are joined by, as the rule of a first grid joins them.
+const BETWEEN_ROWS: &str = "\n\n";
+
+/// A text as two files next to a grid.
+#[derive(Debug)]
+pub struct SplitText {
+    /// The file of the text.
+    text: PathBuf,
+    /// Files to calibrate on and to score, with their contents.
+    parts: [(PathBuf, String); 2],
+}
+
+impl SplitText {
+    /// Splits a text for a grid at `target`. Writes nothing.
+    ///
+    /// # Errors
+    /// A file that cannot be read as a text, or holds a single word.
+    pub fn of(text: &Path, target: &Path) -> Result<Self> {
+        let rows = read_rows(text, None)?;
+        let Some([calibration, scored]) = split_rows(&rows) else {
+            return Err(Error::bad_input("a text is too short")
+                .at(text.display())
+                .expected("two parts, one to calibrate on and one to score")
+                .hint("name a longer one with --corpus, or two"));
+        };
+        let folder = target.parent().unwrap_or(Path::new(""));
+        let stem = find::stem(text);
+        let file = |part: &str| folder.join(format!("{stem}-{part}.jsonl"));
+        let parts = [(file("calibration"), json_lines(&calibration)), (file("scored"), json_lines(&scored))];
+        Ok(Self { text: text.to_owned(), parts })
+    }
+
+    /// Returns the file to calibrate on and the one to score.
+    pub fn files(&self) -> [&Path; 2] {
+        [&self.parts[0].0, &self.parts[1].0]
+    }
+
+    /// Writes the files that are not there yet. If one cannot be written, none is left.
+    ///
+    /// # Errors
+    /// Another file is there and `force` does not allow to replace it, or a file cannot be written.
+    pub fn write(&self, force: bool) -> Result<WrittenParts> {
+        let mut written = WrittenParts::default();
+        for (path, content) in &self.parts {
+            if std::fs::read(path).is_ok_and(|bytes| bytes == content.as_bytes()) {
+                continue;
+            }
+            let inputs = vec![Input::new("a text", &self.text)];
+            OutputFile { path, inputs, force, is_ours: |_| false }.write(content.as_bytes())?;
+            written.0.push(path.clone());
+        }
+        Ok(written)
+    }
+}
+
+/// Files that were written for a grid. They are removed with this value unless they are kept.
+#[derive(Debug, Default)]
+pub struct WrittenParts(Vec<PathBuf>);
+
+impl WrittenParts {
+    pub fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for WrittenParts {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+fn json_lines(rows: &[&str]) -> String {
+    rows.iter().map(|row| json!({"text": row}).to_string() + "\n").collect()
+}
+
+/// Divides rows between two of them, or within one where rows are long. None for a text without two words.
+fn split_rows(rows: &[String]) -> Option<[Vec<&str>; 2]> {
+    let bytes: usize = rows.iter().map(String::len).sum();
+    let mut before = 0;
+    for (index, row) in rows.iter().enumerate() {
+        let after = before + row.len();
+        if after as f64 >= SHARES[0] * bytes as f64 {
+            let is_good = after as f64 <= SHARES[1] * bytes as f64 && index + 1 < rows.len();
+            let cut = if is_good { row.len() } else { cut_within(row, before, bytes)? };
+            let mut calibration: Vec<&str> = rows[..index].iter().map(String::as_str).collect();
+            calibration.push(&row[..cut]);
+            let rest = row[cut..].trim_start();
+            let first = (!rest.is_empty()).then_some(rest);
+            let scored: Vec<&str> = first.into_iter().chain(rows[index + 1..].iter().map(String::as_str)).collect();
+            let has_words = |part: &[&str]| part.iter().any(|row| !row.trim().is_empty());
+            return (has_words(&calibration) && has_words(&scored)).then_some([calibration, scored]);
+        }
+        before = after;
+    }
+    None
+}
+
+/// Returns the best place to cut a row that `before` bytes precede: a blank line, a line end, or white space.
+fn cut_within(row: &str, before: usize, bytes: usize) -> Option<usize> {
+    let place = |share: f64| ((share * bytes as f64) as usize).saturating_sub(before).min(row.len());
+    let floor = |place: usize| (0..=place).rev().find(|place| row.is_char_boundary(*place)).unwrap_or(0);
+    let [first, ideal, last] = [SHARES[0], CALIBRATION_SHARE, SHARES[1]].map(|share| floor(place(share)));
+    let near = |pattern: &str| {
+        let earlier = row[first..ideal].rfind(pattern).map(|offset| first + offset);
+        earlier.or_else(|| row[ideal..last].find(pattern).map(|offset| ideal + offset))
+    };
+    [BETWEEN_ROWS, "\n", " "].into_iter().find_map(near).or_else(|| row.rfind(char::is_whitespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_disjoint_and_together_the_text() {
+        let word = "word ".repeat(100);
+        let short: Vec<String> = (0..50).map(|row| format!("row {row}")).collect();
+        let long = vec!["one ".repeat(30), "two ".repeat(970)];
+        let paragraphs = vec!["a b c d.\n\n".repeat(100)];
+        for rows in [vec![word], short, long, paragraphs, vec!["a b".to_owned()], vec!["é è ê ë ".repeat(9)]] {
+            let [calibration, scored] = split_rows(&rows).unwrap();
+            let words = |rows: &[&str]| rows.join(" ").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            let all: Vec<&str> = rows.iter().map(String::as_str).collect();
+            assert_eq!([words(&calibration), words(&scored)].concat(), words(&all));
+            let share = words(&calibration).len() as f64 / words(&all).len() as f64;
+            assert!((0.5..=0.95).contains(&share), "{share} of {rows:?}");
+        }
+        assert_eq!(split_rows(&["word".to_owned()]), None);
+        assert_eq!(split_rows(&[" ".to_owned()]), None);
+    }
+}
