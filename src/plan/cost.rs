@@ -148,7 +148,11 @@ fn of_backbone(
         let load = evaluation.subject.draw().map_or(load, |draw| part(load, draw));
         let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[index]));
         let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
-        jobs.push((Job { group: &scoring::GROUP, index }, scores::cost(config, &all, &missing, &load)));
+        let reference = evaluation.subject.reference(backbone)?;
+        let compared = reference.as_ref().map(|reference| Trie::against(reference, &programs));
+        let trie = compared.as_ref().unwrap_or(&all);
+        let cost = scores::cost(config, trie, reference.as_ref(), &missing, &load);
+        jobs.push((Job { group: &scoring::GROUP, index }, cost));
     }
     for (index, prompt) in backbone.latencies.iter().enumerate() {
         let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[index]));

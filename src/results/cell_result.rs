@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
+use crate::evaluate::damage::Damages;
 use crate::evaluate::perplexity::Losses;
 use crate::files::parts;
 use crate::grid::{Cell, DefinitionUse, Grid, GroupUse, Latency, Perplexity, TaskUse};
@@ -148,7 +149,7 @@ impl Measured<Perplexity, TextExtent, Losses> {
     /// Returns the windows, if they are scored.
     pub fn windows(&self) -> Option<TextSample<'_>> {
         let bytes = self.extent.map(|extent| extent.bytes);
-        Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes })
+        Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes, damages: None })
     }
 }
 
@@ -173,6 +174,9 @@ pub struct CellResult {
     /// The windows' losses of each text. The run's record has the perplexities alone.
     #[serde(rename = "perplexity", serialize_with = "perplexities")]
     pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
+    /// Comparisons with the dense model by text; `None` for texts without one.
+    #[serde(skip)]
+    pub damages: Vec<Option<Damages>>,
     #[serde(serialize_with = "samples")]
     pub tasks: Vec<Measured<TaskUse, TaskExtent, TaskScores>>,
     /// Tasks by their definitions.
@@ -215,6 +219,13 @@ impl CellResult {
 
     pub fn text(&self, asked: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {
         self.texts.iter().find(|text| text.asked == *asked)
+    }
+
+    /// Returns the scores of a text, if there are any.
+    pub fn text_sample(&self, asked: &Perplexity) -> Option<TextSample<'_>> {
+        let index = self.texts.iter().position(|text| text.asked == *asked)?;
+        let damages = self.damages.get(index).and_then(Option::as_ref);
+        Some(TextSample { damages, ..self.texts[index].windows()? })
     }
 
     pub fn task(&self, asked: &TaskUse) -> Option<&Measured<TaskUse, TaskExtent, TaskScores>> {

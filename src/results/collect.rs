@@ -157,18 +157,21 @@ impl Numbers<'_> {
             let measured = result.text(text);
             let protocol = Protocol::text(grid, text, outcome.text_read(result, text));
             let setup = self.setup(measured, factors::below(&protocol.measures().id, &settings), Some(protocol));
-            let windows = measured.and_then(Measured::windows);
+            let windows = result.text_sample(text);
             for entry in shown {
-                let Of::Text(estimate) = entry.of else { continue };
-                let items = windows
-                    .filter(|_| entry.test.is_some())
-                    .map(|windows| Sample::Losses(windows.losses.windows.clone()));
+                match entry.of {
+                    Of::Text(_) => {}
+                    Of::Damage(..) if text.damage => {}
+                    _ => continue,
+                }
+                let items =
+                    windows.filter(|_| entry.test.is_some()).map(|windows| Sample::Losses(windows.by_window(entry)));
                 let asked = Question::Text(entry, text.clone());
                 self.push(
                     entry.on(stem(&text.corpus)),
                     Some(asked),
                     &setup,
-                    windows.as_ref().and_then(estimate),
+                    windows.and_then(|windows| windows.estimate(entry)),
                     items,
                 );
             }

@@ -69,9 +69,8 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
     let shown = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
     let asked = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
     let texts = asked.filter_map(|(metric, key)| {
-        let Of::Text(estimate) = metric.of else { return None };
         let corpus = grid.corpora.get(&key.corpus)?;
-        let sample = result.text(key)?.windows()?;
+        let estimate = result.text_sample(key)?.estimate(metric)?;
         let mut called = metric.name.replace('_', " ");
         called[..1].make_ascii_uppercase();
         let config = json!({
@@ -80,10 +79,10 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
             "score_type": "continuous", "min_score": if metric.unit == Unit::One { 1.0 } else { 0.0 },
             "max_score": "Infinity",
         });
-        let samples = Some(sample.losses.windows.len());
+        let samples = Some(result.text_sample(key)?.losses.windows.len());
         let data = data(&key.corpus, hub(corpus.hub.as_ref()), corpus.generated, samples);
         let id = format!("{}_{key}", if **metric == TEXT { PERPLEXITY.id } else { metric.id });
-        let score = json!({"score": estimate(&sample)?.value});
+        let score = json!({"score": estimate.value});
         Some(evaluated(&id, &key.to_string(), data, config, score))
     });
     let tasks = result.scored().map(|scores| {

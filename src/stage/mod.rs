@@ -243,6 +243,7 @@ mod tests {
     use super::*;
     use crate::calibrate::{HookPoint, Pair, SimilarityAxis};
     use crate::model::CPU;
+    use crate::work::backbone::ScoredExtent;
     use ghostlab_store::Store;
 
     #[test]
@@ -285,6 +286,7 @@ mod tests {
     #[test]
     fn what_rounded_weights_score_has_keys_of_its_own() {
         use crate::model::WeightType;
+        let whole = ScoredExtent::default();
         let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let [tokens, operator] = [tokens::KIND, operator::KIND].map(|kind| Arc::new(Key::new(kind, json!({}), [])));
         let model =
@@ -293,8 +295,8 @@ mod tests {
         for repair in [None, Some(&operator)] {
             let hashes = [None, Some(WeightType::Q8_0), Some(WeightType::Q4_0)].map(|weights| {
                 let backbone = KeyedBackbone { weights, ..backbone };
-                let scored = scores::key(scores::KIND, backbone, repair, &tokens, None, &what).hash().to_owned();
-                [scored, scores::key(generations::KIND, backbone, repair, &tokens, None, &what).hash().to_owned()]
+                let scored = scores::key(scores::KIND, backbone, repair, &tokens, whole, &what).hash().to_owned();
+                [scored, scores::key(generations::KIND, backbone, repair, &tokens, whole, &what).hash().to_owned()]
             });
             assert_eq!(hashes.iter().flatten().collect::<BTreeSet<_>>().len(), 6, "{repair:?}");
         }
@@ -311,7 +313,7 @@ mod tests {
     fn what_computes_counts_as_an_attempt_when_its_owner_dies() {
         let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));
-        let chunk = format!("{}-3", scores::journal(backbone, &tokens, None));
+        let chunk = format!("{}-3", scores::journal(backbone, &tokens, ScoredExtent::default()));
         let claims = [activations::claim(backbone, &tokens), chunk];
         assert!(claims.iter().all(|claim| counts_death(claim)), "{claims:?}");
         assert!(!["tokenising", "timing-1"].iter().any(|claim| counts_death(claim)));

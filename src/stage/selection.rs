@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::identity::CutId;
 use crate::model::Program;
-use crate::work::backbone::Variant;
+use crate::work::backbone::{ScoredExtent, Variant};
 use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
 use crate::work::progress::Progressed;
@@ -268,7 +268,7 @@ impl<'a> Trials<'a> {
             eval_set: &PerplexityEval::new(windows, batch),
             program: &program,
             label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
-            journal: scores::journal(backbone.keyed(), tokens, None),
+            journal: scores::journal(backbone.keyed(), tokens, ScoredExtent::default()),
             within: Some(self.job.hold),
         };
         let losses = scored(&scoring, &keys)?;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::finding::{Check, CheckKind};
-use super::items::{ROUNDING, is_defined};
+use super::items::{ROUNDING, is_defined, metric_of};
 use super::record::{Recorded, RecordedDocument, RunBoundary};
 use crate::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, SampledScores};
 use crate::grid::Grid;
 use crate::identity::{ComputeId, Identity};
+use crate::metric::Of;
 use crate::model::Tolerance;
 use crate::results::StoredNumber;
 use crate::stage::operator::BoundaryResult;
@@ -89,7 +90,12 @@ impl Checks {
         match &scores.items {
             SampledItems::Windows(windows) => {
                 let losses = number.losses.as_deref().unwrap_or_default();
-                for &(index, found) in windows {
+                let column = match metric_of(number).of {
+                    Of::Damage(damage, stretch) => damage.column(stretch),
+                    _ => 0,
+                };
+                for (index, values) in windows {
+                    let (index, found) = (*index, values.get(column).copied().unwrap_or(f64::NAN));
                     let at = || at(format!("window {index}"));
                     match losses.get(index) {
                         Some(&loss) => self.windows.number(at, loss, found, per_token),

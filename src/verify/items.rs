@@ -71,10 +71,14 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
             mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)
         }
         (_, Some(losses)) => {
-            let Of::Text(estimate) = metric_of(number).of else { return None };
+            let metric = metric_of(number);
+            if let Of::Damage(damage, _) = metric.of {
+                return damage.estimate(losses).map(|estimate| estimate.value);
+            }
             // The record does not state the bytes of the text.
             let losses = Losses { windows: losses.clone() };
-            estimate(&TextSample { losses: &losses, length: 0, bytes: None }).map(|estimate| estimate.value)
+            let sample = TextSample { losses: &losses, length: 0, bytes: None, damages: None };
+            sample.estimate(&metric).map(|estimate| estimate.value)
         }
         _ if number.record.metric == PERPLEXITY.id => {
             let parts = recorded
@@ -94,7 +98,7 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
     }
 }
 
-fn metric_of(number: &StoredNumber) -> Metric {
+pub(super) fn metric_of(number: &StoredNumber) -> Metric {
     Metric::find(&number.record.metric).unwrap_or_else(|_| Metric::task(&number.record.metric))
 }
 

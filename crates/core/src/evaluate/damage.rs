@@ -30,6 +30,34 @@ pub enum Damage {
     PerplexityRatio,
 }
 
+impl Damage {
+    /// Estimates the measure and its standard error over windows from the windows' means ([`Damages::by_window`]). The
+    /// error is propagated to first order through root and exponential. `None` if a value is not finite, or without one.
+    pub fn estimate(self, windows: &[f64]) -> Option<Measure> {
+        let count = windows.len() as f64;
+        let mean = windows.iter().sum::<f64>() / count;
+        let variance = windows.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        let error = (variance / count).sqrt();
+        let (value, error) = match self {
+            // A root of zero has no derivative.
+            Self::RmsChange if mean == 0.0 => (0.0, error),
+            Self::RmsChange => (mean.sqrt(), error / (2.0 * mean.sqrt())),
+            Self::PerplexityRatio => (mean.exp(), error * mean.exp()),
+            _ => (mean, error),
+        };
+        value.is_finite().then_some(Measure { value, stderr: Some(error).filter(|error| error.is_finite()) })
+    }
+
+    /// Returns the place of the measure among a window's values.
+    pub fn column(self, stretch: Stretch) -> usize {
+        let first = match stretch {
+            Stretch::All => 1,
+            Stretch::SecondHalf => 1 + MEASURES,
+        };
+        first + self as usize
+    }
+}
+
 /// Predictions that a measure counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stretch {
@@ -40,7 +68,7 @@ pub enum Stretch {
 /// Number of measures.
 const MEASURES: usize = 7;
 /// Number of values of a window: its loss, and the measures of both stretches.
-const WIDTH: usize = 1 + 2 * MEASURES;
+pub const WIDTH: usize = 1 + 2 * MEASURES;
 
 /// Means over a window's predictions, in the order of [`Damage`]. The squares of changes and the differences of losses
 /// stand for their root and their exponential.
@@ -69,22 +97,9 @@ impl Damages {
         rest.is_empty().then_some(damages)
     }
 
-    /// Returns a measure with its standard error over windows, propagated to first order through root and exponential.
-    /// `None` if a window's value is not finite, or without a window.
+    /// Returns a measure with its standard error over windows ([`Damage::estimate`]).
     pub fn measure(&self, damage: Damage, stretch: Stretch) -> Option<Measure> {
-        let values = self.by_window(damage, stretch);
-        let count = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / count;
-        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
-        let error = (variance / count).sqrt();
-        let (value, error) = match damage {
-            // A root of zero has no derivative.
-            Damage::RmsChange if mean == 0.0 => (0.0, error),
-            Damage::RmsChange => (mean.sqrt(), error / (2.0 * mean.sqrt())),
-            Damage::PerplexityRatio => (mean.exp(), error * mean.exp()),
-            _ => (mean, error),
-        };
-        value.is_finite().then_some(Measure { value, stderr: Some(error).filter(|error| error.is_finite()) })
+        damage.estimate(&self.by_window(damage, stretch))
     }
 
     /// Returns the mean of each window: of squares for [`Damage::RmsChange`], of differences of losses for
@@ -184,7 +199,9 @@ fn means(predictions: &[Divergence]) -> WindowMeans {
     let mut sums = [0.0; MEASURES];
     for at in predictions {
         let change = at.ln_q.exp() - at.ln_p.exp();
-        let same = f64::from(u8::from(at.same_top));
+        // A maximum skips NaN, so that only the sums show it.
+        let is_undefined = at.ln_p.is_nan() || at.ln_q.is_nan();
+        let same = if is_undefined { f64::NAN } else { f64::from(u8::from(at.same_top)) };
         let values = [at.kl_pq, at.kl_qp, same, change, change.abs(), change * change, at.ln_p - at.ln_q];
         sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::evaluate::damage::{Damage, Damages, Stretch};
 use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
@@ -31,6 +32,7 @@ pub enum Unit {
     /// How many times as fast.
     Times,
     Bits,
+    Nats,
     /// A bare number: perplexities, errors, ratios.
     One,
 }
@@ -78,6 +80,27 @@ pub struct TextSample<'a> {
     pub length: usize,
     /// Bytes of text behind the predicted tokens, if known.
     pub bytes: Option<usize>,
+    /// Comparison with the dense model, if the grid asks for it.
+    pub damages: Option<&'a Damages>,
+}
+
+impl TextSample<'_> {
+    /// Computes a metric of a text: its value and error. `None` if undefined, or for metrics of other objects.
+    pub fn estimate(&self, metric: &MetricEntry) -> Option<Measure> {
+        match metric.of {
+            Of::Text(estimate) => estimate(self),
+            Of::Damage(damage, stretch) => self.damages?.measure(damage, stretch),
+            _ => None,
+        }
+    }
+
+    /// Returns the value of each window that a paired test of a metric compares.
+    pub fn by_window(&self, metric: &MetricEntry) -> Vec<f64> {
+        match (metric.of, self.damages) {
+            (Of::Damage(damage, stretch), Some(damages)) => damages.by_window(damage, stretch),
+            _ => self.losses.windows.clone(),
+        }
+    }
 }
 
 /// The documents of a task under one variant.
@@ -100,6 +123,8 @@ pub struct RepairSample<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Of {
     Text(fn(&TextSample<'_>) -> Option<Measure>),
+    /// A text on which a variant is compared with the dense model.
+    Damage(Damage, Stretch),
     /// All texts of a grid together.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
     Task(fn(&TaskSample<'_>) -> Option<Measure>),

@@ -86,7 +86,7 @@ struct Comparing<'a, M: Compare> {
 /// Output of a program's head.
 enum Output<M: Compare> {
     Compared(M::Divergences),
-    /// A stream whose head ran before the reference program's.
+    /// A stream that is compared after the run: the reference program's, or one whose head ran before that one's.
     Waiting(M::Residual),
 }
 
@@ -127,6 +127,8 @@ impl<M: Compare> Model for Comparing<'_, M> {
     fn finish_at(&self, node: usize, batch: &M::Batch, stream: &M::Residual) -> Result<Output<M>> {
         if node == self.head {
             *self.reference.borrow_mut() = Some(stream.clone());
+            // Compared with itself after the run, and only if a program ends here.
+            return self.finish(batch, stream);
         }
         match &*self.reference.borrow() {
             Some(reference) => self.model.compare(batch, reference, stream).map(Output::Compared),

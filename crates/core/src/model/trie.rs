@@ -197,8 +197,15 @@ impl Trie {
         let mut separate = 0.0;
         for node in &self.nodes {
             // A comparison projects both streams.
-            let heads = if node.step == Step::Head && self.reference.is_some() { 2.0 } else { 1.0 };
-            let cost = heads * of_step(&node.step, node.narrow);
+            let is_compared = node.step == Step::Head && self.reference.is_some();
+            let times = if !is_compared {
+                1.0
+            } else if node.ends.is_empty() {
+                0.0
+            } else {
+                2.0
+            };
+            let cost = times * of_step(&node.step, node.narrow);
             shared += cost;
             separate += cost * node.programs as f64;
         }

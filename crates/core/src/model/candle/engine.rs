@@ -354,7 +354,8 @@ impl Compare for CandleEngine {
         };
         let [reference, stream] = [narrow(reference)?, narrow(stream)?];
         let targets = batch.targets_among(narrowed);
-        let mut rows = self.numbers() / self.config.vocab / 2;
+        // As many rows as without a comparison, because the bits of a product may depend on them.
+        let mut rows = self.numbers() / self.config.vocab;
         loop {
             let done = head::divergences([&reference.x, &stream.x], self.ends(), &weight, &targets, rows);
             match done {
