@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores, put};
 use crate::error::{Error, Result};
 use crate::grid::Grid;
-use crate::metric::{Direction, ENTRIES, Metric, Of, PERPLEXITY, TEXT, Unit};
+use crate::metric::{Direction, ENTRIES, Metric, PERPLEXITY, TEXT, Unit};
 
 /// The folders of these forms in a results folder.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
