@@ -55,6 +55,12 @@ impl GridOutcome {
         is_known_text(text, result).or_else(|| others.find_map(|result| is_known_text(text, result)))
     }
 
+    /// Returns the dense model's answers to a task, if its cell is scored.
+    pub fn dense_answers(&self, backbone: &str, used: &TaskUse) -> Option<&Answered> {
+        let dense = self.cells.iter().find(|cell| cell.cell.is_dense() && cell.cell.backbone == backbone)?;
+        Some(&dense.task(used)?.sample.as_ref()?.answers)
+    }
+
     /// Iterates over what all cells read of a text.
     pub fn text_reads(&self, text: &Perplexity) -> impl Iterator<Item = TextExtent> {
         self.cells.iter().filter_map(|cell| cell.text(text)?.extent)

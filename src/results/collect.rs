@@ -201,7 +201,8 @@ impl Numbers<'_> {
             let protocol = outcome.task(used).map(|task| Protocol::task(grid, used, task));
             let setup = self.setup(measured, factors::below(&used.name, used), protocol);
             let scores = measured.and_then(|measured| measured.sample.as_ref());
-            let sample = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers });
+            let dense = outcome.dense_answers(&result.cell.backbone, used);
+            let sample = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers, dense });
             for entry in shown {
                 let Of::Task(estimate) = entry.of else { continue };
                 let items =

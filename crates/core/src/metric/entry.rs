@@ -108,6 +108,8 @@ impl TextSample<'_> {
 pub struct TaskSample<'a> {
     pub result: &'a TaskResult,
     pub answers: &'a Answered,
+    /// Answers of the dense model, if the run has them.
+    pub dense: Option<&'a Answered>,
 }
 
 /// Repair metrics by boundary.

@@ -13,6 +13,7 @@
 
 mod damage;
 mod entry;
+mod flips;
 mod latency;
 mod repair;
 mod task;
@@ -61,6 +62,9 @@ pub static ENTRIES: &[&MetricEntry] = &[
     &damage::HALF_PERPLEXITY_RATIO,
     &TASK,
     &ACCURACY,
+    &flips::CHANGED,
+    &flips::RIGHT_TO_WRONG,
+    &flips::WRONG_TO_RIGHT,
     &PREFILL,
     &SPEEDUP,
     &MEMORY,
