@@ -398,6 +398,22 @@ fn all_makes_lists_tables_figures_and_their_page() {
     assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));
 }
 
+#[test]
+fn all_skips_artifacts_without_the_profile() {
+    let world = experiments("mine");
+    let other = format!("{TABLE}{}", GRID.replace("NAME", "mine").replace("tiny", "other"));
+    world.write("experiments/apart.yaml", other);
+    world.write("experiments/profiles/other.yaml", SHARED);
+    let output = made(&world, &["reproduce", "all", "--profile", "tiny"]);
+    assert!(output.contains("skipped, because they have no profile `tiny`: apart\n"), "{output}");
+    assert!(!output.contains("not made:") && world.path("results/methods/methods.md").exists(), "{output}");
+    // An artifact that is named is not skipped, nor a profile that none has.
+    for arguments in [["reproduce", "apart", "--profile", "tiny"], ["reproduce", "all", "--profile", "nosuch"]] {
+        let output = world.ghostlab(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    }
+}
+
 /// Returns the text between a start tag and its end.
 fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     page.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap_or_else(|| panic!("no {start}")).0

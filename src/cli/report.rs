@@ -51,6 +51,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(Reported { page: shown(&page) }, Answer::Report, |answer| println!("written: {}", answer.page))
 }
 
+/// Returns the position of a profile on the page: a language model that people use comes before the small models of the
+/// profile `tiny`, and other profiles follow by name. Lists have none and come first.
+fn profile_order(profile: &str) -> (usize, String) {
+    const FIRST: [&str; 4] = ["", "paper", "smollm2", "tiny"];
+    (FIRST.iter().position(|known| *known == profile).unwrap_or(FIRST.len()), profile.to_owned())
+}
+
 /// The paper's main table.
 const HEADLINE: &str = "table2";
 /// The folder of the page where that one is the recorded run's, which only another recorded one replaces.
@@ -141,12 +148,14 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     for (folder, reason) in &left_out {
         note!("not on the page: {folder}: {reason}");
     }
-    sheets.sort_by_key(|sheet| (sheet.artifact.profile.clone(), PaperPlace::of(&sheet.artifact.name)));
+    sheets.sort_by_key(|sheet| (profile_order(&sheet.artifact.profile), PaperPlace::of(&sheet.artifact.name)));
     let profiles: BTreeSet<String> = sheets.iter().map(|sheet| sheet.artifact.profile.clone()).collect();
     let (mut artifacts, notes): (Vec<_>, Vec<_>) = sheets.into_iter().map(own_keys).unzip();
     add_headlines(&mut artifacts, &folders)?;
     // Lists have no profile, and nothing to judge.
-    let judged = profiles.iter().filter(|profile| !profile.is_empty());
+    let mut profiles: Vec<&String> = profiles.iter().filter(|profile| !profile.is_empty()).collect();
+    profiles.sort_by_key(|profile| profile_order(profile));
+    let judged = profiles.iter();
     let judged = judged.map(|profile| claims::judged_in(&folders, profile)).collect::<Result<Vec<_>>>()?;
     let (made, program) = match record {
         true => last_made(&shown)?,
@@ -160,8 +169,9 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
         program,
         headline: HEADLINE.into(),
         profile_note: format!(
-            "The profile tiny has small models of 16 layers and a synthetic dataset. Its numbers are not comparable with the \
-             paper's: only the claims are tested, and no number of the paper is. The profile paper has the paper's models. {}",
+            "The profile smollm2 has SmolLM2-135M-Instruct on published data. The profile tiny has small models of 16 layers and \
+             a synthetic dataset. The numbers of both are not comparable with the paper's: only the claims are tested, and no \
+             number of the paper is. The profile paper has the paper's models. {}",
             if record { left } else { "" }
         )
         .trim_end()
@@ -321,4 +331,16 @@ fn findings() -> Result<Vec<FindingRow>> {
             note: finding.note,
         })
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_models_come_before_smaller_ones() {
+        let mut profiles = ["tiny+depth=2", "tiny", "smollm2", "", "paper", "mine"];
+        profiles.sort_by_key(|profile| profile_order(profile));
+        assert_eq!(profiles, ["", "paper", "smollm2", "tiny", "mine", "tiny+depth=2"]);
+    }
 }

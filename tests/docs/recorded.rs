@@ -125,8 +125,8 @@ fn row_name((criterion, recovery): &Method) -> String {
     }
 }
 
-/// Formats what holds of the paper's tables 2 and 3.
-fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
+/// Formats what holds of the paper's tables 2 and 3. Without perplexities, table 3 is left out.
+fn said(accuracy: &Numbers, perplexity: Option<&Numbers>, counts: &BestCounts) -> String {
     let cuts = accuracy.cuts();
     let repairs = accuracy.repairs();
     let ours = repairs.iter().find(|name| recovery::is_ours(name)).unwrap();
@@ -140,24 +140,7 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
         let name = if entry.recovery == recovery::NONE { "no repair" } else { recovery::label(&entry.recovery) };
         let _ = writeln!(text, "On {} {name} is ahead.", shown(&(entry.backbone.clone(), entry.depth, entry.layers)));
     }
-    // In perplexity.
-    let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
-    let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {
-        order.windows(2).all(|pair| perplexity.value(cut, (CUT, pair[0])) < perplexity.value(cut, (CUT, pair[1])))
-    });
-    let _ = write!(
-        text,
-        "Average perplexity (table 3) ranks {} in the paper's order in {} of {} settings",
-        listed(&order.map(|name| if name == recovery::NONE { "no repair" } else { recovery::label(name) }.to_owned())),
-        kept.len(),
-        kept.len() + lost.len()
-    );
-    let lost: Vec<String> = lost.iter().map(shown).collect();
-    let _ = writeln!(
-        text,
-        "{}.",
-        if lost.is_empty() { String::new() } else { format!(".\nExceptions: {}", listed(&lost)) }
-    );
+    text += &perplexity.map(order_in_perplexity).unwrap_or_default();
     // For other cuts.
     let other: Vec<String> = once(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
         .into_iter()
@@ -177,6 +160,90 @@ fn said(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String
         if lower.is_empty() { "nowhere".to_owned() } else { format!("on {}", listed(&lower)) }
     );
     text
+}
+
+/// Formats in how many settings four rows have the paper's order.
+fn order_in_perplexity(perplexity: &Numbers) -> String {
+    let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
+    let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {
+        order.windows(2).all(|pair| perplexity.value(cut, (CUT, pair[0])) < perplexity.value(cut, (CUT, pair[1])))
+    });
+    let lost: Vec<String> = lost.iter().map(shown).collect();
+    format!(
+        "Average perplexity (table 3) ranks {} in the paper's order in {} of {} settings{}.\n",
+        listed(&order.map(|name| if name == recovery::NONE { "no repair" } else { recovery::label(name) }.to_owned())),
+        kept.len(),
+        kept.len() + lost.len(),
+        if lost.is_empty() { String::new() } else { format!(".\nExceptions: {}", listed(&lost)) }
+    )
+}
+
+/// A claim as `claims.md` has it.
+#[derive(Debug, PartialEq)]
+struct WrittenClaim {
+    sentence: String,
+    /// In how many settings it holds: `1 of 2`.
+    count: String,
+    verdict: String,
+}
+
+/// Reads the rows of a `claims.md` that are decided. Several readings of a sentence with one verdict are one claim.
+fn decided_claims(markdown: &str, claims: &mut Vec<WrittenClaim>) {
+    for row in markdown.lines().skip(2).filter(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [claim, _, _, count, verdict] = cells[..] else { panic!("not a row of claims: {row}") };
+        let sentence = claim.split(" (Read as:").next().unwrap().to_owned();
+        let count = count.split([',', '(']).next().unwrap().trim().to_owned();
+        let is_known = claims.iter().any(|known| known.sentence == sentence && known.verdict == verdict);
+        if ["holds", "fails"].contains(&verdict) && !is_known {
+            claims.push(WrittenClaim { sentence, count, verdict: verdict.to_owned() });
+        }
+    }
+}
+
+/// Formats the decided claims: those that hold, then those that do not.
+fn claims_text(claims: &[WrittenClaim]) -> String {
+    let of_verdict = |verdict: &'static str| claims.iter().filter(move |claim| claim.verdict == verdict);
+    let holds = of_verdict("holds").count();
+    let mut text =
+        format!("Of the paper's claims on these artifacts, {holds} of {} hold on SmolLM2:\n\n", claims.len());
+    for claim in of_verdict("holds").chain(of_verdict("fails")) {
+        let line = format!("- {} ({}): {}", claim.verdict, claim.count, claim.sentence);
+        text += &wrapped(&line, 150).join("\n  ");
+        text.push('\n');
+    }
+    text
+}
+
+/// Breaks a text between words into lines of at most `width` characters.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().unwrap();
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            *line = format!("{line} {word}");
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// Reads the claims that are decided on the recorded artifacts of a profile, in the order of their names.
+fn claims_of(root: &Path, profile: &str) -> Vec<WrittenClaim> {
+    let mut files: Vec<_> = fs::read_dir(root.join("results"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().join(profile).join("claims.md"))
+        .filter(|file| file.is_file())
+        .collect();
+    files.sort();
+    let mut claims = Vec::new();
+    for file in files {
+        decided_claims(&fs::read_to_string(file).unwrap(), &mut claims);
+    }
+    claims
 }
 
 /// Reads the numbers of a recorded artifact, if it is recorded.
@@ -211,11 +278,15 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     let (_, real_counts) = headline(&real, None).unwrap();
     let accuracy = Numbers::of(second.records(), "acc_average");
     let perplexity = Numbers::of(third.records(), "ppl_average");
+    let real_accuracy = Numbers::of(real.records(), "acc_average");
+    let real_perplexity = recorded(root, "table3", "smollm2").map(|table| Numbers::of(table.records(), "ppl_average"));
     let part = format!(
-        "{}\n{}\nOn the real model Ghost Layer (Ours) leads in {real_counts}:\n\n{}",
+        "{}\n{}{}\nThe bundled models on the synthetic dataset:\n\n{}\n{}",
+        table(&real_accuracy),
+        said(&real_accuracy, real_perplexity.as_ref(), &real_counts),
+        claims_text(&claims_of(root, "smollm2")),
         table(&accuracy),
-        said(&accuracy, &perplexity, &counts),
-        table(&Numbers::of(real.records(), "acc_average"))
+        said(&accuracy, Some(&perplexity), &counts),
     );
     let picture = fs::read_to_string(root.join("results/figure1/tiny/figure1.svg")).unwrap();
     for (file, made) in [("README.md", with(&readme, &part)), ("docs/pictures/figure1.svg", picture)] {
@@ -292,7 +363,7 @@ fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
         over_seeds: Some(SeedCounts { seeds: 5, best: 2 }),
         ahead: vec![Condition { depth: 6, recovery: "replaceme-ls".into(), ..accuracy.0[0].condition.clone() }],
     };
-    let sentences = said(&accuracy, &perplexity, &counts);
+    let sentences = said(&accuracy, Some(&perplexity), &counts);
     let first = "Settings where Ghost Layer (Ours) leads the 2 repairs and no repair: 1 of 2 on seed 0, \
                  significantly in 0 of 2; over five seeds in 2 of 2.\nOn b 6/16 ReplaceMe (LS) is ahead.\n";
     assert!(sentences.starts_with(first), "{sentences}");
@@ -301,4 +372,25 @@ fn the_made_part_has_the_best_in_bold_and_says_who_is_ahead() {
         sentences.contains("above SLEB everywhere") && sentences.ends_with("Here one of them is above it on b 4/16.\n"),
         "{sentences}"
     );
+}
+
+#[test]
+fn claims_are_listed_by_verdict_and_each_once() {
+    let head = "| claim | where | paper | here | verdict here |\n| --- | --- | --- | --- | --- |\n";
+    let row =
+        |claim: &str, here: &str, verdict: &str| format!("| {claim} | Section 1 | holds | {here} | {verdict} |\n");
+    let markdown = [
+        head,
+        &row("A is best. (Read as: second.)", "0 of 2, all needed", "fails"),
+        &row("A is best. (Read as: first.)", "0 of 2 (significantly in 0 of 2), all needed", "fails"),
+        &row("B is worse.", "1 of 1, all needed", "holds"),
+        &row("C is other.", "the sentence is about the paper's models", "not applicable"),
+        "\nA note.\n",
+    ];
+    let mut claims = Vec::new();
+    decided_claims(&markdown.concat(), &mut claims);
+    let expected = "Of the paper's claims on these artifacts, 1 of 2 hold on SmolLM2:\n\n\
+                    - holds (1 of 1): B is worse.\n- fails (0 of 2): A is best.\n";
+    assert_eq!(claims_text(&claims), expected);
+    assert_eq!(wrapped("a bc d ef", 4), ["a bc", "d ef"]);
 }
