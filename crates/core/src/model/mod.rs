@@ -23,6 +23,7 @@ mod length_regime;
 mod matrix;
 mod operator;
 mod operator_form;
+mod operator_parts;
 mod parts;
 mod passes;
 pub mod program;
