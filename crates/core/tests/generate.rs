@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use crate::common::{engines, engines_of, fixture, gpu, relative_error, shared};
+use ghostlab_core::criterion::DepthUnit;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::evaluate::EvalSet;
 use ghostlab_core::evaluate::generation::GenerationEval;
 use ghostlab_core::generate::{Detokenizer, End, Generation, Prompt, Sampling, Settings, Watch, generate};
 use ghostlab_core::model::{
-    Batch, CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Observer, Operator, Placement, Program,
+    Batch, CandleEngine, Config, Cut, Decoder, DeviceName, Engine, FloatType, Observer, Operator, Placement, Program,
     Repairs, ResidualStream, Run, Sublayer, Trie,
 };
 
@@ -40,7 +41,8 @@ fn near(seed: usize, channels: usize) -> Arc<Operator> {
     Operator::dense(channels, matrix).unwrap()
 }
 
-/// Returns programs: dense, cut, repaired on the stream, on both branches, and by a map with a bias.
+/// Returns programs: dense, cut, repaired on the stream, on both branches, and by a map with a bias; without some
+/// sublayers, and without any attention.
 fn programs(engine: &dyn Engine) -> Vec<Program> {
     let layers = engine.config().layers;
     let c = engine.config().hidden;
@@ -51,8 +53,10 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
         Program::dense(layers),
         Program::pruned(layers, &[2], |_| None),
         Program::pruned(layers, &[2], |_| Some(near(1, c))),
-        Program::repaired(layers, &[2], &Repairs { branches: branches.into(), ..Repairs::default() }),
+        Program::repaired(layers, &Cut::layers([2]), &Repairs { branches: branches.into(), ..Repairs::default() }),
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&affine))),
+        Program::without(layers, &Cut::sublayers([(0, Sublayer::Attention), (2, Sublayer::Mlp)])),
+        Program::without(layers, &DepthUnit::Attention.candidates(layers).into_iter().collect()),
     ]
 }
 
