@@ -317,10 +317,59 @@ fn export_with_operators_scores_exactly_as_its_cell() {
     }
 }
 
+/// OLMo-2's layers do not norm the stream that they receive, so there the norm has no weight.
+#[test]
+fn normed_maps_export_and_score_as_their_cells() {
+    for backbone in ["llama-gqa", "olmo2"] {
+        let world = World::large();
+        for file in ["config.json", "model.safetensors"] {
+            fs::copy(fixture("arch").join(backbone).join(file), world.path("backbone").join(file)).unwrap();
+        }
+        for bias in [false, true] {
+            let set = format!("recovery={{name: ghosted, input: normed, bias: {bias}}}");
+            let name = format!("name=bias-{bias}");
+            let set = ["--set", &set, "--set", "criterion=llm-streamline", "--set", "depth=2"];
+            world.runs(&[&set[..], &["--set", &name]].concat());
+            let rows = records(&world.path(&format!("results/bias-{bias}/results.csv")));
+            let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
+            let folder = format!("exported-{bias}");
+            export(&world, "ghosted", &folder, &set);
+            let operator = json(&world.path(&folder).join("config.json"))["ghostlab"]["operators"][0].clone();
+            let form = if backbone == "olmo2" { "normed-unweighted" } else { "normed" };
+            assert_eq!((&operator["form"], &operator["bias"]), (&json!(form), &json!(bias)));
+            let scored = perplexity(&world, &folder);
+            assert_eq!(scored, rows[2][column].parse::<f64>().unwrap(), "{backbone}, bias {bias}");
+            assert!(rows[1][column] != rows[2][column], "{rows:?}");
+        }
+    }
+}
+
+#[test]
+fn repairs_without_a_form_are_refused_before_any_work() {
+    let world = World::new();
+    let refused = |recovery: &str, more: &[&str], words: &[&str]| {
+        let set = format!("recovery={recovery}");
+        let arguments = ["export", "grid.yaml", "depth/1", "--to", "out.gguf", "--set", &set];
+        let output = world.ghostlab(&[&arguments[..], more].concat());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
+        let objects = ghostlab_store::Store::look_at(&world.path("data/store"), ghostlab::stage::WORDS).unwrap();
+        assert_eq!(objects.entries().len(), 0, "{recovery}: nothing was computed");
+        assert!(!world.path("out.gguf").exists());
+    };
+    let gguf = ["--gguf", "f16"];
+    for recovery in ["ghosted", "mean", "{name: ghosted, input: normed}", "linearpatch-diag"] {
+        refused(recovery, &gguf, &["GGUF has no place for operators", "the repair of"]);
+    }
+    let layers = "{name: ghosted, input: normed, boundary: layer}";
+    refused(layers, &[], &["`ghosted`", "boundary: region", "no product"]);
+}
+
 #[test]
 fn operators_before_the_first_kept_layer_run_and_export() {
     let world = World::new();
-    let recoveries = ["none", "prune-and-comp", "linearpatch-diag", "ghosted", "affine", "rank", "sequential"];
+    let recoveries = ["none", "prune-and-comp", "linearpatch-diag", "ghosted", "affine", "mean", "rank", "sequential"];
     let set = format!("recovery=[{}]", recoveries.join(", "));
     let set = ["--set", &set, "--set", "criterion={name: explicit, layers: [0, 2]}", "--set", "depth=2"];
     // The table that the run says it has written; listed layers have commas.

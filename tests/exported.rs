@@ -86,7 +86,8 @@ fn transformers_matches_every_recovery_and_architecture() {
         "backbone: [llama, qwen3, olmo2]\ncriterion: llm-streamline\ndepth: 4\n\
          recovery: [none, prune-and-comp, {name: prune-and-comp, granularity: scalar}, {name: replaceme-ls, alpha: 10}, \
          {name: replaceme-cos, epochs: 1}, linearpatch-diag, linearpatch-rotate, ghosted, \
-         affine, {name: rank, rank: 8}, sequential, \
+         affine, mean, {name: rank, rank: 8}, sequential, \
+         {name: ghosted, input: normed}, {name: ghosted, input: normed, bias: true}, \
          {name: ghosted, finetune: {sequences: 2, length: 32}}]\n\
          calibration: {corpus: train, sequences: 16, length: 128}\n\
          include:\n  - {criterion: {name: explicit, layers: [3, 4, 9]}, depth: 3, recovery: [{name: ghosted, boundary: layer}, \
@@ -101,7 +102,7 @@ fn transformers_matches_every_recovery_and_architecture() {
     let settings = RunSettings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let cells: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
-    assert_eq!(cells.len(), 3 * 17);
+    assert_eq!(cells.len(), 3 * 20);
     let folders: Vec<String> = cells.iter().map(|cell| format!("{}/out/{cell}", world.path().display())).collect();
     let (out, text) =
         (world.path().join("logits.safetensors"), "Question: What does the pet of Anna eat?\nAnswer: The");
@@ -109,10 +110,10 @@ fn transformers_matches_every_recovery_and_architecture() {
     script(&python, &arguments.collect::<Vec<_>>());
 
     let with_code = compare(&world, &plan, &grid, &store, &out);
-    // Expected by hand: of the 17, `none`, four that fold, and one at two cuts that folds need no code. On OLMo-2 the
+    // Expected by hand: of the 20, `none`, four that fold, and one at two cuts that folds need no code. On OLMo-2 the
     // maps of ReplaceMe (LS, Cos, and at two cuts) and the scale of the stream are separate steps too. The cut at layer
     // 0 has no earlier layer that absorbs scales.
-    assert_eq!(with_code, 2 * 11 + 15);
+    assert_eq!(with_code, 2 * 14 + 18);
 }
 
 /// Holds transformers' logits of every pruned cell's folder to ours; how many folders have code.
@@ -236,17 +237,18 @@ fn every_architecture_and_recovery_exports_as_computed() {
         "criterion: {name: explicit, layers: [2]}\ndepth: 1\n\
          recovery: [none, prune-and-comp, {name: prune-and-comp, granularity: scalar}, {name: replaceme-ls, alpha: 10}, \
          {name: replaceme-cos, epochs: 1}, linearpatch-diag, linearpatch-rotate, ghosted, affine, \
-         {name: rank, rank: 8}, sequential]\n\
+         mean, {name: rank, rank: 8}, sequential, {name: ghosted, input: normed}, \
+         {name: ghosted, input: normed, bias: true}]\n\
          calibration: {corpus: train, sequences: 16, length: 64}\n\
          include:\n  - {criterion: {name: explicit, layers: [0]}, depth: 1, recovery: [none]}\n\
          \x20 - {criterion: {name: explicit, layers: [1]}, depth: 1, recovery: [none, {name: replaceme-ls, alpha: 10}]}\n",
     );
     let (cells, with_code) = compare_random(&python, &world);
-    assert_eq!(cells, 14 * names.len());
-    // Operators of the stream are seven of the eleven, one of them a factor; where an MLP ends in a norm that one and the maps
+    assert_eq!(cells, 17 * names.len());
+    // Operators of the stream are ten of the fourteen, one of them a factor; where an MLP ends in a norm that one and the maps
     // of ReplaceMe are steps as well.
     let behind_norms = configs.iter().filter(|config| config.ends_in_norm(Sublayer::Mlp)).count();
-    assert_eq!(with_code, 6 * names.len() + 4 * behind_norms);
+    assert_eq!(with_code, 9 * names.len() + 4 * behind_norms);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Criteria, recoveries and the store through the program: every combination, degenerate backbones, a second run.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::common;
@@ -148,17 +149,18 @@ fn methods_beyond_the_paper_run_or_are_refused() {
     let world = World::new();
     let grid = [
         "--set",
-        "criterion=[cca, {name: cca, cut: block}, {name: explicit, layers: [1, 3]}]",
+        "criterion=[cca, {name: cca, cut: block}, {name: explicit, layers: [1, 3]}, lorp]",
         "--set",
-        "recovery=[none, ghosted, affine, {name: rank, rank: 8}, sequential, {name: ghosted, ridge: auto}]",
+        "recovery=[none, ghosted, affine, mean, {name: rank, rank: 8}, sequential, {name: ghosted, ridge: auto}, \
+         {name: ghosted, input: normed}, {name: ghosted, input: normed, bias: true}]",
         "--set",
         "depth=2",
     ];
     let log = world.runs(&grid);
     let rows = results(&world, &log);
-    assert_eq!(rows.len(), 1 + 1 + 3 * 6);
+    assert_eq!(rows.len(), 1 + 1 + 4 * 9);
     let log = world.runs(&grid);
-    assert!(log.contains("19 of 19 cells are stored already"), "{log}");
+    assert!(log.contains("37 of 37 cells are stored already"), "{log}");
     assert_eq!(results(&world, &log), rows, "operators from the store are unchanged");
     // A cut of one region has no earlier operator: there a sequential one is ghosted's.
     let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
@@ -167,7 +169,9 @@ fn methods_beyond_the_paper_run_or_are_refused() {
             .clone()
     };
     assert_eq!(values_of("sequential"), values_of("ghosted"));
-    assert_ne!(values_of("affine"), values_of("ghosted"));
+    let others = ["none", "ghosted", "affine", "mean", "ghosted(input=normed)", "ghosted(bias=true, input=normed)"];
+    let distinct: BTreeSet<String> = others.into_iter().map(values_of).collect();
+    assert_eq!(distinct.len(), others.len());
     for (recovery, expected) in [
         ("{name: affine, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
         ("{name: rank, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
@@ -176,6 +180,9 @@ fn methods_beyond_the_paper_run_or_are_refused() {
         ("{name: rank, rank: 0}", "1 or more"),
         ("{name: ghosted, ridge: much}", "auto"),
         ("{name: ghosted, ridge: auto, solver: svd}", "solver: normal"),
+        ("{name: ghosted, bias: true}", "affine"),
+        ("{name: ghosted, input: normed, ridge: auto}", "input: normed"),
+        ("{name: ghosted, input: normed, finetune: {sequences: 2, length: 16}}", "no operator that can be fine-tuned"),
     ] {
         std::fs::remove_dir_all(world.path("results")).ok();
         world.refuses(&["--set", &format!("recovery=[{recovery}]")], 2, &[expected]);

@@ -214,6 +214,43 @@ def correlations(case, i, j):
     return rows.shape[1] - (found**2).sum()
 
 
+def partitions(count, groups):
+    """All ways to put so many things into so many groups that are not empty, each as labels in order of appearance."""
+    found = [[0]]
+    for _ in range(count - 1):
+        found = [[*labels, label] for labels in found for label in range(max(labels) + 2) if label < groups]
+    return [labels for labels in found if max(labels) + 1 == groups]
+
+
+def lorp(case, depth, groups):
+    """LoRP (arXiv 2605.27786; lib/layer_select.py of its repository): spectral clusters of (S + 1)/2, of which each gives its
+    most redundant layer, then the one whose remaining layers are most similar. The clusters are the best partition there is."""
+    layers = case.backbone.layers
+    S = np.array([[1.0 if i == j else similarity(case, "token", i, j) for j in range(layers)] for i in range(layers)])
+    if groups is None:
+        score = -math.log2(S[np.triu_indices(layers, 1)].mean())
+        groups = 2 if score >= 1 else 3 if score >= 0.7 else 4
+    A = (S + 1) / 2 - np.eye(layers)
+    root = np.sqrt(A.sum(0))
+    points = np.linalg.eigh(np.eye(layers) - A / np.outer(root, root))[1][:, :groups] / root[:, None]
+    spread = lambda of: sum(((of - of.mean(0)) ** 2).ravel())
+    cost = lambda labels: sum(spread(points[np.array(labels) == label]) for label in range(groups))
+    labels = min(partitions(layers, groups), key=cost)
+    mean = lambda values: float(np.mean(values)) if values else -math.inf
+    members = [[layer for layer in range(layers) if labels[layer] == label] for label in range(groups)]
+    redundancy = {layer: mean([S[layer, other] for other in of if other != layer]) for of in members for layer in of}
+    queues = [sorted(set(of) - {0, layers - 1}, key=lambda layer: (-redundancy[layer], layer)) for of in members]
+    gone = []
+    for queue in queues:
+        if queue and len(gone) < depth:
+            gone.append(queue.pop(0))
+    while len(gone) < depth:
+        left = [[layer for layer in of if layer not in gone] for of in members]
+        rest = lambda label: mean([S[i, j] for i in left[label] for j in left[label] if i < j])
+        gone.append(queues[max((label for label in range(groups) if queues[label]), key=rest)].pop(0))
+    return [(layer, redundancy[layer]) for layer in gone if redundancy[layer] > -math.inf], sorted(gone)
+
+
 def criteria(case):
     layers = case.backbone.layers
     found = []
@@ -235,6 +272,8 @@ def criteria(case):
         add("cca", {}, depth, scores, lowest(scores, depth))
         scores = [(s, correlations(case, s, s + depth)) for s in range(layers - depth + 1)]
         add("cca", {"cut": "block"}, depth, scores, block(scores, depth, min))
+        for options in ({}, {"clusters": 2}):
+            add("lorp", options, depth, *lorp(case, depth, options.get("clusters")))
         # Shortened LLaMA: each layer left out alone.
         scores = [(layer, case.trial({layer})) for layer in range(layers)]
         add("shortened-llama", {}, depth, scores, lowest(scores, depth))
@@ -326,13 +365,14 @@ def by_cosine(branch, target, options):
 
 
 class Repair:
-    """An operator: `x·W + b` on the stream, or `branch·W` in the layer before."""
+    """An operator: `x·W + b` on the stream, `x + norm(x)·M + b`, or `branch·W` in the layer before."""
 
-    def __init__(self, matrix, bias=None, branches=()):
-        self.matrix, self.bias, self.branches = matrix, bias, branches
+    def __init__(self, matrix, bias=None, branches=(), norm=None):
+        self.matrix, self.bias, self.branches, self.norm = matrix, bias, branches, norm
 
     def __call__(self, x):
-        return x @ self.matrix + (0 if self.bias is None else self.bias)
+        out = x @ self.matrix if self.norm is None else x + self.norm(x) @ self.matrix
+        return out + (0 if self.bias is None else self.bias)
 
 
 def solve(case, name, options, span, fitted, earlier):
@@ -366,6 +406,17 @@ def solve(case, name, options, span, fitted, earlier):
         mean, shift = pre.mean(0), delta.mean(0)
         matrix = least_squares(pre - mean, delta - shift, 1e-6)
         return Repair(identity + matrix, shift - mean @ matrix)
+    if name == "mean":
+        return Repair(identity, delta.mean(0))
+    if options.get("input") == "normed":
+        # The norm of the first removed layer; OLMo-2's layers have none there, and the norm no weight.
+        weight = case.backbone.weights.get(f"model.layers.{start}.input_layernorm.weight", 1.0)
+        norm = lambda x: case.backbone.norm(x, weight)
+        normed = norm(pre)
+        if not options.get("bias"):
+            return Repair(least_squares(normed, delta, 1e-6), norm=norm)
+        matrix = least_squares(normed - normed.mean(0), delta - delta.mean(0), 1e-6)
+        return Repair(matrix, delta.mean(0) - normed.mean(0) @ matrix, norm=norm)
     if name == "rank":
         return Repair(identity + low_rank(pre, delta, options.get("rank", 32)))
     if name == "sequential" and earlier:
@@ -467,7 +518,8 @@ METHODS = [
     ("replaceme-cos", {**COSINE, "order": "sequential"}), ("replaceme-cos", {**COSINE, **LAYER}),
     ("linearpatch-diag", {}), ("linearpatch-diag", LAYER), ("linearpatch-rotate", {}), ("linearpatch-rotate", LAYER),
     ("ghosted", {}), ("ghosted", LAYER), ("ghosted", {"solver": "svd"}), ("ghosted", {"ridge": 10.0}), ("ghosted", {"ridge": "auto"}),
-    ("affine", {}), ("affine", LAYER),
+    ("ghosted", {"input": "normed"}), ("ghosted", {"input": "normed", "bias": True}), ("ghosted", {"input": "normed", **LAYER}),
+    ("affine", {}), ("affine", LAYER), ("mean", {}), ("mean", LAYER),
     ("rank", {}), ("rank", {"rank": 8}), ("rank", {"rank": 8, **LAYER}),
     ("sequential", {}), ("sequential", LAYER),
 ]  # fmt: skip

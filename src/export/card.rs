@@ -171,9 +171,15 @@ fn attached(layout: &Layout) -> Vec<String> {
         .iter()
         .map(|attached| {
             let layer = attached.layer;
-            let form = if attached.operator.is_diagonal() { "diagonal" } else { "full" };
-            let form =
-                if attached.operator.has_bias() { format!("{form} map with a bias") } else { format!("{form} map") };
+            let operator = &attached.operator;
+            let form = match (operator.is_normed(), operator.is_bias_only(), operator.is_diagonal()) {
+                (true, ..) => "full map of the normed stream",
+                (_, true, _) => "constant",
+                (.., true) => "diagonal map",
+                _ => "full map",
+            };
+            let with_bias = operator.has_bias() && !operator.is_bias_only();
+            let form = if with_bias { format!("{form} with a bias") } else { form.to_owned() };
             match attached.place {
                 BranchPlace::Before => format!("a {form} on the stream that enters layer {layer}"),
                 BranchPlace::After => format!("a {form} on the stream that leaves layer {layer}, the last one"),

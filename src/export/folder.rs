@@ -143,7 +143,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     }
     let source_config = config_of(source)?;
     let generation = generation(source, &source_config)?;
-    let trimmed = trimmed(source_config, config, layout, form.dtype);
+    let trimmed = trimmed(source_config, config, layout, form.dtype)?;
     put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
     put(draft, "generation_config.json", pretty(&Value::Object(generation))?.as_bytes())?;
     for name in BESIDES {

@@ -22,7 +22,7 @@ use candle_core::quantized::gguf_file::Value as Entry;
 use folder::{config_of, enough_room, object};
 use serde_json::Value;
 
-use crate::checkpoint::{GgufText, GgufType, Layout, fits_gguf};
+use crate::checkpoint::{GgufText, GgufType, Layout, fits_gguf, no_place_for_operators};
 use crate::corpus::{self, GgufTokenizer, to_gguf};
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
@@ -57,6 +57,9 @@ impl Exporter<'_> {
     /// that is full: nothing is left then.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
         let output = folder::check(folder)?;
+        if let Some(recovery) = &grid.cells[cell].recovery {
+            recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
+        }
         let numbers = self.numbers(grid, &grid.cells[cell])?;
         self.made(grid, cell, &mut |made| {
             let card = card::card(self, grid, &made, numbers.clone())?;
@@ -159,6 +162,7 @@ impl Exporter<'_> {
         path: &Path,
         numbers: GgufType,
     ) -> Result<(Exported, Vec<String>)> {
+        refuse_step(grid, cell)?;
         self.made(grid, cell, &mut |MadeCell { layout, backbone, result, inputs, .. }| {
             let config = &backbone.config;
             fits_gguf(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
@@ -180,6 +184,19 @@ impl Exporter<'_> {
             Ok((Exported { folder: path.to_owned(), bytes, parameters, needs_code: false }, notes.clone()))
         })
     }
+}
+
+/// Refuses a cell whose repair stays a step in any case, before anything is computed for it.
+fn refuse_step(grid: &Grid, cell: usize) -> Result<()> {
+    let cell = &grid.cells[cell];
+    let (Some(recovery), Some(backbone)) = (&cell.recovery, grid.backbones.get(&cell.backbone)) else { return Ok(()) };
+    // Problems of the backbone itself are reported by the run.
+    let Ok(config) = Config::read_with_attachments(&backbone.path) else { return Ok(()) };
+    if recovery.rule.stays_step(&config) {
+        let found = format!("the repair of `{recovery}`, an operator next to the weights");
+        return Err(no_place_for_operators(found).at(cell.to_string()));
+    }
+    Ok(())
 }
 
 /// Stops between writes if asked to.

@@ -2,6 +2,7 @@
 
 mod arch;
 mod architectures;
+mod beyond;
 mod budget;
 mod common;
 mod corpus;

@@ -55,15 +55,15 @@ fn tokens_of_a_plain_text_equal_the_reference() {
 fn windows_of_a_plain_text_equal_the_reference() {
     let Some(folder) = shared("oracles/stories260k") else { return };
     let oracle = &json(&folder.join("stories260k.json"))["windows"];
-    let seed = number_of_oracle("seed", &oracle);
-    let length = number_of_oracle("seqlen", &oracle) as usize;
+    let seed = number_of_oracle("seed", oracle);
+    let length = number_of_oracle("seqlen", oracle) as usize;
     let wanted = whole_numbers(&oracle["train_starts"]);
     let rule: Rule = oracle["rule"].as_str().unwrap().parse().unwrap();
     let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
 
     let rows = read_rows(folder.join("calibration.txt"), None).unwrap();
     let windows = calibration(rule, &rows, &tokenizer, wanted.len(), length, seed).unwrap();
-    assert_eq!(windows.corpus_tokens as u64, number_of_oracle("total_tokens", &oracle));
+    assert_eq!(windows.corpus_tokens as u64, number_of_oracle("total_tokens", oracle));
     assert_eq!(starts(&windows), wanted);
     let all = ids(&folder.join("calibration.ids.json"));
     for (index, start) in windows.starts.iter().enumerate() {
@@ -71,7 +71,7 @@ fn windows_of_a_plain_text_equal_the_reference() {
     }
 
     // The reference draws its validation windows from the same generator, right after the training ones.
-    let tokens = number_of_oracle("total_tokens", &oracle);
+    let tokens = number_of_oracle("total_tokens", oracle);
     let border = (0.9 * tokens as f64) as u64 - length as u64 - 1;
     let mut random = PythonRandom::new(seed);
     for start in &wanted {

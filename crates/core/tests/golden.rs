@@ -178,7 +178,7 @@ impl Case<'_> {
 
     fn operator(&self, what: &str, operator: &Operator, expected: &Value) {
         let channels = self.engine.config().hidden;
-        let matrix: Vec<f64> = operator.linear().unwrap().into_iter().map(f64::from).collect();
+        let matrix: Vec<f64> = operator.matrix().unwrap().into_iter().map(f64::from).collect();
         self.near(&format!("{what}: matrix"), &probed(&matrix, channels), &numbers(&expected["probe"]), expected);
         let norm = matrix.iter().map(|v| v * v).sum::<f64>().sqrt();
         self.near(&format!("{what}: norm"), &[norm], &[expected["norm"].as_f64().unwrap()], expected);
@@ -302,7 +302,9 @@ fn no_method_and_no_option_is_left_out() {
     let golden = common::json(&fixture("methods.json"));
     let held: Vec<&Value> = golden["backbones"].as_object().unwrap().values().collect();
     for (kind, described) in [("criteria", criterion::described()), ("recoveries", recovery::described())] {
-        for Described { name, options, .. } in described.into_iter().filter(|method| !OTHERWISE.contains(&&*method.name)) {
+        for Described { name, options, .. } in
+            described.into_iter().filter(|method| !OTHERWISE.contains(&&*method.name))
+        {
             let cases_of_method: Vec<&Value> = held
                 .iter()
                 .flat_map(|case| case[kind].as_array().unwrap())

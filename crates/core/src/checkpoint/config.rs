@@ -3,9 +3,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::layout::Layout;
+use super::layout::{Attached, Layout};
+use crate::error::Result;
 use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow, activation_names};
-use crate::model::attached::{ACTIVATION, ENTRY};
+use crate::model::attached::{ACTIVATION, AttachedForm, ENTRY};
 use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
@@ -13,12 +14,15 @@ use crate::model::{Config, FloatType};
 /// Converts a backbone's config to that of a variant: renumbers the layers and drops settings of removed layers. If
 /// operators accompany the weights, it names the modelling file and a nonexistent activation, so that a loader without that
 /// file fails. The model type stays, so that transformers finds the tokenizer class without remote code.
+///
+/// # Errors
+/// An operator that cannot be read.
 pub fn trimmed(
     mut config: Map<String, Value>,
     unpruned: &Config,
     layout: &Layout,
     dtype: Option<FloatType>,
-) -> Map<String, Value> {
+) -> Result<Map<String, Value>> {
     let architecture = unpruned.architecture;
     count_layers(&mut config, unpruned, &layout.kept);
     // With `true` and a separate head, transformers 5 uses both tables and other loaders use the embedding twice. Some
@@ -41,22 +45,22 @@ pub fn trimmed(
         }
     }
     if !layout.attached.is_empty() {
-        let operators: Vec<Value> = layout.attached.iter().map(|attached| {
-            let form = if attached.operator.is_diagonal() { "diagonal" } else { "dense" };
-            json!({"layer": attached.layer, "at": attached.place.name(), "form": form, "bias": attached.operator.has_bias()})
+        let operators: Result<Vec<Value>> = layout.attached.iter().map(|attached| {
+            let Attached { layer, place, operator } = attached;
+            Ok(json!({"layer": layer, "at": place.name(), "form": AttachedForm::of(operator)?.name(), "bias": operator.has_bias()}))
         }).collect();
         let file = MODELING.trim_end_matches(".py");
         let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
         let key = architecture.activation.0;
         let activation = activation_names(unpruned.activation)[0];
-        config.insert(ENTRY.into(), json!({ "operators": operators, ACTIVATION: activation }));
+        config.insert(ENTRY.into(), json!({ "operators": operators?, ACTIVATION: activation }));
         config.insert(key.into(), GUARD.into());
         config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));
         config.insert("model_type".into(), architecture.model_type.into());
         let map = json!({"AutoConfig": named("Config"), "AutoModel": named("Model"), "AutoModelForCausalLM": named("ForCausalLM")});
         config.insert("auto_map".into(), map);
     }
-    config
+    Ok(config)
 }
 
 /// Keeps the per-layer settings of the kept layers.
@@ -148,7 +152,7 @@ mod tests {
         let text = std::fs::read(folder.join("config.json")).unwrap();
         let mut entries: Map<String, Value> = serde_json::from_slice(&text).unwrap();
         entries.extend(more.as_object().unwrap().clone());
-        trimmed(entries, &config, &layout, Some(FloatType::Bf16))
+        trimmed(entries, &config, &layout, Some(FloatType::Bf16)).unwrap()
     }
 
     #[test]

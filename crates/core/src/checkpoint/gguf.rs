@@ -68,6 +68,11 @@ fn refused(expected: &str, found: String) -> Error {
         .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
 }
 
+/// Returns the error for a repair that no weight can absorb.
+pub fn no_place_for_operators(found: String) -> Error {
+    refused("a repair that weights take in, since GGUF has no place for operators", found)
+}
+
 /// Refuses a variant that a GGUF file cannot say, or that llama.cpp would compute otherwise.
 ///
 /// # Errors
@@ -77,8 +82,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     let form = config.architecture.gguf;
     let form = form.ok_or_else(|| refused("an architecture of llama.cpp", config.architecture.class.to_owned()))?;
     if !layout.attached.is_empty() {
-        let found = format!("{} operators next to the weights", layout.attached.len());
-        return Err(refused("a repair that weights take in, since GGUF has no place for operators", found));
+        return Err(no_place_for_operators(format!("{} operators next to the weights", layout.attached.len())));
     }
     let context = config.max_positions.unwrap_or(usize::MAX);
     let windows = || layout.kept.iter().map(|&layer| config.windows[layer].filter(|&window| window < context));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::model::attached::{bias_name, norm_name};
+use crate::model::attached::{AttachedForm, bias_name, input_norm_name, norm_name};
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, name};
 use crate::model::tensors::{checked, stored};
 use crate::model::weights::Weights;
@@ -42,8 +42,10 @@ pub(super) enum TensorContent {
     Stored(String),
     /// A stored matrix `[C, inner]` whose output goes through an operator: `Wᵀ·matrix`; or what is added to it, `[C]`: `b·W`.
     Folded(String, Arc<Operator>),
-    /// An operator's matrix: its diagonal `[C]`, or `Wᵀ [C, C]` as linear layers are stored.
+    /// An operator's matrix: its diagonal `[C]`, or `Wᵀ` or `Mᵀ [C, C]` as linear layers are stored.
     Operator(Arc<Operator>),
+    /// The weight of the norm that an operator reads the stream through, `[C]`.
+    Norm(Arc<Operator>),
     /// The bias of an operator, `[C]`.
     Bias(Arc<Operator>),
 }
@@ -72,7 +74,7 @@ impl Layout {
         let mut tensors = Vec::new();
         let mut add = |name: String, shape: Vec<usize>, content: TensorContent| {
             let dtype = match &content {
-                TensorContent::Operator(_) | TensorContent::Bias(_) => FloatType::F32,
+                TensorContent::Operator(_) | TensorContent::Bias(_) | TensorContent::Norm(_) => FloatType::F32,
                 TensorContent::Stored(stored) | TensorContent::Folded(stored, _) => {
                     dtype.unwrap_or_else(|| FloatType::of(weights.dtype(stored)))
                 }
@@ -95,13 +97,18 @@ impl Layout {
                 add(new, part.shape, content);
             }
             for Attached { place: branch, operator, .. } in of_layer() {
-                let shape = if operator.is_diagonal() { vec![c] } else { vec![c, c] };
                 let module = branch.module();
+                let form = AttachedForm::of(operator)?;
                 if operator.has_bias() {
                     let bias = TensorContent::Bias(Arc::clone(operator));
                     add(bias_name(index, &module), vec![c], bias);
                 }
-                add(name(index, &module), shape, TensorContent::Operator(Arc::clone(operator)));
+                if form == (AttachedForm::Normed { weighted: true }) {
+                    add(input_norm_name(index, &module), vec![c], TensorContent::Norm(Arc::clone(operator)));
+                }
+                if let Some(shape) = form.shape(c) {
+                    add(name(index, &module), shape, TensorContent::Operator(Arc::clone(operator)));
+                }
             }
         }
         add(FINAL_NORM.to_owned(), vec![c], TensorContent::Stored(FINAL_NORM.to_owned()));

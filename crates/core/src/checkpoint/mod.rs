@@ -13,6 +13,6 @@ mod layout;
 mod shards;
 
 pub use config::{MODELING, modeling, trimmed};
-pub use gguf::{GgufText, GgufType, fits_gguf};
+pub use gguf::{GgufText, GgufType, fits_gguf, no_place_for_operators};
 pub use layout::{Attached, Layout};
 pub use shards::{INDEX, WeightFiles, header};

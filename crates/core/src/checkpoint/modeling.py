@@ -9,18 +9,36 @@ from torch import nn
 from transformers import INNERConfig, BACKBONEForCausalLM, INNERModel
 from transformers.models.FOLDER.modeling_FOLDER import BACKBONEDecoderLayer
 
-class Operator(nn.Module):
-    """x·W at every position, with a bias where it has one: a linear map, or a factor for each channel."""
+class InputNorm(nn.Module):
+    """The weight of the norm that a map reads the stream through."""
 
-    def __init__(self, place, channels):
+    def __init__(self, channels):
         super().__init__()
-        # Wᵀ [channels, channels] as nn.Linear has it, or the diagonal [channels].
-        self.weight = nn.Parameter(torch.ones(channels) if place["form"] == "diagonal" else torch.eye(channels))
+        self.weight = nn.Parameter(torch.ones(channels))
+
+
+class Operator(nn.Module):
+    """A map of the stream at every position, with a bias where it has one: x·W, a factor for each channel, nothing but the
+    bias, or x + RMSNorm(x)·M."""
+
+    def __init__(self, place, config):
+        super().__init__()
+        channels, form = config.hidden_size, place["form"]
+        self.eps = config.rms_norm_eps if form.startswith("normed") else None
+        self.input_norm = InputNorm(channels) if form == "normed" else None
+        # Wᵀ or Mᵀ [channels, channels] as nn.Linear has it, or the diagonal [channels].
+        shape = {"diagonal": (channels,), "bias": None}.get(form, (channels, channels))
+        self.weight = nn.Parameter(torch.zeros(shape)) if shape else None
         self.bias = nn.Parameter(torch.zeros(channels)) if place["bias"] else None
 
     def forward(self, x):
-        wide = x.to(self.weight.dtype)
-        wide = wide * self.weight if self.weight.dim() == 1 else nn.functional.linear(wide, self.weight)
+        wide = x.to((self.bias if self.weight is None else self.weight).dtype)
+        if self.eps is not None:
+            normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+            normed = normed if self.input_norm is None else normed * self.input_norm.weight
+            wide = wide + nn.functional.linear(normed, self.weight)
+        elif self.weight is not None:
+            wide = wide * self.weight if self.weight.dim() == 1 else nn.functional.linear(wide, self.weight)
         return (wide if self.bias is None else wide + self.bias).to(x.dtype)
 
 
@@ -29,8 +47,8 @@ class BoundaryLayer(BACKBONEDecoderLayer):
 
     def __init__(self, config, layer_idx, before=None, after=None):
         super().__init__(config, layer_idx)
-        self.boundary = Operator(before, config.hidden_size) if before else None
-        self.boundary_after = Operator(after, config.hidden_size) if after else None
+        self.boundary = Operator(before, config) if before else None
+        self.boundary_after = Operator(after, config) if after else None
 
     def forward(self, hidden_states, *args, **kwargs):
         if self.boundary is not None:
@@ -45,10 +63,10 @@ class BoundaryLayer(BACKBONEDecoderLayer):
 class MappedNorm(nn.Module):
     """The norm that a branch ends in, with a map behind it."""
 
-    def __init__(self, norm, place, channels):
+    def __init__(self, norm, place, config):
         super().__init__()
         self.norm = norm
-        self.branch_map = Operator(place, channels)
+        self.branch_map = Operator(place, config)
 
     def forward(self, x):
         return self.branch_map(self.norm(x))
@@ -76,7 +94,7 @@ def attach(model):
     for (layer, at), place in places.items():
         if at not in ("before", "after"):
             norm = getattr(model.layers[layer], at)
-            setattr(model.layers[layer], at, MappedNorm(norm, place, config.hidden_size))
+            setattr(model.layers[layer], at, MappedNorm(norm, place, config))
     return sorted({{"before": "boundary", "after": "boundary_after"}.get(at, "branch_map") for _, at in places})
 
 

@@ -145,7 +145,8 @@ pub(super) fn each_block(
         }
         TensorContent::Bias(operator) => in_blocks(&operator.bias()?.unwrap_or_default()),
         TensorContent::Operator(operator) if operator.is_diagonal() => in_blocks(&operator.parts()?.1),
-        TensorContent::Operator(operator) => in_rows(&operator.linear()?, operator.channels(), each),
+        TensorContent::Operator(operator) => in_rows(&operator.matrix()?, operator.channels(), each),
+        TensorContent::Norm(operator) => in_blocks(&operator.norm()?.and_then(|norm| norm.weight).unwrap_or_default()),
     }
 }
 

@@ -10,10 +10,12 @@ mod explicit;
 mod finercut;
 mod llm_drop;
 mod llm_streamline;
+mod lorp;
 mod rule;
 mod shortened_llama;
 mod shortgpt;
 mod sleb;
+mod spectral;
 mod sublayers;
 #[cfg(test)]
 #[path = "../../templates/criterion.rs"]
@@ -41,6 +43,7 @@ const ENTRIES: &[CriterionEntry] = &[
     llm_drop::ENTRY,
     block_pruner::ENTRY,
     finercut::ENTRY,
+    lorp::ENTRY,
 ];
 
 /// Builds the criterion called `name` with the given options.

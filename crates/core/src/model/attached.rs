@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::architecture::Architecture;
 use super::entries::Entries;
 use super::operator::Operator;
+use super::rms_norm::RmsNorm;
 use super::tensor_name::name;
 use super::weights::Weights;
 use crate::error::Result;
@@ -59,9 +60,78 @@ pub(crate) fn bias_name(layer: usize, module: &str) -> String {
     format!("model.layers.{layer}.{module}.bias")
 }
 
+/// Returns the name of the weight of the norm that an operator reads the stream through.
+pub(crate) fn input_norm_name(layer: usize, module: &str) -> String {
+    name(layer, &format!("{module}.input_norm"))
+}
+
 /// Returns the name of a norm that is followed by an operator, inside a module of both.
 pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
     name(layer, &format!("{norm}.norm"))
+}
+
+/// Form of an operator in a config, apart from its bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttachedForm {
+    Diagonal,
+    Dense,
+    /// Nothing but a bias.
+    Bias,
+    /// A map of the normed stream, with the backbone's epsilon. `weighted` says whether the norm has a weight.
+    Normed {
+        weighted: bool,
+    },
+}
+
+impl AttachedForm {
+    /// Returns the form of an operator.
+    ///
+    /// # Errors
+    /// The operator cannot be read.
+    pub fn of(operator: &Operator) -> Result<Self> {
+        Ok(match operator.norm()? {
+            Some(norm) => Self::Normed { weighted: norm.weight.is_some() },
+            None if operator.is_bias_only() => Self::Bias,
+            None if operator.is_diagonal() => Self::Diagonal,
+            None => Self::Dense,
+        })
+    }
+
+    /// Returns the config's name of the form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Diagonal => "diagonal",
+            Self::Dense => "dense",
+            Self::Bias => "bias",
+            Self::Normed { weighted: true } => "normed",
+            Self::Normed { weighted: false } => "normed-unweighted",
+        }
+    }
+
+    /// Returns whether an operator of this form can stand at a place, with or without a bias.
+    ///
+    /// A diagonal behind a norm would be another one than the decoder's, which comes before that norm.
+    fn fits(self, place: BranchPlace, bias: bool) -> bool {
+        let on_stream = !matches!(place, BranchPlace::Norm(_));
+        match self {
+            Self::Dense => true,
+            Self::Diagonal => on_stream && !bias,
+            Self::Bias => on_stream && bias,
+            Self::Normed { .. } => on_stream,
+        }
+    }
+
+    /// Returns the shape of the operator's matrix, if it has one.
+    pub(crate) fn shape(self, hidden: usize) -> Option<Vec<usize>> {
+        match self {
+            Self::Bias => None,
+            Self::Diagonal => Some(vec![hidden]),
+            Self::Dense | Self::Normed { .. } => Some(vec![hidden; 2]),
+        }
+    }
+
+    const ALL: [Self; 5] =
+        [Self::Diagonal, Self::Dense, Self::Bias, Self::Normed { weighted: true }, Self::Normed { weighted: false }];
 }
 
 /// An operator that a config names.
@@ -69,38 +139,44 @@ pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
 pub struct Attachment {
     pub layer: usize,
     pub place: BranchPlace,
-    pub diagonal: bool,
+    pub form: AttachedForm,
     pub bias: bool,
 }
 
 impl Attachment {
-    fn channels(self, hidden: usize) -> Vec<usize> {
-        vec![hidden; if self.diagonal { 1 } else { 2 }]
-    }
-
     /// Checks that exactly the operator's tensors exist, on streams of `hidden` channels: see
     /// [`check_weights`](super::check_weights).
     pub(super) fn check(self, hidden: usize, weights: &mut Weights) -> Result<()> {
         let module = self.place.module();
-        weights.check(&name(self.layer, &module), &self.channels(hidden))?;
+        if let Some(shape) = self.form.shape(hidden) {
+            weights.check(&name(self.layer, &module), &shape)?;
+        }
+        if self.form == (AttachedForm::Normed { weighted: true }) {
+            weights.check(&input_norm_name(self.layer, &module), &[hidden])?;
+        }
         if self.bias {
             weights.check(&bias_name(self.layer, &module), &[hidden])?;
         }
         Ok(())
     }
 
-    pub(super) fn operator(self, hidden: usize, weights: &Weights) -> Result<Arc<Operator>> {
+    /// Reads the operator of a backbone with `hidden` channels, whose norms have the epsilon `eps`.
+    pub(super) fn operator(self, hidden: usize, eps: f32, weights: &Weights) -> Result<Arc<Operator>> {
         let c = hidden;
         let module = self.place.module();
         let name = name(self.layer, &module);
-        if self.diagonal {
-            return Operator::diagonal(weights.take(&name, &[c])?);
-        }
-        // Stored as linear layers are: Wᵀ.
-        let matrix = weights.transposed(&[(name, c)], c)?;
-        match self.bias {
-            true => Operator::affine(c, matrix, weights.take(&bias_name(self.layer, &module), &[c])?),
-            false => Operator::dense(c, matrix),
+        let bias = self.bias.then(|| weights.take(&bias_name(self.layer, &module), &[c])).transpose()?;
+        // Matrices are stored as linear layers are: Wᵀ.
+        match (self.form, bias) {
+            (AttachedForm::Diagonal, _) => Operator::diagonal(weights.take(&name, &[c])?),
+            (AttachedForm::Bias, bias) => Operator::bias_only(bias.unwrap_or_else(|| vec![0.0; c])),
+            (AttachedForm::Dense, Some(bias)) => Operator::affine(c, weights.transposed(&[(name, c)], c)?, bias),
+            (AttachedForm::Dense, None) => Operator::dense(c, weights.transposed(&[(name, c)], c)?),
+            (AttachedForm::Normed { weighted }, bias) => {
+                let norm_name = input_norm_name(self.layer, &module);
+                let weight = weighted.then(|| weights.take(&norm_name, &[c])).transpose()?;
+                Operator::normed(RmsNorm { eps, weight }, c, weights.transposed(&[(name, c)], c)?, bias)
+            }
         }
     }
 }
@@ -108,7 +184,7 @@ impl Attachment {
 /// Parses the operators that a config names, for a folder with `layers` layers.
 pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
     let section = entries.map_at(ENTRY)?.ok_or_else(|| entries.wrong(ENTRY, "a map with operators"))?;
-    let expected = "a list of operators: a layer, `at` a place of the architecture, `form` diagonal or dense, `bias`";
+    let expected = "a list of operators: a layer, `at` a place of the architecture, a `form` that can be there, `bias`";
     let wrong = || section.wrong("operators", expected);
     let mut found: Vec<Attachment> = Vec::new();
     for value in section.get("operators").and_then(Value::as_array).ok_or_else(wrong)? {
@@ -117,18 +193,13 @@ pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers:
         let branch = BranchPlace::all(architecture)
             .find(|branch| text_of("at", value) == Some(branch.name()))
             .ok_or_else(wrong)?;
-        let diagonal = match text_of("form", value) {
-            Some("dense") => false,
-            // Behind a norm a diagonal would be another one than the decoder's, which stands before it; and a map that
-            // adds something is a full one.
-            Some("diagonal") if !matches!(branch, BranchPlace::Norm(_)) => true,
-            _ => return Err(wrong()),
-        };
-        let bias = value.get("bias").and_then(Value::as_bool).filter(|bias| !(*bias && diagonal)).ok_or_else(wrong)?;
+        let bias = value.get("bias").and_then(Value::as_bool).ok_or_else(wrong)?;
+        let form = AttachedForm::ALL.into_iter().find(|form| text_of("form", value) == Some(form.name()));
+        let form = form.filter(|form| form.fits(branch, bias)).ok_or_else(wrong)?;
         if found.iter().any(|attachment| (attachment.layer, attachment.place) == (layer, branch)) {
             return Err(wrong());
         }
-        found.push(Attachment { layer, place: branch, diagonal, bias });
+        found.push(Attachment { layer, place: branch, form, bias });
     }
     if found.is_empty() { Err(wrong()) } else { Ok(found) }
 }

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::architecture::{Activation, Architecture, QueryKeyNorm};
-use super::attached::Attachment;
+use super::attached::{AttachedForm, Attachment};
 use super::config::{Biases, Config, Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::experts::Experts;
 use super::held::TensorInfo;
@@ -151,7 +151,7 @@ fn canonical(config: &Config) -> Value {
         "norms": norms, "query_key_norm": query_key_norm, "projection_bias": inputs, "layers": layers,
         "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "intermediate": intermediate,
         "vocab": vocab, "norm_eps": norm_eps, "rope_theta": theta, "rope_scaling": scaling.as_ref().map(scaled), "tied": tied_embeddings,
-        "windows": windows, "attachments": attachments.iter().map(|&Attachment { layer, place: branch, diagonal, bias }: &Attachment| json!({"layer": layer, "place": branch.name(), "diagonal": diagonal, "bias": bias})).collect::<Vec<_>>(),
+        "windows": windows, "attachments": attachments.iter().map(attached_operator).collect::<Vec<_>>(),
     });
     // Properties beyond the first five architectures are omitted if absent, so that existing keys stay unchanged.
     let experts = experts.map(|Experts { count, used, width, normalised }| {
@@ -179,6 +179,17 @@ fn canonical(config: &Config) -> Value {
     ];
     if let Value::Object(map) = &mut value {
         map.extend(further.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    }
+    value
+}
+
+/// Describes an operator next to the weights. Forms beyond the first two are named, so that existing keys stay unchanged.
+fn attached_operator(attachment: &Attachment) -> Value {
+    let &Attachment { layer, place, form, bias } = attachment;
+    let diagonal = form == AttachedForm::Diagonal;
+    let mut value = json!({"layer": layer, "place": place.name(), "diagonal": diagonal, "bias": bias});
+    if !matches!(form, AttachedForm::Diagonal | AttachedForm::Dense) {
+        value["form"] = form.name().into();
     }
     value
 }
@@ -224,7 +235,7 @@ mod tests {
         let folder = temp.path();
         let bytes = fs::read(fixture().join("model.safetensors")).unwrap();
         let config: Value = serde_json::from_slice(&fs::read(fixture().join("config.json")).unwrap()).unwrap();
-        write_config(&config, &folder);
+        write_config(&config, folder);
         fs::write(folder.join("model.safetensors"), &bytes).unwrap();
         let first = of(folder);
         assert_eq!(first, of(&fixture()), "the order of a config's entries is none of its");
@@ -235,7 +246,7 @@ mod tests {
         {
             other[name] = value;
         }
-        write_config(&other, &folder);
+        write_config(&other, folder);
         assert_eq!(of(folder), first);
         // Entries with an effect on the computation.
         for (name, value) in
@@ -243,10 +254,10 @@ mod tests {
         {
             let mut other = config.clone();
             other[name] = value;
-            write_config(&other, &folder);
+            write_config(&other, folder);
             assert_ne!(of(folder), first, "{name}");
         }
-        write_config(&config, &folder);
+        write_config(&config, folder);
         // Equal tensors in two files.
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let mut all: Vec<_> = tensors.iter().collect();
@@ -268,6 +279,6 @@ mod tests {
     }
 
     fn write_config(config: &Value, folder: &Path) {
-        fs::write(folder.join("config.json"), config.to_string()).unwrap()
+        fs::write(folder.join("config.json"), config.to_string()).unwrap();
     }
 }

@@ -14,6 +14,7 @@ use super::engine::{
 };
 use super::passes::Passes;
 use super::program::Step;
+use super::rms_norm::RmsNorm;
 use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
 
@@ -72,6 +73,10 @@ impl Engine for Decoder {
         let c = self.config().hidden;
         let stream = Tensor::from_slice(stream, (stream.len() / c, c), &Device::Cpu)?;
         Decoder::logits(self, &stream, rows)?.flatten_all()?.rows()
+    }
+
+    fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
+        Decoder::stream_norm(self, layer)
     }
 }
 

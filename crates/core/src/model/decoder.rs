@@ -16,6 +16,7 @@ use super::operator::Operator;
 use super::parts::{Gated, Layer, Mlp, ModelPart, Parts};
 use super::passes::Passes;
 use super::program::{Step, Sublayer};
+use super::rms_norm::RmsNorm;
 use super::rope::{Rotaries, Rotary};
 use super::slice::{elements, tensor};
 use super::tensor_name::FINAL_NORM;
@@ -139,8 +140,8 @@ impl Decoder {
     /// are loaded on demand or in bf16.
     pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut weights = self.parts.layer(&self.config, layer)?.layer()?.clone();
-        if operator.bias.is_some() {
-            return Err(Error::job("a map with a bias cannot be folded: the projection has none")
+        if !operator.is_linear() {
+            return Err(Error::job("a map with a bias or a norm cannot be folded into a projection")
                 .at(format!("layer {layer}, {half:?}"))
                 .hint("apply it as a step of its own"));
         }
@@ -177,6 +178,13 @@ impl Decoder {
         }
         folded.parts.replace(self.config.layer_part(layer), ModelPart::Layer(weights))?;
         Ok(folded)
+    }
+
+    /// Returns the norm of the stream that enters a layer, without a weight if the layer has none there.
+    pub(super) fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
+        let part = self.parts.layer(&self.config, layer)?;
+        let weight = slices(part.layer()?.norms[0].as_ref())?.map(|weight| weight.to_vec());
+        Ok(RmsNorm { eps: self.config.norm_eps, weight })
     }
 
     /// Computes a sublayer up to `end`.

@@ -28,8 +28,8 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
     let mut folds = BTreeMap::new();
     let mut plain = |step: &Step| -> Step {
         let Step::Edited(half, layer, operator) = step else { return step.clone() };
-        // A projection has no bias to take one in.
-        if operator.has_bias() || (!operator.is_diagonal() && config.ends_in_norm(*half)) {
+        // A projection has neither a bias nor a norm.
+        if !operator.is_linear() || (!operator.is_diagonal() && config.ends_in_norm(*half)) {
             return step.clone();
         }
         folds.insert((*layer, *half), Arc::clone(operator));
@@ -55,7 +55,7 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
 /// An operator that cannot be read.
 pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
     let in_norm = Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half));
-    if in_norm || deployed.program.0.iter().any(|step| matches!(step, Step::Apply(operator) if operator.has_bias())) {
+    if in_norm || deployed.program.0.iter().any(|step| matches!(step, Step::Apply(operator) if !operator.is_linear())) {
         return Ok(deployed);
     }
     let Deployed { program, mut folds } = deployed;
@@ -99,7 +99,7 @@ pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
     let operator_at = |layer: usize, branch: Option<BranchPlace>| {
         let attachment =
             config.attachments.iter().find(|attached| attached.layer == layer && Some(attached.place) == branch);
-        attachment.map(|attached| attached.operator(config.hidden, &weights)).transpose()
+        attachment.map(|attached| attached.operator(config.hidden, config.norm_eps, &weights)).transpose()
     };
     let mut steps = Vec::new();
     for step in dense.0 {

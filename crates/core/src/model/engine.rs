@@ -13,6 +13,7 @@ use super::config::Config;
 use super::decoding::Decoding;
 use super::kernel_family::KernelFamily;
 use super::program::Step;
+use super::rms_norm::RmsNorm;
 use super::slice::{elements, tensor};
 use super::trie::{Model, Observer, Trie};
 use crate::error::{Error, Result};
@@ -133,6 +134,14 @@ pub trait Engine: Send + Sync {
     /// # Shapes
     /// `stream [tokens, C]`, the one that enters the final norm; result `[rows, vocab]`.
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows>;
+
+    /// Returns the norm of the stream that enters a layer, without a weight if the layer has none there.
+    ///
+    /// # Errors
+    /// The engine does not show its weights, or they cannot be loaded.
+    fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
+        Err(Error::job("this engine does not show its norms").at(format!("layer {layer}, {}", self.id())))
+    }
 
     /// Begins to decode with the programs of a trie, with nothing in the cache.
     ///
@@ -436,6 +445,10 @@ pub(crate) mod tests {
 
         fn logits(&self, _: &[f32], _: &[usize]) -> Result<HostRows> {
             Err(Error::job("it has no vocabulary"))
+        }
+
+        fn stream_norm(&self, _: usize) -> Result<RmsNorm> {
+            Ok(RmsNorm { eps: 0.0, weight: Some(vec![3.0, 5.0]) })
         }
     }
 }

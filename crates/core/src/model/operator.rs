@@ -1,16 +1,17 @@
-//! Maps of the residual stream, row vectors times matrix: what recoveries put at a boundary.
+//! Maps of the residual stream, row vectors times matrix, that recoveries insert at a boundary.
 
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use ghostlab_kernels::forward::{self as kernels, Weight};
-use sha2::{Digest, Sha256};
+use ghostlab_kernels::forward::{self as kernels, Linear, Norm, Weight};
 
+use super::operator_form::{AFFINE, BIAS, DENSE, DIAGONAL, LOW_RANK, key_of, normed_form};
+use super::rms_norm::RmsNorm;
 use super::slice::{elements, tensor};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
-/// A map of the residual stream, `x ← x·W`, or `x ← x·W + b`. Known by its content.
+/// A map of the residual stream, `x·W + b` or `x + RMSNorm(x)·M + b`, where `b` may be absent. Known by its content.
 #[derive(Debug)]
 pub struct Operator {
     key: [u8; 32],
@@ -21,19 +22,27 @@ pub struct Operator {
 
 #[derive(Debug)]
 pub(super) enum Matrix {
+    /// `W = I`: only the bias is added.
+    Identity,
     /// `W [C, C]`
     Dense(Tensor),
     /// The diagonal of `W`, `[C]`: one multiplication a channel instead of a matrix product.
     Diagonal(Tensor),
     /// `W = I + D·U` with `D [C, r]` and `U [r, C]`: two thin products.
     LowRank { down: Tensor, up: Tensor },
+    /// `x + RMSNorm(x)·M` with `M [C, C]`.
+    Normed { norm: DeviceNorm, matrix: Tensor },
 }
 
-const DENSE: &str = "dense";
-const DIAGONAL: &str = "diagonal";
-const AFFINE: &str = "affine";
-/// With the rank behind it.
-const LOW_RANK: &str = "rank-";
+/// The norm of a [`Matrix::Normed`] on its device.
+#[derive(Debug)]
+pub(super) struct DeviceNorm {
+    /// `[C]`. Ones if the norm has no weight.
+    pub(super) weight: Tensor,
+    pub(super) eps: f32,
+    /// Whether the weight is part of the operator.
+    pub(super) weighted: bool,
+}
 
 impl Operator {
     /// Creates a full matrix, row-major.
@@ -75,62 +84,38 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix, bias: None }))
     }
 
-    /// Returns the form and its numbers: the row-major matrix, the matrix and its bias, the diagonal, or the two factors.
-    pub fn parts(&self) -> Result<(String, Vec<f32>)> {
-        let (form, mut values) = match &self.matrix {
-            Matrix::Dense(matrix) => {
-                (if self.bias.is_some() { AFFINE } else { DENSE }.to_owned(), elements(matrix)?.to_vec())
-            }
-            Matrix::Diagonal(diagonal) => (DIAGONAL.to_owned(), elements(diagonal)?.to_vec()),
-            Matrix::LowRank { down, up } => {
-                let rank = up.dims()[0];
-                (format!("{LOW_RANK}{rank}"), [&*elements(down)?, &*elements(up)?].concat())
-            }
-        };
-        values.extend(self.bias()?.unwrap_or_default());
-        Ok((form, values))
+    /// Creates a map that only adds a bias: `x + b`.
+    ///
+    /// # Shapes
+    /// `bias [channels]`.
+    pub fn bias_only(bias: Vec<f32>) -> Result<Arc<Self>> {
+        let key = key_of(BIAS, [&bias]);
+        let channels = bias.len();
+        Ok(Arc::new(Self { key, channels, matrix: Matrix::Identity, bias: Some(tensor(bias, &[channels])?) }))
     }
 
-    /// Restores an operator from its [`Self::parts`].
+    /// Creates `x + norm(x)·M`, or `x + norm(x)·M + b`, with a row-major matrix.
     ///
-    /// # Errors
-    /// An unknown form, or another number of values than it has.
-    pub fn from_parts(form: &str, mut values: Vec<f32>) -> Result<Arc<Self>> {
-        let count = values.len();
-        let misfit = || Error::damaged("an operator has another number of values").at(form).found(count);
-        match form {
-            DENSE => Self::dense(
-                (Some(count.isqrt()).filter(|channels| channels * channels == count)).ok_or_else(misfit)?,
-                values,
-            ),
-            DIAGONAL => Self::diagonal(values),
-            AFFINE => {
-                // C² + C lies between C² and (C + 1)².
-                let channels = count.isqrt();
-                if channels * channels + channels != count {
-                    return Err(misfit());
-                }
-                let bias = values.split_off(channels * channels);
-                Self::affine(channels, values, bias)
-            }
-            other => {
-                let rank = other.strip_prefix(LOW_RANK).and_then(|rank| rank.parse::<usize>().ok());
-                let rank = rank
-                    .filter(|&rank| rank > 0)
-                    .ok_or_else(|| Error::damaged("an operator of an unknown form").found(format!("`{other}`")))?;
-                if !count.is_multiple_of(2) || !(count / 2).is_multiple_of(rank) {
-                    return Err(misfit());
-                }
-                let up = values.split_off(count / 2);
-                Self::low_rank(count / 2 / rank, values, up)
-            }
-        }
+    /// # Shapes
+    /// `matrix [channels, channels]`, `bias [channels]`.
+    pub fn normed(norm: RmsNorm, channels: usize, matrix: Vec<f32>, bias: Option<Vec<f32>>) -> Result<Arc<Self>> {
+        let RmsNorm { eps, weight } = norm;
+        let weighted = weight.is_some();
+        let form = normed_form(weighted, bias.is_some());
+        let none = Vec::new();
+        let key =
+            key_of(&form, [&vec![eps], weight.as_ref().unwrap_or(&none), &matrix, bias.as_ref().unwrap_or(&none)]);
+        let weight = tensor(weight.unwrap_or_else(|| vec![1.0; channels]), &[channels])?;
+        let norm = DeviceNorm { weight, eps, weighted };
+        let matrix = Matrix::Normed { norm, matrix: tensor(matrix, &[channels, channels])? };
+        let bias = bias.map(|bias| tensor(bias, &[channels])).transpose()?;
+        Ok(Arc::new(Self { key, channels, matrix, bias }))
     }
 
     /// Returns the full matrix, `[C, C]` row-major.
     ///
     /// # Errors
-    /// A map with a bias, which is more than a matrix: [`Self::linear`] has its matrix alone.
+    /// The map has a bias or a norm, so it is more than a matrix.
     pub fn to_dense(&self) -> Result<Vec<f32>> {
         match self.bias {
             None => self.linear(),
@@ -141,21 +126,61 @@ impl Operator {
     }
 
     /// Returns the matrix `W` of a map that may have a bias, `[C, C]` row-major.
+    ///
+    /// # Errors
+    /// The map has a norm.
     pub fn linear(&self) -> Result<Vec<f32>> {
         let channels = self.channels;
         match &self.matrix {
             Matrix::Dense(matrix) => Ok(elements(matrix)?.to_vec()),
+            Matrix::Identity => Ok(identity(channels)),
+            Matrix::Normed { .. } => Err(self.not_linear()),
             Matrix::Diagonal(diagonal) => {
                 let mut matrix = vec![0.0; channels * channels];
                 matrix.iter_mut().step_by(channels + 1).zip(&*elements(diagonal)?).for_each(|(to, &d)| *to = d);
                 Ok(matrix)
             }
-            Matrix::LowRank { .. } => {
-                let mut identity = vec![0.0; channels * channels];
-                identity.iter_mut().step_by(channels + 1).for_each(|d| *d = 1.0);
-                self.product(&identity)
-            }
+            Matrix::LowRank { .. } => self.product(&identity(channels)),
         }
+    }
+
+    /// Returns the matrix that a checkpoint stores: `M` of a map of the normed stream, else `W`; `[C, C]` row-major.
+    pub fn matrix(&self) -> Result<Vec<f32>> {
+        match &self.matrix {
+            Matrix::Normed { matrix, .. } => Ok(elements(matrix)?.to_vec()),
+            _ => self.linear(),
+        }
+    }
+
+    /// Returns the matrix `M` of the change `x·M` or `norm(x)·M` that the map makes besides its bias, `[C, C]` row-major.
+    pub fn change(&self) -> Result<Vec<f64>> {
+        let mut change: Vec<f64> = self.matrix()?.into_iter().map(f64::from).collect();
+        if !self.is_normed() {
+            change.iter_mut().step_by(self.channels + 1).for_each(|diagonal| *diagonal -= 1.0);
+        }
+        Ok(change)
+    }
+
+    /// Returns the norm that the map reads the stream through, if any.
+    pub fn norm(&self) -> Result<Option<RmsNorm>> {
+        let Matrix::Normed { norm, .. } = &self.matrix else { return Ok(None) };
+        let weight = norm.weighted.then(|| elements(&norm.weight).map(|weight| weight.to_vec())).transpose()?;
+        Ok(Some(RmsNorm { eps: norm.eps, weight }))
+    }
+
+    /// Returns whether the map is a matrix product and nothing else, so that a weight can absorb it.
+    pub fn is_linear(&self) -> bool {
+        self.bias.is_none() && !self.is_normed()
+    }
+
+    /// Returns whether the map reads the norm of the stream.
+    pub fn is_normed(&self) -> bool {
+        matches!(self.matrix, Matrix::Normed { .. })
+    }
+
+    /// Returns whether the map only adds a bias.
+    pub fn is_bias_only(&self) -> bool {
+        matches!(self.matrix, Matrix::Identity)
     }
 
     /// Returns whether the map has a bias.
@@ -168,12 +193,15 @@ impl Operator {
         self.bias.as_ref().map(|bias| Ok(elements(bias)?.to_vec())).transpose()
     }
 
-    /// Computes `x·W` or `x·W + b` for each row.
+    /// Applies the map to each row.
     ///
     /// # Shapes
     /// `x [rows, C]`; result the same.
     pub fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
-        let mut out = self.product(x)?;
+        let mut out = match &self.matrix {
+            Matrix::Normed { norm, matrix } => self.plus_normed(x, norm, matrix)?,
+            _ => self.product(x)?,
+        };
         if let Some(bias) = &self.bias {
             let bias = elements(bias)?;
             out.chunks_exact_mut(self.channels).for_each(|row| kernels::add(row, &bias));
@@ -181,9 +209,21 @@ impl Operator {
         Ok(out)
     }
 
+    /// Computes `x + norm(x)·M` for each row.
+    fn plus_normed(&self, x: &[f32], norm: &DeviceNorm, matrix: &Tensor) -> Result<Vec<f32>> {
+        let matrix = elements(matrix)?;
+        let weight = elements(&norm.weight)?;
+        let map = Linear::from(Weight::Plain(&matrix, self.channels));
+        let mut out = x.to_vec();
+        kernels::add(&mut out, &kernels::project(x, self.channels, Some(Norm { weight: &weight, eps: norm.eps }), map));
+        Ok(out)
+    }
+
     /// Computes `x·W` for each row.
     fn product(&self, x: &[f32]) -> Result<Vec<f32>> {
         match &self.matrix {
+            Matrix::Identity => Ok(x.to_vec()),
+            Matrix::Normed { .. } => Err(self.not_linear()),
             Matrix::Dense(matrix) => linear(x, self.channels, matrix, None),
             Matrix::Diagonal(diagonal) => Ok(kernels::apply_diagonal(x, &elements(diagonal)?)),
             Matrix::LowRank { down, up } => {
@@ -196,6 +236,11 @@ impl Operator {
     /// Copies the operator to a device.
     pub(super) fn to_device(&self, device: &Device) -> Result<Self> {
         let matrix = match &self.matrix {
+            Matrix::Identity => Matrix::Identity,
+            Matrix::Normed { norm, matrix } => Matrix::Normed {
+                norm: DeviceNorm { weight: move_part(&norm.weight, device)?, ..*norm },
+                matrix: move_part(matrix, device)?,
+            },
             Matrix::Dense(matrix) => Matrix::Dense(move_part(matrix, device)?),
             Matrix::Diagonal(diagonal) => Matrix::Diagonal(move_part(diagonal, device)?),
             Matrix::LowRank { down, up } => {
@@ -206,7 +251,13 @@ impl Operator {
     }
 
     /// Composes this map with the next one: `(x·W + b)·V + c`.
+    ///
+    /// # Errors
+    /// One of the maps has a norm, so no single operator is their composition.
     pub fn then(&self, next: &Self) -> Result<Arc<Self>> {
+        if let Some(normed) = [self, next].into_iter().find(|map| map.is_normed()) {
+            return Err(normed.not_linear());
+        }
         let bias = match self.bias()? {
             Some(bias) => Some(next.apply(&bias)?),
             None => next.bias()?,
@@ -217,6 +268,7 @@ impl Operator {
                 let second = elements(second)?;
                 Self::diagonal(first.iter().zip(second.iter()).map(|(a, b)| a * b).collect())
             }
+            (Matrix::Identity, Matrix::Identity, Some(bias)) => Self::bias_only(bias),
             (_, _, None) => Self::dense(self.channels, next.product(&self.linear()?)?),
             (_, _, Some(bias)) => Self::affine(self.channels, next.product(&self.linear()?)?, bias),
         }
@@ -227,6 +279,9 @@ impl Operator {
         let rows = rows as f64;
         let channels = self.channels as f64;
         let product = match &self.matrix {
+            Matrix::Identity => 0.0,
+            // Squares, their sum and two factors of the norm, and the sum with the stream.
+            Matrix::Normed { .. } => rows * channels * (2.0 * channels + 5.0),
             Matrix::Dense(_) => 2.0 * rows * channels.powi(2),
             Matrix::Diagonal(_) => rows * channels,
             Matrix::LowRank { up, .. } => 4.0 * rows * channels * up.dims()[0] as f64,
@@ -237,6 +292,8 @@ impl Operator {
     /// Returns the number of stored values.
     pub(super) fn numbers(&self) -> usize {
         let matrix = match &self.matrix {
+            Matrix::Identity => 0,
+            Matrix::Normed { norm, .. } => self.channels * (self.channels + usize::from(norm.weighted)),
             Matrix::Dense(_) => self.channels * self.channels,
             Matrix::Diagonal(_) => self.channels,
             Matrix::LowRank { up, .. } => 2 * self.channels * up.dims()[0],
@@ -269,6 +326,19 @@ impl Operator {
     pub(super) fn content(&self) -> &[u8] {
         &self.key
     }
+
+    fn not_linear(&self) -> Error {
+        Error::job("an operator with a norm is more than a matrix")
+            .expected("a linear map of the stream")
+            .found(format!("operator {}", &self.key()[..8]))
+    }
+}
+
+/// Returns the identity matrix, `[C, C]`.
+fn identity(channels: usize) -> Vec<f32> {
+    let mut identity = vec![0.0; channels * channels];
+    identity.iter_mut().step_by(channels + 1).for_each(|d| *d = 1.0);
+    identity
 }
 
 fn move_part(part: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
@@ -285,26 +355,19 @@ fn linear(x: &[f32], inner: usize, matrix: &Tensor, residual: Option<&[f32]>) ->
     Ok(kernels::linear(x, inner, Weight::Plain(&weight, outer).into(), None, residual))
 }
 
-fn key_of<const N: usize>(form: &str, parts: [&Vec<f32>; N]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    hash.update(form);
-    for value in parts.into_iter().flatten() {
-        hash.update(value.to_le_bytes());
-    }
-    hash.finalize().into()
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn some() -> [Arc<Operator>; 4] {
+    /// Returns a map of each form that is a matrix and a bias.
+    pub(in crate::model) fn affine_forms() -> [Arc<Operator>; 5] {
         [
             Operator::diagonal(vec![2.0, 3.0]).unwrap(),
             Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap(),
             Operator::affine(2, vec![1.0, 2.0, 3.0, 4.0], vec![10.0, 20.0]).unwrap(),
             // I + (1, 2)ᵀ·(3, 4)
             Operator::low_rank(2, vec![1.0, 2.0], vec![3.0, 4.0]).unwrap(),
+            Operator::bias_only(vec![10.0, 20.0]).unwrap(),
         ]
     }
 
@@ -328,9 +391,14 @@ mod tests {
     #[test]
     fn maps_of_every_form_do_what_their_matrix_and_bias_say() {
         let x = [1.0, -1.0, 0.5, 2.0];
-        let expected =
-            [[2.0, -3.0, 1.0, 6.0], [-2.0, -2.0, 6.5, 9.0], [8.0, 18.0, 16.5, 29.0], [-2.0, -5.0, 14.0, 20.0]];
-        for (operator, expected) in some().iter().zip(expected) {
+        let expected = [
+            [2.0, -3.0, 1.0, 6.0],
+            [-2.0, -2.0, 6.5, 9.0],
+            [8.0, 18.0, 16.5, 29.0],
+            [-2.0, -5.0, 14.0, 20.0],
+            [11.0, 19.0, 10.5, 22.0],
+        ];
+        for (operator, expected) in affine_forms().iter().zip(expected) {
             assert_eq!(operator.apply(&x).unwrap(), expected);
             let dense = Operator::dense(2, operator.linear().unwrap()).unwrap().apply(&x).unwrap();
             let bias = operator.bias().unwrap().unwrap_or(vec![0.0; 2]);
@@ -343,30 +411,54 @@ mod tests {
     #[test]
     fn maps_of_every_form_in_a_row_are_their_composition() {
         let x = [1.0, -1.0, 0.5, 2.0];
-        for first in some() {
-            for second in some() {
+        for first in affine_forms() {
+            for second in affine_forms() {
                 let expected = second.apply(&first.apply(&x).unwrap()).unwrap();
                 assert_eq!(first.then(&second).unwrap().apply(&x).unwrap(), expected);
             }
         }
     }
 
+    /// Returns maps of the normed stream with and without weight and bias.
+    pub(in crate::model) fn normed_forms() -> Vec<Arc<Operator>> {
+        let matrix = vec![1.0, 2.0, 3.0, 4.0];
+        let made = [None, Some(vec![3.0, 5.0])].into_iter().flat_map(|weight| {
+            [None, Some(vec![10.0, 20.0])].map(|bias| {
+                let norm = RmsNorm { eps: 0.0, weight: weight.clone() };
+                Operator::normed(norm, 2, matrix.clone(), bias).unwrap()
+            })
+        });
+        made.collect()
+    }
+
     #[test]
-    fn operator_is_restored_from_parts_unless_damaged() {
-        let mut keys = Vec::new();
-        for operator in some() {
-            let (form, mut values) = operator.parts().unwrap();
-            let back = Operator::from_parts(&form, values.clone()).unwrap();
-            assert_eq!((back.key(), back.numbers()), (operator.key(), values.len()), "{form}");
-            keys.push(back.key());
-            values.push(1.0);
-            assert!(form == "diagonal" || Operator::from_parts(&form, values).is_err(), "{form}");
+    fn normed_maps_add_their_change_to_the_stream() {
+        // The norm of (2, −2) is (1, −1), times (3, 5) with its weight: (3, −5).
+        let expected = [[0.0, -4.0], [10.0, 16.0], [-10.0, -16.0], [0.0, 4.0]];
+        for (operator, expected) in normed_forms().iter().zip(expected) {
+            assert_eq!(operator.apply(&[2.0, -2.0]).unwrap(), expected);
+            let norm = operator.norm().unwrap().unwrap();
+            let [a, b] = norm.apply(&[2.0, -2.0], 2)[..] else { panic!("two channels") };
+            let change = operator.change().unwrap();
+            let bias = operator.bias().unwrap().unwrap_or(vec![0.0; 2]);
+            let sums = [0, 1].map(|j| (a * change[j] + b * change[2 + j]) as f32 + bias[j]);
+            assert_eq!([2.0 + sums[0], -2.0 + sums[1]], expected);
         }
-        keys.sort();
-        keys.dedup();
-        assert_eq!(keys.len(), 4);
-        for form in ["rank-0", "rank-x", "sparse"] {
-            assert!(Operator::from_parts(form, vec![1.0; 4]).is_err(), "{form}");
+    }
+
+    #[test]
+    fn normed_maps_are_no_matrices() {
+        let dense = Operator::dense(2, vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+        for operator in normed_forms() {
+            assert!(!operator.is_linear());
+            for error in [
+                operator.to_dense().map(drop),
+                operator.linear().map(drop),
+                operator.then(&dense).map(drop),
+                dense.then(&operator).map(drop),
+            ] {
+                error.unwrap_err();
+            }
         }
     }
 }

@@ -1,16 +1,14 @@
 //! Ghosted with a bias, beyond the paper: the linear minimum mean square error estimate of Neural Block Linearization
 //! (arXiv 2505.21077, section 3), applied to removed layers.
 //!
-//! `‖X·M + 1·bᵀ − Δ‖²` is minimal in `b` where its derivative `1ᵀ(X·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − x̄·M` with the means
-//! `x̄`, `δ̄` over tokens. Substituting `b` leaves the centred least-squares problem `‖(X − 1·x̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
 //! The repaired stream is `x·(I + M) + b`. Its mean equals the mean of `X_post`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Placement, Solution, Span, pre_and_delta};
-use super::least_squares::{self, RIDGE};
+use super::boundary::{Boundary, Placement, Solution, Span};
 use super::method::{Fitted, Recovery, RecoveryEntry, build};
+use super::stream_fit;
 use crate::error::Result;
 use crate::model::Operator;
 
@@ -38,47 +36,9 @@ impl Recovery for Affine {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let mut means = [vec![0.0; channels], vec![0.0; channels]];
-        let mut count = 0usize;
-        let mut squares = 0.0;
-        self.rows(boundary, |pair| {
-            squares += pair[0].iter().map(|v| v * v).sum::<f64>();
-            for (sums, rows) in means.iter_mut().zip(pair.iter()) {
-                rows.chunks_exact(channels).for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v));
-            }
-            count += pair[0].len() / channels;
-            Ok(())
-        })?;
-        means.iter_mut().flatten().for_each(|sum| *sum /= count as f64);
-        let mut sums = boundary.sums();
-        self.rows(boundary, |pair| {
-            for (rows, mean) in pair.iter_mut().zip(&means) {
-                rows.iter_mut().zip(mean.iter().cycle()).for_each(|(v, mean)| *v -= mean);
-            }
-            sums.add(&pair[0], &pair[1])
-        })?;
-        let mut normal = sums.finish()?;
-        normal.made_from(squares);
-        let solved = least_squares::solve(&normal, channels, RIDGE)?;
-        let [pre, delta] = means;
-        let bias = (0..channels).map(|j| {
-            let mapped_mean: f64 = (0..channels).map(|i| pre[i] * solved.matrix[i * channels + j]).sum();
-            (delta[j] - mapped_mean) as f32
-        });
-        let bias = bias.collect();
+        let (solved, bias) = stream_fit::with_bias(boundary, &|_, stream| stream)?;
         let operator = Operator::affine(channels, solved.with_identity(channels), bias)?;
         Ok(solved.on_stream(operator))
-    }
-}
-
-impl Affine {
-    /// Calls `with` on `X_pre` and `Δ` of the operator sequences in f64, block by block.
-    fn rows(&self, boundary: &Boundary<'_>, mut with: impl FnMut(&mut [Vec<f64>; 2]) -> Result<()>) -> Result<()> {
-        for rows in boundary.blocks(boundary.fitted) {
-            let (pre, delta) = pre_and_delta(boundary.pre(rows.clone())?, boundary.post(rows)?);
-            with(&mut [pre, delta])?;
-        }
-        Ok(())
     }
 }
 

@@ -1,4 +1,7 @@
 //! Ghosted Layers: the least-squares map of the update of the removed layers (paper §3, Theorem 1; design §7).
+//!
+//! Beyond the paper, `input: normed` maps `H = RMSNorm(X)` instead of `X`: the repaired stream is `x + h·M (+ b)`. The norm is
+//! the one that the first removed layer applies to the stream it receives. It has no weight if the layer has no such norm.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::boundary::{Boundary, Placement, Solution, Span, System, pre_and_delta};
 use super::least_squares::{self, Ridge, Solved};
 use super::method::{F64_COST, Fitted, Recovery, RecoveryEntry, least_squares_operations};
+use super::stream_fit;
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
 use crate::model::Operator;
@@ -20,11 +24,12 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOUR
     .ours()
     .variants(VARIANTS);
 
-/// The two solvers that the paper's table A10 compares, in its words, and a variant beyond the paper.
+/// The two solvers that the paper's table A10 compares, in its words, and variants beyond the paper.
 const VARIANTS: &[Variant] = &[
     Variant { option: "solver", value: "svd", word: "svd", label: "SVD-based" },
     Variant { option: "solver", value: "normal", word: "solve", label: "Solver-based" },
     Variant { option: "ridge", value: "auto", word: "ridge", label: "Ghost Layer, chosen ridge" },
+    Variant { option: "input", value: "normed", word: "normed", label: "Ghost Layer, normed" },
 ];
 
 /// Singular values at or below this fraction of the largest count as zero, as in the reference code.
@@ -41,6 +46,28 @@ struct Ghosted {
     /// Added to the diagonal of `XᵀX`: a number, or `auto`, chosen on held-out windows.
     #[serde(skip_serializing_if = "Ridge::is_default")]
     ridge: Ridge,
+    /// What the map reads: the stream, or its root-mean-square norm.
+    #[serde(skip_serializing_if = "Input::is_stream")]
+    input: Input,
+    /// Whether a bias is added to the map of the normed stream.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    bias: bool,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Input {
+    /// `x ← x + x·M`
+    #[default]
+    Stream,
+    /// `x ← x + RMSNorm(x)·M`, with the norm of the first removed layer.
+    Normed,
+}
+
+impl Input {
+    fn is_stream(&self) -> bool {
+        *self == Self::Stream
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
@@ -60,12 +87,34 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
             .expected("`solver: normal` where there is a `ridge`")
             .found("`solver: svd`, which cuts small singular values off instead"));
     }
+    if ghosted.input.is_stream() && ghosted.bias {
+        return Err(Error::bad_input(format!("wrong options for `{name}`"))
+            .expected("`bias: true` together with `input: normed`")
+            .found("`bias: true` with `input: stream`")
+            .hint("use the recovery `affine`, which is the map of the stream with a bias"));
+    }
+    let is_plain = matches!(ghosted.solver, Solver::Normal) && ghosted.ridge.is_default();
+    if ghosted.input == Input::Normed && !is_plain {
+        return Err(Error::bad_input(format!("wrong options for `{name}`"))
+            .expected("`solver: normal` and no `ridge` together with `input: normed`")
+            .found("another solver or ridge"));
+    }
     Ok(Box::new(ghosted))
 }
 
 impl Recovery for Ghosted {
     fn tunable(&self) -> bool {
-        self.boundary == Placement::Region
+        self.boundary == Placement::Region && self.input.is_stream()
+    }
+
+    fn check_export(&self) -> Result<()> {
+        if self.input.is_stream() || self.boundary == Placement::Region {
+            return Ok(());
+        }
+        Err(Error::bad_input("a checkpoint has one operator between two layers")
+            .at(format!("`{NAME}`"))
+            .expected("`boundary: region` together with `input: normed`")
+            .found("`boundary: layer`: maps of the normed stream at adjacent layers have no product"))
     }
 
     fn spans(&self, region: Span) -> Vec<Span> {
@@ -89,6 +138,9 @@ impl Recovery for Ghosted {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
+        if self.input == Input::Normed {
+            return self.solve_normed(boundary);
+        }
         let solved = match self.solver {
             Solver::Normal => match self.ridge {
                 Ridge::Fixed(ridge) => least_squares::solve(&boundary.normal_equations()?, channels, ridge)?,
@@ -111,5 +163,69 @@ impl Recovery for Ghosted {
         };
         let operator = Operator::dense(channels, solved.with_identity(channels))?;
         Ok(solved.on_stream(operator))
+    }
+}
+
+impl Ghosted {
+    /// Solves the map of the normed stream.
+    fn solve_normed(&self, boundary: &Boundary<'_>) -> Result<Solution> {
+        let channels = boundary.channels();
+        let norm = boundary.backbone.stream_norm(boundary.span.start)?;
+        let input = |pre: &[f32], _: Vec<f64>| norm.apply(pre, channels);
+        let (solved, bias) = if self.bias {
+            let (solved, bias) = stream_fit::with_bias(boundary, &input)?;
+            (solved, Some(bias))
+        } else {
+            (stream_fit::without_bias(boundary, &input)?, None)
+        };
+        let matrix = solved.matrix.iter().map(|&v| v as f32).collect();
+        let operator = Operator::normed(norm, channels, matrix, bias)?;
+        Ok(solved.on_stream(operator))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::options::Options;
+    use crate::recovery::boundary::tests::{Written, near};
+    use crate::recovery::{build, resolved};
+
+    #[test]
+    fn normed_input_recovers_a_known_map_and_bias() {
+        // The norm of (a, b) is √2·(3a, 5b) / √(a² + b²) in the test engine: (3, 5), (3, −5), (−3, 5), and (3, 5) again.
+        // Δ = (1 2; 0 1)ᵀ applied to it: h·M with M = (1 2; 0 1), and (5, −1).
+        let pre = [2.0, 2.0, 1.0, -1.0, -4.0, 4.0, 0.5, 0.5];
+        let changes = [[3.0, 11.0], [3.0, 1.0], [-3.0, -1.0], [3.0, 11.0]];
+        for (bias, shift) in [(false, [0.0, 0.0]), (true, [5.0, -1.0])] {
+            let post: Vec<f32> = (0..8).map(|i| pre[i] + changes[i / 2][i % 2] + shift[i % 2]).collect();
+            let written = Written::new(2, 1, &[(1, &pre), (3, &post)]);
+            let solution = written.solve((1, 3), &[], "ghosted", &json!({"input": "normed", "bias": bias})).unwrap();
+            let operator = solution.repair.operator().unwrap();
+            let matrix: Vec<f32> = operator.change().unwrap().into_iter().map(|v| v as f32).collect();
+            near(&matrix, &[1.0, 2.0, 0.0, 1.0]);
+            assert_eq!(operator.has_bias(), bias);
+            near(&operator.bias().unwrap().unwrap_or(vec![0.0; 2]), &shift);
+            near(&operator.apply(&pre).unwrap(), &post);
+        }
+    }
+
+    #[test]
+    fn options_of_the_normed_map_are_part_of_the_key_only_if_set() {
+        let options = |value: serde_json::Value| -> Options { value.as_object().unwrap().clone() };
+        let (_, plain, _) = resolved("ghosted", &options(json!({"input": "stream", "bias": false}))).unwrap();
+        assert_eq!(plain, options(json!({"boundary": "region", "solver": "normal"})));
+        let (_, normed, _) = resolved("ghosted", &options(json!({"input": "normed", "bias": true}))).unwrap();
+        assert_eq!((&normed["input"], &normed["bias"]), (&json!("normed"), &json!(true)));
+        for (wrong, hint) in [
+            (json!({"bias": true}), "affine"),
+            (json!({"input": "normed", "solver": "svd"}), "solver: normal"),
+            (json!({"input": "normed", "ridge": "auto"}), "no `ridge`"),
+            (json!({"input": "normed", "finetune": {"sequences": 1, "length": 2}}), "fine-tuned"),
+        ] {
+            let text = build("ghosted", &options(wrong.clone())).err().unwrap().to_string();
+            assert!(text.contains(hint), "{wrong}: {text}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use super::boundary::{Boundary, Solution, Span};
 use crate::calibrate::HookPoint;
 use crate::error::Result;
-use crate::model::Config;
+use crate::model::{Config, Sublayer};
 use crate::options::{self, Options};
 
 /// A method that repairs a boundary without training.
@@ -30,6 +30,20 @@ pub trait Recovery: Send + Sync {
     /// Returns the part of the model that the repair changes.
     fn place(&self) -> Place {
         Place::Stream
+    }
+
+    /// Returns whether an exported checkpoint keeps the operator as a step next to its weights, whatever it is solved to.
+    fn stays_step(&self, config: &Config) -> bool {
+        match self.place() {
+            Place::Nothing | Place::Rows => false,
+            Place::Branch => config.ends_in_norm(Sublayer::Mlp),
+            Place::Stream => true,
+        }
+    }
+
+    /// Rejects a method whose repairs no checkpoint can express, before anything is computed for an export.
+    fn check_export(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Returns the spans of a removed region that get an operator each. Defaults to the region as one span.

@@ -11,6 +11,7 @@ mod boundary;
 mod ghosted;
 mod least_squares;
 mod linearpatch;
+mod mean;
 mod method;
 mod none;
 mod prune_and_comp;
@@ -19,6 +20,7 @@ mod repair_metrics;
 mod replaceme_cos;
 mod replaceme_ls;
 mod sequential;
+mod stream_fit;
 mod sums;
 #[cfg(test)]
 #[path = "../../templates/recovery.rs"]
@@ -49,6 +51,7 @@ const ENTRIES: &[RecoveryEntry] = &[
     linearpatch::ROTATE_ENTRY,
     ghosted::ENTRY,
     affine::ENTRY,
+    mean::ENTRY,
     rank::ENTRY,
     sequential::ENTRY,
 ];
@@ -65,7 +68,7 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
             .expected(format!("one of {}, with one operator for a region", names.join(", ")))
             .found(format!("`{FINETUNE}` behind `{name}`"))
             .hint(
-                "a map in the weights, one with a bias or of low rank, or several operators at a cut, are not trained; the paper trains none of these",
+                "a map in the weights, one with a bias, a norm or low rank, or several operators at a cut, are not trained; the paper trains none of these",
             ));
     }
     Ok(recovery)
@@ -210,7 +213,7 @@ mod tests {
     #[test]
     fn methods_beyond_the_paper_are_marked() {
         let beyond = described().into_iter().filter(|method| method.beyond).map(|method| method.name);
-        assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "rank", "sequential"]);
+        assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "mean", "rank", "sequential"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitude
 use super::method::{ELEMENT_COST, Place, Recovery, RecoveryEntry};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
-use crate::model::{Operator, Sublayer};
+use crate::model::{Config, Operator, Sublayer};
 use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
@@ -92,6 +92,11 @@ impl Recovery for PruneAndComp {
             Granularity::Channel => Place::Rows,
             Granularity::Scalar => Place::Stream,
         }
+    }
+
+    fn stays_step(&self, config: &Config) -> bool {
+        // One factor goes into the branches that follow, unless norms end them.
+        self.granularity == Granularity::Scalar && Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half))
     }
 
     fn spans(&self, region: Span) -> Vec<Span> {

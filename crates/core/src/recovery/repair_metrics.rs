@@ -15,7 +15,7 @@ use crate::model::{Batch, Operator, Step, Sublayer};
 /// Norms and errors at one boundary, over all calibration sequences.
 ///
 /// `X̂` is the repair's estimate of `X_post` from the dense stream, even if the repair was solved on another stream.
-/// `M = W − I` of the operator, without its bias.
+/// `M` is the matrix of the change that the operator makes besides its bias: `W − I`, or the map of the normed stream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RepairMetrics {
     /// Mean of |X̂ − X_post| over tokens and channels.
@@ -42,7 +42,7 @@ impl RepairMetrics {
     /// The activations cannot be read, or the layer before the span cannot be run.
     pub fn of(boundary: &Boundary<'_>, repair: &Repair) -> Result<Self> {
         let channels = boundary.channels();
-        let m = difference_to_identity(channels, repair.operator().map(AsRef::as_ref))?;
+        let m = repair.operator().map_or_else(|| Ok(vec![0.0; channels * channels]), |operator| operator.change())?;
         let mut absolute = vec![0.0f64; channels];
         let mut residual = 0.0;
         let mut delta_square = 0.0;
@@ -103,7 +103,11 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
     match repair {
         // X̂ is X_pre plus a product: the errors are X_pre·M − Δ and A·M − Δ.
         Repair::Cut => Ok(less(pre, post)),
-        Repair::Stream(operator) => plus_bias(plus_product(less(pre, post), &wide(pre), m, channels), operator),
+        Repair::Stream(operator) if operator.is_bias_only() => plus_bias(less(pre, post), operator),
+        Repair::Stream(operator) => {
+            let input = operator.norm()?.map_or_else(|| wide(pre), |norm| norm.apply(pre, channels));
+            plus_bias(plus_product(less(pre, post), &input, m, channels), operator)
+        }
         Repair::Branches { operator, attention: false } => {
             plus_bias(plus_product(less(pre, post), &less(pre, boundary.middle(rows)?), m, channels), operator)
         }
@@ -141,12 +145,4 @@ fn plus_bias(mut sum: Vec<f64>, operator: &Operator) -> Result<Vec<f64>> {
         sum.iter_mut().zip(bias.iter().cycle()).for_each(|(sum, b)| *sum += f64::from(*b));
     }
     Ok(sum)
-}
-
-/// Computes `W − I [C, C]`, or zero without an operator.
-fn difference_to_identity(channels: usize, operator: Option<&Operator>) -> Result<Vec<f64>> {
-    let Some(operator) = operator else { return Ok(vec![0.0; channels * channels]) };
-    let mut m = wide(&operator.linear()?);
-    m.iter_mut().step_by(channels + 1).for_each(|diagonal| *diagonal -= 1.0);
-    Ok(m)
 }

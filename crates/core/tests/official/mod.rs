@@ -2,4 +2,4 @@
 
 mod authors;
 mod others;
-mod setting;
+pub(crate) mod setting;

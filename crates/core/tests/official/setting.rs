@@ -15,20 +15,20 @@ use ghostlab_core::recovery::{Boundary, Recovery, Repair, Solution, Span};
 use serde_json::Value;
 
 /// A path of the oracle: below the checkout, or below the shared folder next to it.
-pub(super) fn input(path: &str) -> PathBuf {
+pub(crate) fn input(path: &str) -> PathBuf {
     let root = checkout();
     if path.starts_with("shared/") { root.join("..").join(path) } else { root.join(path) }
 }
 
-pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_else(|| panic!("no text `{key}`"))
 }
 
-pub(super) fn count(value: &Value, key: &str) -> usize {
+pub(crate) fn count(value: &Value, key: &str) -> usize {
     value[key].as_u64().unwrap_or_else(|| panic!("no count `{key}`")) as usize
 }
 
-pub(super) fn layers(value: &Value) -> Vec<usize> {
+pub(crate) fn layers(value: &Value) -> Vec<usize> {
     numbers(value).into_iter().map(|layer| layer as usize).collect()
 }
 
@@ -42,7 +42,7 @@ fn rule(value: &Value) -> Rule {
 }
 
 /// The calibration windows of a setting, after their starts and ids were compared with the oracle's.
-pub(super) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
+pub(crate) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let [sequences, length, seed] = ["sequences", "length", "seed"].map(|key| count(expected, key));
     let windows = calibration(rule(expected), &rows, tokenizer, sequences, length, seed as u64).unwrap();
@@ -56,7 +56,7 @@ pub(super) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Wi
 }
 
 /// The evaluation windows of a text, after their number and ids were compared with the oracle's.
-pub(super) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
+pub(crate) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let rule = rule(expected);
     let length = count(expected, "length");
@@ -68,13 +68,13 @@ pub(super) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Win
 }
 
 /// A dense pass over calibration windows.
-pub(super) struct Calibrated {
-    pub(super) similarities: Similarities,
-    pub(super) activations: Activations,
+pub(crate) struct Calibrated {
+    pub(crate) similarities: Similarities,
+    pub(crate) activations: Activations,
 }
 
 /// Runs the dense backbone over the windows and keeps what `request` names.
-pub(super) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRequest) -> Calibrated {
+pub(crate) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRequest) -> Calibrated {
     let rows: Vec<&[u32]> = windows.iter().collect();
     let shape = ActivationShape { channels: engine.config().hidden, sequences: rows.len(), length: windows.length };
     let mut kept = InMemory::of(request.sites.iter().copied());
@@ -84,19 +84,19 @@ pub(super) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRe
 }
 
 /// A request for similarities alone.
-pub(super) fn pairs_only(pairs: impl IntoIterator<Item = Pair>) -> PassRequest {
+pub(crate) fn pairs_only(pairs: impl IntoIterator<Item = Pair>) -> PassRequest {
     PassRequest { pairs: pairs.into_iter().collect(), sites: BTreeSet::new() }
 }
 
 /// The spans of removed layers that get an operator each.
-pub(super) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
+pub(crate) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
     let regions = removed.chunk_by(|a, b| a + 1 == *b);
     regions.flat_map(|region| method.spans(Span { start: region[0], end: region[region.len() - 1] + 1 })).collect()
 }
 
 impl Calibrated {
     /// The repair of one span, solved on the first `fitted` sequences.
-    pub(super) fn solve(&self, engine: &dyn Engine, method: &dyn Recovery, span: Span, fitted: usize) -> Solution {
+    pub(crate) fn solve(&self, engine: &dyn Engine, method: &dyn Recovery, span: Span, fitted: usize) -> Solution {
         let boundary =
             Boundary { backbone: engine, activations: &self.activations, span, fitted, earlier: &[], starts: &[] };
         method.solve(&boundary).unwrap()
@@ -104,7 +104,7 @@ impl Calibrated {
 }
 
 /// The program of a pruned backbone with operators on the stream.
-pub(super) fn pruned(layers: usize, removed: &[usize], solved: &[(Span, Solution)]) -> Program {
+pub(crate) fn pruned(layers: usize, removed: &[usize], solved: &[(Span, Solution)]) -> Program {
     let mut repairs = Repairs::default();
     for (span, solution) in solved {
         if let Repair::Stream(operator) = &solution.repair {
@@ -115,17 +115,17 @@ pub(super) fn pruned(layers: usize, removed: &[usize], solved: &[(Span, Solution
 }
 
 /// The values of an operator in the oracle's form: a diagonal `[C]`, else `[C, C]`.
-pub(super) fn values(operator: &Operator) -> Vec<f64> {
+pub(crate) fn values(operator: &Operator) -> Vec<f64> {
     operator.parts().unwrap().1.into_iter().map(f64::from).collect()
 }
 
 /// Whether every file of the oracle is here. The reason is printed where one is absent, and in CI that fails.
-pub(super) fn available(paths: &[&str]) -> bool {
+pub(crate) fn available(paths: &[&str]) -> bool {
     paths.iter().filter_map(|path| path.strip_prefix("shared/")).all(|path| shared(path).is_some())
 }
 
 /// The window losses of each program.
-pub(super) fn losses(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Vec<Losses> {
+pub(crate) fn losses(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Vec<Losses> {
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];
     let scored = score(&PerplexityEval::new(windows, 2048), engine, &trie, &mut seconds, |_| Ok(())).unwrap();

@@ -6,6 +6,7 @@ pub mod bf16;
 pub mod bf16_amx;
 mod bf16_tile;
 mod dots;
+pub mod eigen;
 pub mod explained;
 pub mod float32;
 pub mod gemm;

@@ -199,6 +199,6 @@ mod tests {
     }
 
     fn write_text(name: &str, text: &str, root: &Path) {
-        fs::write(root.join(name), text).unwrap()
+        fs::write(root.join(name), text).unwrap();
     }
 }

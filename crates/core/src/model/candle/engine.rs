@@ -27,6 +27,7 @@ use crate::model::engine::{
     Engine, EngineId, HostRows, PROMPT_TOKENS, Predicted, ResidualStream, Watched, in_step, side_by_side,
 };
 use crate::model::program::{Step, Sublayer};
+use crate::model::rms_norm::RmsNorm;
 use crate::model::rope::Rotaries;
 use crate::model::tensor_name::FINAL_NORM;
 use crate::model::tensors::{self, checked};
@@ -345,6 +346,13 @@ impl Engine for CandleEngine {
 
     fn config(&self) -> &Config {
         &self.config
+    }
+
+    fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
+        let part = self.parts.layer(layer)?;
+        let weight = part.layer()?.norms[0].as_ref();
+        let weight = weight.map(|weight| weight.to_device(&Device::Cpu)?.to_vec1::<f32>()).transpose()?;
+        Ok(RmsNorm { eps: self.config.norm_eps, weight })
     }
 
     fn sums_device(&self) -> Option<Device> {

@@ -23,13 +23,20 @@ impl Operators {
         Self { device: device.clone(), held: Mutex::default() }
     }
 
-    /// Computes `x·W + b` in f32, rounded to `x`'s type.
+    /// Applies the map in f32 and rounds once to `x`'s type.
     ///
     /// # Shapes
     /// `x [rows, C]`; result the same.
     pub(super) fn apply(&self, operator: &Arc<Operator>, x: &Tensor) -> Result<Tensor> {
         let operator = self.placed(operator)?;
         match (&operator.matrix, &operator.bias) {
+            (Matrix::Identity, bias) => ops::biased(x, bias.as_ref()),
+            (Matrix::Normed { norm, matrix }, bias) => {
+                let input = ops::wide(x)?;
+                let normed = ops::rms_norm(&input, &norm.weight, f64::from(norm.eps))?;
+                let sum = (&input + ops::apply(&normed, matrix)?)?;
+                Ok(ops::biased(&sum, bias.as_ref())?.to_dtype(x.dtype())?)
+            }
             (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), None) => ops::apply(x, matrix),
             (Matrix::Dense(matrix) | Matrix::Diagonal(matrix), Some(bias)) => {
                 // One rounding at the end.

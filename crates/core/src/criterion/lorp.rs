@@ -1,0 +1,210 @@
+//! LoRP: the most redundant layers of clusters of similar layers, beyond the paper (arXiv 2605.27786).
+//!
+//! `S_ij` is the mean cosine, token by token, of the streams that enter the layers `i` and `j`. The mean over `i < j` gives
+//! the redundancy score `RLS = −log₂ mean S` of the backbone. Layers are grouped into `K` clusters by spectral clustering of
+//! `(S + 1)/2`: 2 clusters if RLS is 1 or more, 3 if it is 0.7 or more, else 4.
+//!
+//! The redundancy of a layer is its mean similarity to the other layers of its cluster. Each cluster in turn gives its most
+//! redundant layer. Then the cluster whose remaining layers are most similar to each other gives its next one, until enough
+//! layers are removed. The first and the last layer stay.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, any_regions, build, check_depth};
+use super::spectral;
+use crate::calibrate::{Pair, SimilarityAxis};
+use crate::error::{Error, Result};
+
+const NAME: &str = "lorp";
+const SOURCE: &str = "https://github.com/daniel-eai/LoRP-Locality-Aware-Redundancy-Pruning";
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<Lorp>(NAME, SOURCE, build::<Lorp>).label("LoRP").beyond();
+
+/// Removes the most redundant layers of clusters of similar layers, and keeps the first and the last layer.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Lorp {
+    /// Number of clusters. Follows from the mean similarity of all layers if it is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    clusters: Option<usize>,
+}
+
+impl Criterion for Lorp {
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
+        check_depth(NAME, "keeps the first and the last layer", cut.layers.saturating_sub(2), cut)?;
+        match self.clusters.filter(|clusters| !(1..=cut.layers).contains(clusters)) {
+            None => Ok(()),
+            Some(clusters) => Err(Error::bad_input(format!("wrong `clusters` of `{NAME}`"))
+                .expected(format!("1 to {}, for {} layers", cut.layers, cut.layers))
+                .found(clusters)),
+        }
+    }
+
+    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
+        let pairs = (0..cut.layers).flat_map(|from| (from + 1..cut.layers).map(move |to| (from, to)));
+        pairs.map(|(from, to)| Pair { axis: SimilarityAxis::Token, from, to }).collect()
+    }
+
+    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        any_regions(cut).into_iter().filter(|&(start, end)| start > 0 && end < cut.layers).collect()
+    }
+
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        let layers = cut.layers;
+        let mut values = vec![1.0; layers * layers];
+        let pairs = self.pairs(cut);
+        let mut sum = 0.0;
+        for &pair in &pairs {
+            let similarity = stats.similarity(pair)?;
+            values[pair.from * layers + pair.to] = similarity;
+            values[pair.to * layers + pair.from] = similarity;
+            sum += similarity;
+        }
+        let clusters = self.clusters.unwrap_or_else(|| default_clusters(sum / pairs.len() as f64).min(layers));
+        let affinity: Vec<f64> = values.iter().map(|similarity| (similarity + 1.0) / 2.0).collect();
+        let labels = spectral::cluster(&affinity, layers, clusters)?;
+        let order = Clusters::new(&values, &labels, clusters).order(cut.depth);
+        let removed: Vec<usize> = order.iter().map(|(layer, _)| *layer).collect();
+        // A layer that is alone in its cluster has no redundancy.
+        let scores = order.into_iter().filter_map(|(layer, redundancy)| Some((layer, redundancy?))).collect();
+        Ok(Selection::of_layers(removed, scores))
+    }
+}
+
+/// Returns the number of clusters for a mean similarity of all pairs of layers.
+fn default_clusters(mean_similarity: f64) -> usize {
+    // Similarities that cancel or are negative are no redundancy at all.
+    let score = if mean_similarity > 0.0 { -mean_similarity.log2() } else { f64::INFINITY };
+    match score {
+        score if score >= 1.0 => 2,
+        score if score >= 0.7 => 3,
+        _ => 4,
+    }
+}
+
+/// Clusters of layers that give up one layer after the other.
+struct Clusters<'a> {
+    /// `S [layers, layers]`
+    similarity: &'a [f64],
+    layers: usize,
+    /// Layers that are not removed yet, by cluster, in ascending order.
+    left: Vec<Vec<usize>>,
+    /// Candidates by cluster with their redundancy, the most redundant one first.
+    queues: Vec<Vec<(usize, Option<f64>)>>,
+}
+
+impl<'a> Clusters<'a> {
+    fn new(similarity: &'a [f64], labels: &[usize], clusters: usize) -> Self {
+        let layers = labels.len();
+        let members = |cluster: usize| (0..layers).filter(move |&layer| labels[layer] == cluster);
+        let left: Vec<Vec<usize>> = (0..clusters).map(|cluster| members(cluster).collect()).collect();
+        let queues = left.iter().map(|members| {
+            let candidates = members.iter().filter(|&&layer| layer > 0 && layer + 1 < layers);
+            let mut queue: Vec<(usize, Option<f64>)> = candidates
+                .map(|&layer| {
+                    let others = members.iter().filter(|&&other| other != layer);
+                    (layer, mean(others.map(|other| similarity[layer * layers + other])))
+                })
+                .collect();
+            queue.sort_by(|a, b| b.1.unwrap_or(f64::NEG_INFINITY).total_cmp(&a.1.unwrap_or(f64::NEG_INFINITY)));
+            queue
+        });
+        let queues = queues.collect();
+        Self { similarity, layers, left, queues }
+    }
+
+    /// Returns `count` layers in the order of their removal, with their redundancies.
+    fn order(mut self, count: usize) -> Vec<(usize, Option<f64>)> {
+        let mut order = Vec::new();
+        for cluster in 0..self.queues.len() {
+            if order.len() < count {
+                order.extend(self.take(cluster));
+            }
+        }
+        while order.len() < count {
+            let Some(cluster) = self.most_similar() else { break };
+            order.extend(self.take(cluster));
+        }
+        order
+    }
+
+    /// Removes the most redundant candidate of a cluster.
+    fn take(&mut self, cluster: usize) -> Option<(usize, Option<f64>)> {
+        if self.queues[cluster].is_empty() {
+            return None;
+        }
+        let taken = self.queues[cluster].remove(0);
+        self.left[cluster].retain(|&layer| layer != taken.0);
+        Some(taken)
+    }
+
+    /// Returns the cluster with candidates whose remaining layers are most similar, the first of equal ones.
+    fn most_similar(&self) -> Option<usize> {
+        let open = (0..self.queues.len()).filter(|&cluster| !self.queues[cluster].is_empty());
+        let similarities = open.map(|cluster| {
+            let left = &self.left[cluster];
+            let pairs = left.iter().enumerate().flat_map(|(index, a)| left[index + 1..].iter().map(move |b| (a, b)));
+            (cluster, mean(pairs.map(|(a, b)| self.similarity[a * self.layers + b])).unwrap_or(f64::NEG_INFINITY))
+        });
+        similarities.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(cluster, _)| cluster)
+    }
+}
+
+/// Returns the mean, or `None` of no values.
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::criterion::depth::DepthUnit;
+    use crate::criterion::rule::tests::select;
+
+    /// Two clusters: layers 0 to 3, where 1 is the most similar to the others, and 4 to 7, where 6 is.
+    fn similarity(pair: Pair) -> f64 {
+        let central = [1, 6].iter().any(|layer| [pair.from, pair.to].contains(layer));
+        match (pair.from < 4) == (pair.to < 4) {
+            true if pair.from < 4 => 0.7 + if central { 0.1 } else { 0.0 },
+            true => 0.8 + if central { 0.1 } else { 0.0 },
+            false => 0.1,
+        }
+    }
+
+    fn removed(options: &Value, depth: usize) -> (Vec<usize>, Vec<usize>) {
+        let cut = PruneSpec { backbone: "b", layers: 8, depth, unit: DepthUnit::Layers };
+        let selection = select(&ENTRY, options, &cut, similarity, |_| 0.0).unwrap();
+        (selection.removed.whole_layers(), selection.scores.iter().map(|(layer, _)| *layer).collect())
+    }
+
+    #[test]
+    fn each_cluster_gives_its_most_redundant_layer_first() {
+        let two = json!({"clusters": 2});
+        assert_eq!(removed(&two, 1), (vec![1], vec![1]));
+        assert_eq!(removed(&two, 2), (vec![1, 6], vec![1, 6]));
+        // Then the cluster whose rest is most similar, until it has no candidate: the last layer stays.
+        assert_eq!(removed(&two, 4).1, [1, 6, 4, 5]);
+        assert_eq!(removed(&two, 6).1, [1, 6, 4, 5, 2, 3]);
+    }
+
+    #[test]
+    fn number_of_clusters_follows_from_the_mean_similarity() {
+        for (mean, clusters) in [(-0.1, 2), (0.0, 2), (0.5, 2), (0.51, 3), (0.61, 3), (0.62, 4), (1.0, 4)] {
+            assert_eq!(default_clusters(mean), clusters, "{mean}");
+        }
+    }
+
+    #[test]
+    fn too_many_layers_or_clusters_are_refused() {
+        for (options, depth, words) in [(json!({}), 7, "at most 6"), (json!({"clusters": 9}), 1, "1 to 8")] {
+            let cut = PruneSpec { backbone: "b", layers: 8, depth, unit: DepthUnit::Layers };
+            let text = select(&ENTRY, &options, &cut, similarity, |_| 0.0).unwrap_err().to_string();
+            assert!(text.contains(words), "{text}");
+        }
+    }
+}

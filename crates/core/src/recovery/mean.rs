@@ -1,0 +1,71 @@
+//! The mean change, beyond the paper: a constant replaces the update of the removed layers (as in arXiv 2407.16286).
+//!
+//! `‖1·bᵀ − Δ‖²` is minimal at `b = δ̄`, the mean of `Δ` over tokens. The repaired stream `x + δ̄` has the mean of `X_post`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::boundary::{Boundary, Placement, Repair, Solution, Span};
+use super::method::{ELEMENT_COST, Fitted, Recovery, RecoveryEntry, build};
+use crate::error::Result;
+use crate::model::Operator;
+
+const NAME: &str = "mean";
+const SOURCE: &str = "https://arxiv.org/abs/2407.16286";
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<Mean>(NAME, SOURCE, build::<Mean>).label("Mean change").beyond();
+
+/// `x ← x + b` with `b` the mean of the update of the removed layers, over the operator sequences.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Mean {
+    /// Whether each region or each removed layer gets a constant.
+    boundary: Placement,
+}
+
+impl Recovery for Mean {
+    fn spans(&self, region: Span) -> Vec<Span> {
+        self.boundary.spans(region)
+    }
+
+    fn fitted_on(&self, _: bool) -> Fitted {
+        Fitted::First
+    }
+
+    fn operations(&self, channels: usize, rows: usize) -> f64 {
+        2.0 * ELEMENT_COST * (rows * channels) as f64
+    }
+
+    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
+        let channels = boundary.channels();
+        let mut sums = vec![0.0f64; channels];
+        for rows in boundary.blocks(boundary.fitted) {
+            let pre = boundary.pre(rows.clone())?;
+            let post = boundary.post(rows)?;
+            for (pre, post) in pre.chunks_exact(channels).zip(post.chunks_exact(channels)) {
+                for ((sum, &pre), &post) in sums.iter_mut().zip(pre).zip(post) {
+                    *sum += f64::from(post) - f64::from(pre);
+                }
+            }
+        }
+        let count = (boundary.fitted * boundary.length()) as f64;
+        let bias = sums.into_iter().map(|sum| (sum / count) as f32).collect();
+        Ok(Solution::of(Repair::Stream(Operator::bias_only(bias)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::recovery::boundary::tests::{Written, near};
+
+    #[test]
+    fn mean_change_is_the_mean_over_tokens() {
+        let streams: [(usize, &[f32]); 2] = [(1, &[1.0, 2.0, 3.0, 4.0]), (3, &[2.0, 2.0, 6.0, 1.0])];
+        let solution = Written::new(2, 1, &streams).solve((1, 3), &[], "mean", &json!({})).unwrap();
+        let operator = solution.repair.operator().unwrap();
+        assert!(operator.is_bias_only() && solution.system.is_none());
+        near(&operator.bias().unwrap().unwrap(), &[2.0, -1.5]);
+    }
+}

@@ -1,0 +1,66 @@
+//! Least-squares maps of the stream, or of something computed from each of its rows.
+
+use super::boundary::{Boundary, pre_and_delta};
+use super::least_squares::{self, RIDGE, Solved};
+use crate::error::Result;
+
+/// Computes the input `Z [rows, C]` of a map from rows of `X_pre` in f32 and f64.
+pub(super) type Input<'a> = &'a dyn Fn(&[f32], Vec<f64>) -> Vec<f64>;
+
+/// Solves `min ‖Z·M − Δ‖²` over the operator sequences.
+pub(super) fn without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<Solved> {
+    let mut sums = boundary.sums();
+    each_block(boundary, input, |[z, delta]| sums.add(z, delta))?;
+    least_squares::solve(&sums.finish()?, boundary.channels(), RIDGE)
+}
+
+/// Solves `min ‖Z·M + 1·bᵀ − Δ‖²` over the operator sequences. Returns the map and the bias `[C]`.
+///
+/// The loss is minimal in `b` where its derivative `1ᵀ(Z·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − z̄·M` with the means `z̄`, `δ̄` over
+/// tokens. Substituting `b` leaves the centred least-squares problem `‖(Z − 1·z̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
+pub(super) fn with_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<(Solved, Vec<f32>)> {
+    let channels = boundary.channels();
+    let mut means = [vec![0.0; channels], vec![0.0; channels]];
+    let mut count = 0usize;
+    let mut squares = 0.0;
+    each_block(boundary, input, |pair| {
+        squares += pair[0].iter().map(|v| v * v).sum::<f64>();
+        for (sums, rows) in means.iter_mut().zip(pair.iter()) {
+            rows.chunks_exact(channels).for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v));
+        }
+        count += pair[0].len() / channels;
+        Ok(())
+    })?;
+    means.iter_mut().flatten().for_each(|sum| *sum /= count as f64);
+    let mut sums = boundary.sums();
+    each_block(boundary, input, |pair| {
+        for (rows, mean) in pair.iter_mut().zip(&means) {
+            rows.iter_mut().zip(mean.iter().cycle()).for_each(|(v, mean)| *v -= mean);
+        }
+        sums.add(&pair[0], &pair[1])
+    })?;
+    let mut normal = sums.finish()?;
+    normal.made_from(squares);
+    let solved = least_squares::solve(&normal, channels, RIDGE)?;
+    let [input_mean, delta_mean] = means;
+    let bias = (0..channels).map(|j| {
+        let mapped_mean: f64 = (0..channels).map(|i| input_mean[i] * solved.matrix[i * channels + j]).sum();
+        (delta_mean[j] - mapped_mean) as f32
+    });
+    let bias = bias.collect();
+    Ok((solved, bias))
+}
+
+/// Calls `visit` on `Z` and `Δ` of the operator sequences in f64, block by block.
+fn each_block(
+    boundary: &Boundary<'_>,
+    input: Input<'_>,
+    mut visit: impl FnMut(&mut [Vec<f64>; 2]) -> Result<()>,
+) -> Result<()> {
+    for rows in boundary.blocks(boundary.fitted) {
+        let pre = boundary.pre(rows.clone())?;
+        let (wide, delta) = pre_and_delta(pre, boundary.post(rows)?);
+        visit(&mut [input(pre, wide), delta])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Methods beyond the paper against plain PyTorch in float64 (oracle `beyond`; its README has formulas and tolerances).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use crate::common::stories::recovery;
+use crate::common::{assert_close, checkout, engines, flat, json, numbers, relative_error, shared, tensors};
+use crate::official::setting::{Calibrated, calibrate, layers, losses, pruned, spans};
+use candle_core::Tensor;
+use ghostlab_core::calibrate::PassRequest;
+use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
+use ghostlab_core::model::{Decoder, Engine, Operator, Program};
+use ghostlab_core::recovery::{Recovery, Solution, Span};
+use serde_json::{Value, json};
+
+/// Relative, of perplexities.
+const PERPLEXITY_TOLERANCE: f64 = 2e-6;
+/// Relative, of norms of operators and of operators in the Frobenius norm.
+const OPERATOR_TOLERANCE: f64 = 1e-5;
+
+/// A world of the oracle: a backbone, its texts and the numbers that belong to them.
+struct OracleWorld {
+    name: &'static str,
+    expected: Value,
+    operators: HashMap<String, Tensor>,
+    backbone: PathBuf,
+    calibration: Windows,
+    evaluation: Windows,
+}
+
+impl OracleWorld {
+    /// Reads a world and compares its windows with the oracle's. `None` if the oracle or a text is absent.
+    fn read(name: &'static str) -> Option<Self> {
+        let folder = shared("oracles/beyond")?;
+        let settings = json(&folder.join("settings.json"));
+        let worlds = settings["worlds"].as_array().unwrap();
+        let settings = worlds.iter().find(|world| world["name"] == name).unwrap();
+        let backbone = input(&settings["backbone"])?;
+        let texts = ["calibration", "evaluation"].map(|part| input(&settings[part]["path"]));
+        let [Some(calibration_text), Some(evaluation_text)] = texts else { return None };
+        let tokenizer = Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
+        let number = |part: &str, key: &str| settings[part][key].as_u64().unwrap() as usize;
+        let [sequences, length] = ["sequences", "length"].map(|key| number("calibration", key));
+        let rows = read_rows(&calibration_text, None).unwrap();
+        let seed = number("calibration", "seed") as u64;
+        let calibration = calibration(Rule::Wikitext2, &rows, &tokenizer, sequences, length, seed).unwrap();
+        let rows = read_rows(&evaluation_text, None).unwrap();
+        let limit = number("evaluation", "limit");
+        let length = number("evaluation", "length");
+        let evaluation = evaluation(Rule::Wikitext2, &rows, &tokenizer, length, Some(limit)).unwrap();
+        let expected = json(&folder.join("numbers.json"))[name].take();
+        let starts: Vec<f64> = calibration.starts.iter().map(|start| start.token as f64).collect();
+        assert_eq!(starts, numbers(&expected["starts"]), "{name}");
+        for (part, windows) in [("calibration", &calibration), ("evaluation", &evaluation)] {
+            let sum: u64 = windows.ids.iter().map(|&id| u64::from(id)).sum();
+            assert_eq!(expected[format!("{part}_checksum")], sum, "{name}: sum of the ids for {part}");
+        }
+        let operators = tensors(&folder.join("operators.safetensors"));
+        Some(Self { name, expected, operators, backbone, calibration, evaluation })
+    }
+
+    /// Returns the variants of whole layers with their repairs, by name. A repair that no option expresses is left out.
+    fn cuts(&self) -> Vec<(&str, &Value)> {
+        let variants = self.expected["variants"].as_object().unwrap().iter();
+        let cuts = variants.filter(|(name, _)| {
+            let is_cut = name.starts_with("cut:") || name.starts_with("lorp:");
+            is_cut && !name.ends_with(":unit-normed-bias")
+        });
+        // Cuts without a repair that accompany merges have no list of operators and repeat other cuts.
+        cuts.map(|(name, variant)| (name.as_str(), variant)).collect()
+    }
+
+    /// Compares operators and perplexities of all cuts on one engine.
+    fn compare(&self, engine: &dyn Engine) {
+        let mut request = PassRequest::default();
+        for (name, variant) in self.cuts() {
+            let method = method(name);
+            let spans = spans(&*method, &layers(&variant["removed"]));
+            request.sites.extend(spans.into_iter().flat_map(|span| method.sites(span)));
+        }
+        let calibrated = calibrate(engine, &self.calibration, &request);
+        let all = engine.config().layers;
+        let mut programs = vec![Program::dense(all)];
+        programs.extend(self.cuts().into_iter().map(|(name, variant)| {
+            let removed = layers(&variant["removed"]);
+            let solved = self.solve(engine, &calibrated, name, &removed);
+            self.compare_operators(engine, name, variant, &solved);
+            pruned(all, &removed, &solved)
+        }));
+        let variants = self.cuts().into_iter().map(|(name, variant)| (name, &variant["ppl"]));
+        let expected = [("dense", &self.expected["dense"]["ppl"])].into_iter().chain(variants);
+        for ((name, expected), ours) in expected.zip(losses(engine, &programs, &self.evaluation)) {
+            let what = format!("{} on {}: {name}", self.name, engine.id());
+            assert_close(&what, ours.perplexity(), expected.as_f64().unwrap(), PERPLEXITY_TOLERANCE);
+        }
+    }
+
+    fn solve(
+        &self,
+        engine: &dyn Engine,
+        calibrated: &Calibrated,
+        name: &str,
+        removed: &[usize],
+    ) -> Vec<(Span, Solution)> {
+        let method = method(name);
+        let spans = spans(&*method, removed).into_iter();
+        spans.map(|span| (span, calibrated.solve(engine, &*method, span, self.calibration.count()))).collect()
+    }
+
+    /// Compares operators with the norms of the oracle's, and with the operators that the oracle has stored.
+    fn compare_operators(&self, engine: &dyn Engine, name: &str, variant: &Value, solved: &[(Span, Solution)]) {
+        if variant["operators"].is_null() {
+            return;
+        }
+        let mut compared = 0;
+        for (span, solution) in solved {
+            let Some(operator) = solution.repair.operator() else { continue };
+            for (part, values) in parts(operator) {
+                let key = format!("{}.{part}", span.start);
+                let what = format!("{} on {}: {name}: {key}", self.name, engine.id());
+                let expected = &variant["operators"][&key];
+                let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
+                let expected_norm = expected["frobenius"].as_f64().unwrap();
+                assert_close(&what, norm, expected_norm, OPERATOR_TOLERANCE);
+                let sum: f64 = values.iter().sum();
+                let cosine_sum: f64 = values.iter().enumerate().map(|(index, v)| v * (index as f64).cos()).sum();
+                for (sum, key) in [(sum, "sum"), (cosine_sum, "cosine_sum")] {
+                    let off = (sum - expected[key].as_f64().unwrap()).abs() / expected_norm;
+                    assert!(off <= OPERATOR_TOLERANCE, "{what}: {key} is off by {off:e} of the norm");
+                }
+                let stored = name.strip_prefix("cut:").map(|cut| cut.replace(':', "."));
+                let stored = stored.map(|cut| format!("{}/{cut}.{key}", self.name));
+                if let Some(stored) = stored.and_then(|stored| self.operators.get(&stored)) {
+                    let error = relative_error(&values, &flat(stored));
+                    assert!(error <= OPERATOR_TOLERANCE, "{what}: {error:e}");
+                }
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, variant["operators"].as_object().unwrap().len(), "{name}");
+    }
+}
+
+/// Returns a path of the settings: below the checkout, or below the shared folder.
+fn input(path: &Value) -> Option<PathBuf> {
+    let path = path.as_str().unwrap();
+    match path.split_once("/main/") {
+        Some((_, path)) => Some(checkout().join(path)),
+        None => shared(path.trim_start_matches("../")),
+    }
+}
+
+/// Returns the recovery of a variant, whose name ends in the oracle's name of the repair.
+fn method(variant: &str) -> Box<dyn Recovery> {
+    let (name, options) = match variant.rsplit(':').next().unwrap() {
+        "normed" => ("ghosted", json!({"input": "normed"})),
+        "normed-bias" => ("ghosted", json!({"input": "normed", "bias": true})),
+        name => (name, json!({})),
+    };
+    recovery(name, options)
+}
+
+/// Returns the map of the change and the bias of an operator, in the oracle's names.
+fn parts(operator: &Operator) -> Vec<(&'static str, Vec<f64>)> {
+    let matrix = (!operator.is_bias_only()).then(|| ("M", operator.change().unwrap()));
+    let bias = operator.bias().unwrap();
+    let bias = bias.map(|bias| ("b", bias.into_iter().map(f64::from).collect()));
+    matrix.into_iter().chain(bias).collect()
+}
+
+fn compare(name: &'static str, load: impl Fn(&Path) -> Vec<Box<dyn Engine>>) {
+    let Some(world) = OracleWorld::read(name) else { return };
+    assert!(world.cuts().len() >= 6, "{name}");
+    load(&world.backbone).iter().for_each(|engine| world.compare(&**engine));
+}
+
+#[test]
+fn tiny_llama_equals_the_oracle() {
+    compare("tiny-llama", engines);
+}
+
+#[test]
+fn tiny_qwen3_equals_the_oracle() {
+    compare("tiny-qwen3", engines);
+}
+
+#[test]
+fn tiny_olmo2_equals_the_oracle() {
+    compare("tiny-olmo2", engines);
+}
+
+/// Only the program's own engine runs here, because candle takes minutes.
+#[test]
+fn english_backbone_equals_the_oracle() {
+    compare("real", |backbone| vec![Box::new(Decoder::load(backbone).unwrap())]);
+}
