@@ -13,6 +13,7 @@ use super::out::{bytes, seconds};
 use crate::error::{Error, Result, nearest};
 use crate::exec::RunSettings;
 use crate::grid::{Cell, Grid};
+use crate::model::Cut;
 use crate::plan::{Plan, Reason};
 use crate::stage::selection;
 
@@ -58,9 +59,15 @@ fn text(explanation: &Explanation) {
     for artifact in &explanation.artifacts {
         print!("\n{}\n{}", artifact.what, explained(artifact));
         if let Some(removed) = explanation.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {
-            println!("  removes layers {removed:?}");
+            println!("  removes {}", removed_sentence(removed));
         }
     }
+}
+
+/// Formats what is removed: `layers [3, 4]`, or `[attention 3, mlp 5]`.
+fn removed_sentence(removed: &Cut) -> String {
+    let prefix = if removed.is_whole_layers() { "layers " } else { "" };
+    format!("{prefix}{removed}")
 }
 
 fn by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {

@@ -8,6 +8,7 @@ use super::measurement::{CellSummary, Results, Sample};
 use super::notes::{protocol_sentence, ranges};
 use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
 use super::{Factors, Protocol, Question};
+use crate::criterion::Depth;
 use crate::error::{Error, Result, nearest};
 use crate::metric::Nearness;
 use crate::{criterion, recovery};
@@ -22,7 +23,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let decimals: Vec<usize> = results.protocols.iter().map(|protocol| decimals(results, protocol)).collect();
     // Most grids have nothing to note.
     let noted = results.cells.iter().any(|cell| !cell.notes.is_empty());
-    let blocks: Vec<(&String, usize)> =
+    let blocks: Vec<(&String, Depth)> =
         distinct(results.cells.iter().map(|cell| (&cell.backbone, cell.depth)).collect::<Vec<_>>().iter());
     // For programs: one column for each setting that the grid's cells may differ in.
     let written: BTreeSet<&String> = results.cells.iter().flat_map(|cell| &cell.written).collect();
@@ -87,14 +88,14 @@ fn long_table_row(
             cell.backbone.clone(),
             text_or_empty(&cell.criterion),
             cell.depth.to_string(),
-            ranges(&cell.removed, "-", ","),
+            removed_text(&cell.removed),
             cell.layers.to_string(),
             text_or_empty(&cell.recovery),
             text_or_empty(&cell.calibration),
         ],
         backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
         block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
-        dense: cell.depth == 0,
+        dense: cell.depth.count == 0,
         ours: factors::is_ours(&cell.factors),
         cells: results
             .protocols
@@ -161,7 +162,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     let protocol = chosen(&results.protocols, metric)?;
     let asked = protocol.asked();
     let decimals = decimals(results, protocol);
-    let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth > 0).map(setting_of).collect();
+    let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth.count > 0).map(setting_of).collect();
     // A backbone that is not pruned has a column of its own.
     let dense_cells =
         results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.backbone));
@@ -173,7 +174,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
             .map(|(backbone, depth, _)| {
                 // The dense value is in each column of its backbone.
                 let is_shown =
-                    |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth == 0);
+                    |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth.count == 0);
                 shown(results.cells.iter().filter(is_shown).find(|cell| variant(cell) == *factors)?, &asked, decimals)
             })
             .collect();

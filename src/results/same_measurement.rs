@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::record::{Condition, Record};
 use crate::metric::Metric;
+use crate::model::Cut;
 use crate::stage::operator::{BoundaryResult, PlacedRepair};
 
 /// Fewer equal scores than these may be a coincidence. The audit of the paper's tables uses the same number.
@@ -12,19 +13,19 @@ const MIN_EQUAL_SCORES: usize = 3;
 /// Layers that a variant removes and the operators that it puts in their place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeasuredProgram {
-    removed: BTreeSet<usize>,
+    removed: Cut,
     /// First removed layer, placement and content key of each operator, ascending.
     operators: Vec<(usize, Option<PlacedRepair>, String)>,
 }
 
 impl MeasuredProgram {
-    pub fn new(removed: &[usize], boundaries: &[BoundaryResult]) -> Self {
+    pub fn new(removed: &Cut, boundaries: &[BoundaryResult]) -> Self {
         let mut operators: Vec<_> = boundaries
             .iter()
             .filter_map(|result| Some((result.region.0, result.placed, result.operator.clone()?)))
             .collect();
         operators.sort_by_key(|(start, ..)| *start);
-        Self { removed: removed.iter().copied().collect(), operators }
+        Self { removed: removed.clone(), operators }
     }
 }
 
@@ -86,6 +87,7 @@ mod tests {
             backbone: "llama".into(),
             layers: 16,
             depth: 4,
+            unit: crate::criterion::DepthUnit::Layers,
             criterion: criterion.into(),
             recovery: "none".into(),
             finetuned: false,

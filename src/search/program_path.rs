@@ -1,6 +1,7 @@
 //! Computation shared between candidates: a pass over an item runs their common prefixes once.
 
 use crate::error::{Error, Result};
+use crate::model::Cut;
 use crate::model::{Operator, Program, Trie};
 use crate::stage::operator::{self, BoundaryResult};
 
@@ -8,7 +9,7 @@ use crate::stage::operator::{self, BoundaryResult};
 ///
 /// # Errors
 /// Results with an operator that has no place in a program.
-pub fn path(layers: usize, removed: &[usize], boundaries: &[BoundaryResult]) -> Result<Program> {
+pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Result<Program> {
     operator::repaired(layers, removed, boundaries, |_, key: &str| {
         Operator::diagonal(key.bytes().map(f32::from).collect())
     })?

@@ -41,8 +41,7 @@ fn near(seed: usize, channels: usize) -> Arc<Operator> {
     Operator::dense(channels, matrix).unwrap()
 }
 
-/// Returns programs: dense, cut, repaired on the stream, on both branches, and by a map with a bias; without some
-/// sublayers, and without any attention.
+/// Returns programs: dense, cut, repaired on the stream, on both branches, and by a map with a bias.
 fn programs(engine: &dyn Engine) -> Vec<Program> {
     let layers = engine.config().layers;
     let c = engine.config().hidden;
@@ -55,9 +54,14 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
         Program::pruned(layers, &[2], |_| Some(near(1, c))),
         Program::repaired(layers, &Cut::layers([2]), &Repairs { branches: branches.into(), ..Repairs::default() }),
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&affine))),
-        Program::without(layers, &Cut::sublayers([(0, Sublayer::Attention), (2, Sublayer::Mlp)])),
-        Program::without(layers, &DepthUnit::Attention.candidates(layers).into_iter().collect()),
     ]
+}
+
+/// Returns programs without some sublayers, and without any attention.
+fn without_sublayers(engine: &dyn Engine) -> [Program; 2] {
+    let layers = engine.config().layers;
+    let some = Cut::sublayers([(0, Sublayer::Attention), (2, Sublayer::Mlp)]);
+    [some, DepthUnit::Attention.candidates(layers).into_iter().collect()].map(|cut| Program::without(layers, &cut))
 }
 
 fn ids(seed: u32, count: usize) -> Vec<u32> {
@@ -109,7 +113,8 @@ fn cached_steps_equal_the_full_forward_pass() {
 fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
     const TOKENS: usize = 70;
     let name = &format!("{name}, {:?}", engine.id());
-    let programs = programs(engine);
+    let mut programs = programs(engine);
+    programs.extend(without_sublayers(engine));
     let trie = Trie::new(&programs);
     let mut decoding = engine.decoding(&trie).unwrap();
     let text = ids(1, TOKENS);

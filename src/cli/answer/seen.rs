@@ -12,6 +12,7 @@ use crate::criterion;
 use crate::deviation::PruneCase;
 use crate::exec::Overview;
 use crate::grid::Cell;
+use crate::model::Cut;
 use crate::plan::{BackbonePlan, ObjectState, Plan, Reason, Reasons, StoreState, Variant};
 use crate::recovery;
 use crate::results::{Differences, StoredResults};
@@ -216,7 +217,11 @@ impl Explanation {
                 folder: backbone.folder.clone(),
                 content: backbone.content.clone(),
             },
-            deviations: deviations(cell, backbone.config.layers, removed_layers.as_deref()),
+            deviations: deviations(
+                cell,
+                backbone.config.layers,
+                removed_layers.as_ref().map(Cut::whole_layers).as_deref(),
+            ),
             removed_layers,
             artifacts,
         }
@@ -230,7 +235,7 @@ fn deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec<Stri
     else {
         return Vec::new();
     };
-    let cut = criterion::PruneSpec { backbone, layers, depth: *depth };
+    let cut = criterion::PruneSpec { backbone, layers, depth: depth.count, unit: depth.unit };
     let case = PruneCase {
         sequences: calibration.sequences,
         operator_sequences: calibration.operator_sequences,

@@ -1,7 +1,9 @@
 //! How much a criterion removes: a number of whole layers, or of sublayers of a kind.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -9,7 +11,8 @@ use crate::model::Sublayer;
 use crate::named::named;
 
 /// Unit in which a depth counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum DepthUnit {
     #[default]
     Layers,
@@ -24,6 +27,11 @@ named!(DepthUnit: Layers = "layers", Attention = "attention", Mlp = "mlp", Subla
 impl DepthUnit {
     /// The units of a cut that need not consist of whole layers.
     pub const OF_SUBLAYERS: &'static [Self] = &[Self::Attention, Self::Mlp, Self::Sublayers];
+
+    /// Whether the unit is a whole layer.
+    pub fn is_layers(&self) -> bool {
+        *self == Self::Layers
+    }
 
     /// Returns the number of units in a backbone.
     pub fn available(self, layers: usize) -> usize {
@@ -100,6 +108,23 @@ impl Serialize for Depth {
             DepthUnit::Layers => self.count.serialize(serializer),
             unit => serializer.collect_map([(unit.name(), self.count)]),
         }
+    }
+}
+
+impl JsonSchema for Depth {
+    fn schema_name() -> Cow<'static, str> {
+        "CutDepth".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [
+            {"description": "Number of layers.", "type": "integer", "minimum": 0},
+            {
+                "description": "Number of sublayers by kind: attention, mlp, or sublayers of both kinds.",
+                "type": "object",
+                "additionalProperties": {"type": "integer", "minimum": 0},
+            },
+        ]})
     }
 }
 

@@ -1,8 +1,10 @@
 //! A cut: the sublayers that a variant lacks (design §3).
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -132,6 +134,23 @@ impl<'de> Deserialize<'de> for Cut {
             }
         }
         Ok(cut)
+    }
+}
+
+impl JsonSchema for Cut {
+    fn schema_name() -> Cow<'static, str> {
+        "Cut".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Removed layers by number, and removed sublayers such as `attention 3` or `mlp 3`.",
+            "type": "array",
+            "items": {"anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"type": "string", "pattern": "^(attention|mlp) [0-9]+$"},
+            ]},
+        })
     }
 }
 
