@@ -114,6 +114,12 @@ fn commands_show_or_refuse_a_cut_of_sublayers() {
     let explained = world.ghostlab(&["explain", "grid.yaml", "llm-drop"]);
     let explained = String::from_utf8(explained.stdout).unwrap();
     assert!(explained.contains("removes [attention "), "{explained}");
+    let explained = world.ghostlab(&["explain", "grid.yaml", "llm-drop", "--json"]);
+    let explained: Value = serde_json::from_slice(&explained.stdout).unwrap();
+    let size = &explained["answer"]["size"];
+    // Two of the backbone's four attentions are left.
+    let cache = ["kv_cache_bytes", "dense_kv_cache_bytes"].map(|key| size[key].as_u64().unwrap());
+    assert_eq!(cache[0] * 2, cache[1], "{size}");
     let refused = world.ghostlab(&["export", "grid.yaml", "tiny.llm-drop-attention-2.none", "--to", "out"]);
     let message = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2), "{message}");

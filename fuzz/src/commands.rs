@@ -166,8 +166,8 @@ pub fn command(data: &[u8]) {
     let mut line: Vec<&str> = text
         .split('\n')
         .filter(|word| {
-            !(word.contains(['/', '\\', '\0', '~']) && !word.starts_with("sleb/") || word.contains(".."))
-                && !word.starts_with("--fetch")
+            let is_path = word.contains(['/', '\\', '\0', '~']) && !word.starts_with("sleb/");
+            !(is_path || word.contains("..") || word.starts_with("--fetch"))
         })
         .collect();
     line.truncate(16);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::seen::{ExplainedBackbone, ExplainedObject, Explanation};
+use super::answer::seen::{ExplainedBackbone, ExplainedObject, Explanation, RemainingSize};
 use super::answer::{self, Answer};
 use super::grid_args::GridArgs;
 use super::out::{bytes, seconds};
@@ -60,6 +60,7 @@ fn text(explanation: &Explanation) {
         print!("\n{}\n{}", artifact.what, explained(artifact));
         if let Some(removed) = explanation.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {
             println!("  removes {}", removed_sentence(removed));
+            explanation.size.iter().for_each(|size| println!("  leaves {}", remaining_sentence(size)));
         }
     }
 }
@@ -68,6 +69,14 @@ fn text(explanation: &Explanation) {
 fn removed_sentence(removed: &Cut) -> String {
     let prefix = if removed.is_whole_layers() { "layers " } else { "" };
     format!("{prefix}{removed}")
+}
+
+/// Formats the parameters and the KV cache without operators.
+fn remaining_sentence(size: &RemainingSize) -> String {
+    let RemainingSize { parameters, dense_parameters, kv_cache_bytes, dense_kv_cache_bytes } = size;
+    format!(
+        "{parameters} of {dense_parameters} parameters, {kv_cache_bytes} of {dense_kv_cache_bytes} bytes of KV cache per token"
+    )
 }
 
 fn by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {

@@ -146,6 +146,10 @@ fn the_examples_of_the_documents_can_be_run() {
     assert_eq!((grid.depth, grid.profile.as_deref()), ([7, 8, 12].map(Depth::layers).to_vec(), Some("full")));
     assert_eq!(load("docs/grid.md", Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
     assert_eq!(labels(&load_nth("docs/grid.md", 1, None).cells), ["small/dense", "large/dense"]);
+    let cells = load_nth("docs/grid.md", 2, None).cells;
+    let names: Vec<String> = cells.iter().map(ToString::to_string).collect();
+    let sublayers = ["llm-drop-attention-8", "llm-drop-mlp-4", "llm-drop-sublayers-12", "finercut-sublayers-2"];
+    assert_eq!(names[1..], sublayers.map(|cell| format!("small.{cell}.none")));
 }
 
 /// Copies the paper's grids with everything that they name; models and data are empty.

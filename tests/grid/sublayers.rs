@@ -14,7 +14,7 @@ fn grid(criterion: &str, depth: &str, recovery: &str) -> String {
 fn depths_of_sublayers_make_cells_with_safe_names() {
     let folder = Place::new();
     let depth = "[{attention: 8}, {mlp: 25%}, {sublayers: 12}]";
-    let grid = folder.load(&grid("[llm-drop, {name: finercut, distance: js}]", depth, "none"), &[]).unwrap();
+    let grid = folder.load(grid("[llm-drop, {name: finercut, distance: js}]", depth, "none"), &[]).unwrap();
     let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
     assert_eq!(
         names,
@@ -37,7 +37,7 @@ fn sublayers_are_combined_with_layers_by_include() {
     let folder = Place::new();
     let text =
         good_but("evaluate:", "include:\n  - {criterion: llm-drop, depth: {attention: 4}, recovery: none}\nevaluate:");
-    let grid = folder.load(&text, &[]).unwrap();
+    let grid = folder.load(text, &[]).unwrap();
     assert_eq!(grid.cells.last().unwrap().to_string(), "english.llm-drop-attention-4.none");
     assert_eq!(grid.cells.len(), 1 + 2 * 2 + 1);
 }
@@ -55,7 +55,7 @@ fn depths_that_do_not_fit_are_refused_where_they_stand() {
         ("llm-drop", "{attention: 0}", "none", &["a depth is 0"]),
         ("llm-drop", "{attention: 4}", "ghosted", &["`ghosted` repairs whole layers", "`recovery: none`", "include"]),
     ] {
-        let error = folder.load(&grid(criterion, depth, recovery), &[]).unwrap_err();
+        let error = folder.load(grid(criterion, depth, recovery), &[]).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         for word in words {
             assert!(error.to_string().contains(word), "{criterion} {depth} {recovery}: no `{word}` in\n{error}");

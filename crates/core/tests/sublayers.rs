@@ -160,6 +160,8 @@ fn perplexities_of_all_cuts(world: &World) {
             assert_close(&format!("{what} {name}"), *found, number(&variant["ppl"]), PERPLEXITY);
             let attentions = program.0.iter().filter(|step| matches!(step.half(), Some((Sublayer::Attention, _))));
             assert_eq!(attentions.count() as u64, variant["attentions"].as_u64().unwrap(), "{what} {name}");
+            let parameters = engine.config().parameters(program);
+            assert_eq!(parameters, variant["parameters"].as_u64().unwrap(), "{what} {name}");
             let ours = engine.config().cache_bytes(program) / engine.config().cache_bytes(&Program::dense(1));
             assert_eq!(ours, variant["attentions"].as_u64().unwrap(), "{what} {name}: {cut}");
         }
