@@ -199,7 +199,8 @@ fn of_all_methods(world: &World) {
              calibration: {{corpus: train, sequences: 8, length: 64, operator_sequences: 4}}\n\
              include:\n  - {{criterion: llm-streamline, recovery: [ghosted, linearpatch-diag], calibration: [\
              {{corpus: train, sequences: 8, length: 64}}, {{corpus: train, sequences: 8, length: 32, seed: 1}}]}}\n\
-             \x20 - {{criterion: [{}], depth: [{{sublayers: 2}}, {{mlp: 1}}], recovery: none}}\n\
+             \x20 - {{criterion: [{}], depth: {{attention: 2}}, recovery: none}}\n\
+             \x20 - {{criterion: llm-drop, depth: [{{sublayers: 2}}, {{mlp: 1}}], recovery: none}}\n\
              evaluate:\n  perplexity: [{{corpus: test, length: 64}}]\n\
              \x20 tasks: [copa, {{name: copa, limit: 3, bos: always, max_length: 32}}]\n\
              \x20 latency: [{{length: 16, batch: [1, 2]}}]\n",

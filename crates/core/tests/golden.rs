@@ -294,7 +294,7 @@ fn number_of(key: &str, case: &Value) -> usize {
 }
 
 /// Criteria that `sublayers.rs` holds to another reference.
-const OTHERWISE: [&str; 3] = ["llm-drop", "block-pruner", "finercut"];
+const OTHERWISE: [&str; 4] = ["llm-drop", "block-pruner", "finercut", "nbl"];
 
 /// An option that nothing holds would be one that may be wrong.
 #[test]

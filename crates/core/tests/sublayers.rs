@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::stories::{Calibrated, perplexities};
 use crate::common::{assert_close, checkout, engines, json, numbers, shared};
-use ghostlab_core::calibrate::{self, ActivationShape, InMemory, Pair, PassRequest, Piece};
+use ghostlab_core::calibrate::{self, ActivationShape, HookPoint, InMemory, Pair, PassRequest, Piece};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, TrialMetric};
 use ghostlab_core::model::{Cut, Engine, Program, Sublayer, Trie};
@@ -201,6 +201,41 @@ fn llm_drop_selects_what_the_reference_does() {
 #[test]
 fn llm_drop_on_the_real_backbone_equals_the_reference() {
     World::real().iter().for_each(llm_drop_of_all_kinds);
+}
+
+fn nbl_bounds_and_cuts(world: &World) {
+    let bounds = numbers(&world.numbers["nbl_bounds"]["stream"]);
+    for engine in world.engines() {
+        let layers = engine.config().layers;
+        let sites = (0..layers).flat_map(|layer| [HookPoint::Stream(layer), HookPoint::Middle(layer)]);
+        let activations = calibrate::in_memory(&*engine, &world.calibration, sites).unwrap();
+        let rule = criterion::build("nbl", &Options::new()).unwrap();
+        for (name, variant) in world.numbers["variants"].as_object().unwrap() {
+            let Some(depth) = name.strip_prefix("nbl-dropped:stream:") else { continue };
+            let what = format!("{} {} {name}", world.name, engine.id());
+            let unit = DepthUnit::Attention;
+            let cut = PruneSpec { backbone: world.name, layers, depth: depth.parse().unwrap(), unit };
+            criterion::check("nbl", &*rule, &cut).unwrap();
+            let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
+            let similarities = calibrate::Similarities::default();
+            let activations = Some(&activations);
+            let mut stats = CalibrationStats { similarities: &similarities, activations, trials: &mut none };
+            let selection = rule.select(&cut, &mut stats).unwrap();
+            let expected = numbers(&variant["removed"]).into_iter().map(|layer| (layer as usize, Sublayer::Attention));
+            assert_eq!(selection.removed, expected.collect::<Cut>(), "{what}: {:?}", selection.scores);
+            for &(candidate, bound) in &selection.scores {
+                assert_close(&what, bound, bounds[candidate / 2], SCORE);
+            }
+            let program = Program::without(layers, &selection.removed);
+            let perplexity = perplexities(&*engine, &[program], &world.evaluation)[0];
+            assert_close(&what, perplexity, number(&variant["ppl"]), PERPLEXITY);
+        }
+    }
+}
+
+#[test]
+fn nbl_bounds_equal_the_reference() {
+    TINY.into_iter().filter_map(World::tiny).for_each(|world| nbl_bounds_and_cuts(&world));
 }
 
 /// Compares the first `steps` of a greedy criterion on every engine.

@@ -83,7 +83,7 @@ impl Criterion for Cca {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
         for (start, end) in self.candidates(cut) {
-            scores.push((start, bound(activations, start, end)?));
+            scores.push((start, bound(activations, [start, end].map(HookPoint::Stream))?));
         }
         if self.cut == Cut::Layers {
             return Ok(Selection::lowest(scores, cut.depth));
@@ -94,10 +94,9 @@ impl Criterion for Cca {
     }
 }
 
-/// Computes `C − Σ ρ_i²` of the streams that enter layer `start` and layer `end`.
-fn bound(activations: &Activations, start: usize, end: usize) -> Result<f64> {
+/// Computes `C − Σ ρ_i²` of the streams at two places.
+pub(super) fn bound(activations: &Activations, sites: [HookPoint; 2]) -> Result<f64> {
     let shape = activations.shape();
-    let sites = [start, end].map(HookPoint::Stream);
     let channels = shape.channels;
     let mut means = [vec![0.0f64; channels], vec![0.0f64; channels]];
     let mut squares = [0.0f64; 2];

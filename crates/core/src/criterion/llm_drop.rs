@@ -5,10 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::depth::DepthUnit;
 use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, build};
-use super::sublayers::check_sublayers;
+use super::sublayers::{check_sublayers, lowest_sublayers};
 use crate::calibrate::Pair;
 use crate::error::Result;
-use crate::model::Cut;
 
 const NAME: &str = "llm-drop";
 const SOURCE: &str = "https://github.com/CASE-Lab-UMD/LLM-Drop";
@@ -35,15 +34,11 @@ impl Criterion for LlmDrop {
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let mut ranked = Vec::new();
+        let mut scores = Vec::new();
         for (layer, kind) in cut.unit.candidates(cut.layers) {
-            ranked.push(((layer, kind), 1.0 - stats.similarity(Pair::around(layer, kind))?));
+            scores.push(((layer, kind), 1.0 - stats.similarity(Pair::around(layer, kind))?));
         }
-        let scores = ranked.iter().map(|&((layer, kind), score)| (kind.number(layer), score)).collect();
-        // The sort is stable.
-        ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let removed: Cut = ranked.into_iter().take(cut.depth).map(|(sublayer, _)| sublayer).collect();
-        Ok(Selection { removed, scores })
+        Ok(lowest_sublayers(&scores, cut.depth))
     }
 }
 

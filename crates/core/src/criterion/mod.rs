@@ -11,6 +11,7 @@ mod finercut;
 mod llm_drop;
 mod llm_streamline;
 mod lorp;
+mod nbl;
 mod rule;
 mod shortened_llama;
 mod shortgpt;
@@ -43,6 +44,7 @@ const ENTRIES: &[CriterionEntry] = &[
     llm_drop::ENTRY,
     block_pruner::ENTRY,
     finercut::ENTRY,
+    nbl::ENTRY,
     lorp::ENTRY,
 ];
 

@@ -11,6 +11,16 @@ pub(super) fn check_sublayers(name: &str, cut: &PruneSpec<'_>) -> Result<()> {
     check_depth(name, "has too few sublayers to choose from", max, cut)
 }
 
+/// Selects the candidates with the lowest scores, the first of equal ones.
+pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize) -> Selection {
+    let mut ranked = scores.to_vec();
+    // The sort is stable.
+    ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let removed: Cut = ranked.into_iter().take(depth).map(|(sublayer, _)| sublayer).collect();
+    let scores = scores.iter().map(|&((layer, kind), score)| (kind.number(layer), score)).collect();
+    Selection { removed, scores }
+}
+
 /// Removes the sublayer whose removal costs least, and measures the others again, `depth` times.
 /// The first candidate of equal costs is removed.
 /// The scores are the removed sublayers in order, each with the cost after its removal.
