@@ -33,8 +33,10 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let written = named.chain(written.iter().map(|column| column.as_str()));
     let factors: Vec<&str> = factors::OF_CALIBRATION.into_iter().chain(written).collect();
     let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
-    let lead = ["backbone", "criterion", "depth", "layers removed", "layers", "recovery", "calibration"];
-    let lead = lead.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
+    let heads = ["backbone", "criterion", "depth", UNIT, "layers removed", "layers", "recovery", "calibration"];
+    // Most grids count whole layers.
+    let heads = heads.into_iter().filter(|head| *head != UNIT || counts_sublayers(results));
+    let lead = heads.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
     let factors_of = factors.iter().map(|name| {
         let head = match *name {
             "criterion" | "recovery" => format!("{name}.name"),
@@ -48,7 +50,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let protocols: Vec<String> = results.protocols.iter().map(|protocol| format!("- {}", protocol.note())).collect();
     let table = Table {
         caption: protocols.join("\n"),
-        lead: lead.to_vec(),
+        lead: lead.collect(),
         columns: results
             .protocols
             .iter()
@@ -83,16 +85,20 @@ fn long_table_row(
         (None, None) => OK.to_owned(),
     };
     let notes = noted.then(|| cell.notes.join("; "));
+    let mut lead = vec![
+        cell.backbone.clone(),
+        text_or_empty(&cell.criterion),
+        cell.depth.count.to_string(),
+        removed_text(&cell.removed),
+        cell.layers.to_string(),
+        text_or_empty(&cell.recovery),
+        text_or_empty(&cell.calibration),
+    ];
+    if counts_sublayers(results) {
+        lead.insert(UNIT_POSITION, cell.depth.unit.to_string());
+    }
     TableRow {
-        lead: vec![
-            cell.backbone.clone(),
-            text_or_empty(&cell.criterion),
-            cell.depth.to_string(),
-            removed_text(&cell.removed),
-            cell.layers.to_string(),
-            text_or_empty(&cell.recovery),
-            text_or_empty(&cell.calibration),
-        ],
+        lead,
         backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
         block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
         dense: cell.depth.count == 0,
@@ -110,6 +116,16 @@ fn long_table_row(
             .collect(),
         ..TableRow::default()
     }
+}
+
+/// The column that says what the depths count.
+const UNIT: &str = "unit";
+/// The position of [`UNIT`] among the columns before the numbers.
+const UNIT_POSITION: usize = 3;
+
+/// Whether a depth counts something else than whole layers.
+fn counts_sublayers(results: &Results) -> bool {
+    results.cells.iter().any(|cell| !cell.depth.is_in_layers())
 }
 
 fn remark_of(head: &str) -> Lead {
@@ -192,7 +208,8 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
         columns: settings
             .iter()
             .map(|(backbone, depth, layers)| {
-                NumberColumn::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
+                let of_layers = if depth.is_in_layers() { format!("/{layers}") } else { String::new() };
+                NumberColumn::of(protocol.measures(), format!("{backbone} {depth}{of_layers}"))
             })
             .collect(),
         rows: variants.iter().zip(called(&variants)).map(row).collect(),
