@@ -12,7 +12,7 @@ use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
 use ghostlab::exec::RunSettings;
 use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
-use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
+use ghostlab::model::{Cut, DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::options::Described;
 use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
 use ghostlab::stage;
@@ -129,7 +129,7 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
             "stream": key(activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
             "middle": key(activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": key(activations::sums(keyed, tokens, &pairs, &(0..4))),
-            "trial": key(scores::trial(keyed, tokens, &[0, 2])),
+            "trial": key(scores::trial(keyed, tokens, &Cut::layers([0, 2]))),
             "trials": named(tokens, scores::journal(keyed, tokens, None)),
             "teacher": key(teacher::shard(keyed, tokens, &(0..4))),
         });
@@ -179,7 +179,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
 
 /// Methods that are newer than the grid of all methods. They have a grid of their own, because the key of a time depends on
 /// the variants that are timed together with it.
-const NEWER: [&str; 2] = ["lorp", "mean"];
+const NEWER: [&str; 6] = ["lorp", "mean", "llm-drop", "block-pruner", "finercut", "nbl"];
 
 /// Writes a grid of every older criterion with every older recovery.
 fn write_grid_of_methods(world: &World) {
@@ -192,8 +192,13 @@ fn write_grid_of_methods(world: &World) {
         )
         .collect();
     let recoveries = recovery::described().into_iter().filter(older).map(|method| method.name);
-    write_grid(world, &criteria, &recoveries.collect::<Vec<_>>());
+    write_grid(world, &criteria, &recoveries.collect::<Vec<_>>(), "");
 }
+
+/// Cells of the newer grid without some sublayers.
+const SUBLAYERS: &str = "  - {criterion: [llm-drop, block-pruner, finercut, nbl], depth: {attention: 2}, recovery: none}
+  - {criterion: llm-drop, depth: [{sublayers: 2}, {mlp: 1}], recovery: none}
+";
 
 /// Writes a grid of the newer methods, and of newer options of others.
 fn write_grid_of_newer_methods(world: &World) {
@@ -201,13 +206,14 @@ fn write_grid_of_newer_methods(world: &World) {
     let recoveries =
         ["mean", "{name: ghosted, input: normed}", "{name: ghosted, input: normed, bias: true}"].map(str::to_owned);
     for name in NEWER {
-        assert!(criteria.iter().chain(&recoveries).any(|method| method.contains(name)), "{name} is in no grid");
+        let mut methods = criteria.iter().chain(&recoveries).map(String::as_str).chain([SUBLAYERS]);
+        assert!(methods.any(|method| method.contains(name)), "{name} is in no grid");
     }
-    write_grid(world, &criteria, &recoveries);
+    write_grid(world, &criteria, &recoveries, SUBLAYERS);
 }
 
 /// Writes a grid on texts and a task, with different seeds, lengths and prompts.
-fn write_grid(world: &World, criteria: &[String], recoveries: &[String]) {
+fn write_grid(world: &World, criteria: &[String], recoveries: &[String], more_cells: &str) {
     world.write(
         "grid.yaml",
         format!(
@@ -216,7 +222,7 @@ fn write_grid(world: &World, criteria: &[String], recoveries: &[String]) {
              tasks:\n  copa: {{path: copa.jsonl}}\nbackbone: tiny\ncriterion: [{}]\ndepth: [1, 2]\nrecovery: [{}]\n\
              calibration: {{corpus: train, sequences: 8, length: 64, operator_sequences: 4}}\n\
              include:\n  - {{criterion: llm-streamline, recovery: [ghosted, linearpatch-diag], calibration: [\
-             {{corpus: train, sequences: 8, length: 64}}, {{corpus: train, sequences: 8, length: 32, seed: 1}}]}}\n\
+             {{corpus: train, sequences: 8, length: 64}}, {{corpus: train, sequences: 8, length: 32, seed: 1}}]}}\n{more_cells}\
              evaluate:\n  perplexity: [{{corpus: test, length: 64}}]\n\
              \x20 tasks: [copa, {{name: copa, limit: 3, bos: always, max_length: 32}}]\n\
              \x20 latency: [{{length: 16, batch: [1, 2]}}]\n",

@@ -3,15 +3,21 @@
 //! A criterion is one file with a registry entry, and one line in [`ENTRIES`].
 
 mod angular;
+mod block_pruner;
 mod cca;
+mod depth;
 mod explicit;
+mod finercut;
+mod llm_drop;
 mod llm_streamline;
 mod lorp;
+mod nbl;
 mod rule;
 mod shortened_llama;
 mod shortgpt;
 mod sleb;
 mod spectral;
+mod sublayers;
 #[cfg(test)]
 #[path = "../../templates/criterion.rs"]
 mod template;
@@ -21,8 +27,9 @@ use crate::error::Result;
 use crate::options::{self, Appearance, Described, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
+pub use depth::{Depth, DepthUnit};
 use rule::CriterionEntry;
-pub use rule::{CalibrationStats, Criterion, Perplexities, PruneSpec, Selection, degenerate};
+pub use rule::{CalibrationStats, Criterion, PruneSpec, Selection, TrialMetric, Trials, check, degenerate};
 
 /// Every criterion that a grid may name.
 #[rustfmt::skip] // One line each.
@@ -34,6 +41,10 @@ const ENTRIES: &[CriterionEntry] = &[
     angular::ENTRY,
     explicit::ENTRY,
     cca::ENTRY,
+    llm_drop::ENTRY,
+    block_pruner::ENTRY,
+    finercut::ENTRY,
+    nbl::ENTRY,
     lorp::ENTRY,
 ];
 

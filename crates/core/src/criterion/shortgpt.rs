@@ -58,13 +58,14 @@ impl Criterion for ShortGpt {
 
 #[cfg(test)]
 mod tests {
+    use crate::criterion::DepthUnit;
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     #[test]
     fn least_influential_layers_go_and_last_only_if_allowed() {
-        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2, unit: DepthUnit::Layers };
         let cosines = [0.9, 0.2, 0.95, 0.3, 0.99];
         let removed =
             |options| select(&super::ENTRY, &options, &cut, |pair| cosines[pair.from], |_| 0.0).unwrap().removed;
