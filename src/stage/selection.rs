@@ -257,10 +257,8 @@ impl<'a> Trials<'a> {
     /// and stored, so that a resumed run continues after the last complete step.
     fn distances(&self, distance: LogitDistance, cuts: &[&Cut]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;
-        let keys: Vec<_> = cuts
-            .iter()
-            .map(|cut| Arc::new(scores::distance_trial(backbone.keyed(), tokens, distance, cut)))
-            .collect();
+        let keys: Vec<_> =
+            cuts.iter().map(|cut| Arc::new(scores::distance_trial(backbone.keyed(), tokens, distance, cut))).collect();
         let stored = |key: &Arc<Key>| run.get(key).and_then(|object| scores::read(&object).ok());
         let mut values: Vec<Option<Vec<f64>>> = keys.iter().map(stored).collect();
         let missing: Vec<usize> = (0..cuts.len()).filter(|&index| values[index].is_none()).collect();
