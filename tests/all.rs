@@ -39,6 +39,7 @@ mod server;
 mod shell;
 mod slurm;
 mod store;
+mod sublayers;
 mod submit;
 mod tasks;
 mod tiny;

@@ -10,9 +10,10 @@ use crate::common;
 use crate::common::world::World;
 use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
+use ghostlab::criterion::DepthUnit;
 use ghostlab::exec::RunSettings;
 use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
-use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
+use ghostlab::model::{Cut, DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
 use ghostlab::stage;
 use ghostlab::stage::{activations, distilled, scores, teacher};
@@ -128,7 +129,7 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
             "stream": key(activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
             "middle": key(activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": key(activations::sums(keyed, tokens, &pairs, &(0..4))),
-            "trial": key(scores::trial(keyed, tokens, &[0, 2])),
+            "trial": key(scores::trial(keyed, tokens, &Cut::layers([0, 2]))),
             "trials": named(tokens, scores::journal(keyed, tokens, None)),
             "teacher": key(teacher::shard(keyed, tokens, &(0..4))),
         });
@@ -178,11 +179,15 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
 
 /// Writes a grid of every criterion with every recovery, on texts and a task, with different seeds, lengths and prompts.
 fn of_all_methods(world: &World) {
-    let criteria: Vec<String> = criterion::described()
+    let known = criterion::described().into_iter().map(|method| method.name);
+    // `explicit` is the only one that needs options.
+    let needs_sublayers = |name: &String| {
+        criterion::build(name, &Map::new()).is_ok_and(|rule| !rule.units().contains(&DepthUnit::Layers))
+    };
+    let (of_sublayers, of_layers): (Vec<String>, Vec<String>) = known.partition(needs_sublayers);
+    let criteria: Vec<String> = of_layers
         .into_iter()
-        .map(
-            |method| if method.name == "explicit" { "{name: explicit, order: [2, 0]}".to_owned() } else { method.name },
-        )
+        .map(|name| if name == "explicit" { "{name: explicit, order: [2, 0]}".to_owned() } else { name })
         .collect();
     let recoveries: Vec<String> = recovery::described().into_iter().map(|method| method.name).collect();
     world.write(
@@ -194,11 +199,13 @@ fn of_all_methods(world: &World) {
              calibration: {{corpus: train, sequences: 8, length: 64, operator_sequences: 4}}\n\
              include:\n  - {{criterion: llm-streamline, recovery: [ghosted, linearpatch-diag], calibration: [\
              {{corpus: train, sequences: 8, length: 64}}, {{corpus: train, sequences: 8, length: 32, seed: 1}}]}}\n\
+             \x20 - {{criterion: [{}], depth: [{{sublayers: 2}}, {{mlp: 1}}], recovery: none}}\n\
              evaluate:\n  perplexity: [{{corpus: test, length: 64}}]\n\
              \x20 tasks: [copa, {{name: copa, limit: 3, bos: always, max_length: 32}}]\n\
              \x20 latency: [{{length: 16, batch: [1, 2]}}]\n",
             criteria.join(", "),
-            recoveries.join(", ")
+            recoveries.join(", "),
+            of_sublayers.join(", ")
         ),
     );
 }

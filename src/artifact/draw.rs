@@ -428,7 +428,7 @@ mod tests {
     fn curves_of_one_recovery_are_told_apart_by_what_they_differ_in() {
         let cell = |recovery: &str, depth: usize| Cell {
             criterion: Some(Method::named("sleb")),
-            depth,
+            depth: depth.into(),
             recovery: Some(Method::named(recovery)),
             ..Cell::named("a", "a")
         };

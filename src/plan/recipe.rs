@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::contents::{self, BackboneContents};
-use crate::criterion::Criterion;
+use crate::criterion::{Criterion, Depth};
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::{parts, sha256};

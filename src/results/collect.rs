@@ -418,7 +418,7 @@ mod tests {
     fn a_failed_cell_has_boundary_errors_without_a_value() {
         let cell = |criterion: Option<&str>| Cell {
             criterion: criterion.map(Method::named),
-            depth: 4,
+            depth: 4.into(),
             recovery: criterion.map(|_| Method::named("ghosted")),
             ..Cell::named("a", "a")
         };

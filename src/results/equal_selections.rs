@@ -1,12 +1,10 @@
 //! The note on criteria that remove the same layers: which of their rows are one measurement, and why the others are not.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::factors::{distinct, grouped};
 use super::measurement::CellSummary;
-use super::notes::ranges;
+use super::notes::{ranges, removed_text};
 use super::same_measurement::{RowContent, is_one_measurement};
 use super::{Factors, capital};
 use crate::model::Cut;
@@ -220,7 +218,7 @@ mod tests {
             removed: Cut::layers(removed.iter().copied()),
             layers: 16,
             factors: Arc::new(factors),
-            programs: vec![MeasuredProgram::new(removed, &boundaries)],
+            programs: vec![MeasuredProgram::new(&Cut::layers(removed.iter().copied()), &boundaries)],
             ..CellSummary::default()
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::factors::{self, distinct};
 use super::measurement::{CellSummary, Results, Sample};
-use super::notes::{protocol_sentence, ranges};
+use super::notes::{protocol_sentence, removed_text};
 use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
 use super::{Factors, Protocol, Question};
 use crate::criterion::Depth;
@@ -71,7 +71,7 @@ fn long_table_row(
     results: &Results,
     decimals: &[usize],
     noted: bool,
-    blocks: &[(&String, usize)],
+    blocks: &[(&String, Depth)],
     factors: &[&str],
     backbones: &[String],
     cell: &CellSummary,
@@ -152,7 +152,7 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
 }
 
 /// A column: backbone, layers removed, layers.
-type Setting = (String, usize, usize);
+type Setting = (String, Depth, usize);
 
 /// Builds the table of one metric: the given column, else the average of the tasks, else the first. `besides` are notes.
 ///
@@ -203,7 +203,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     Ok(table.ranked())
 }
 
-fn setting_of(cell: &CellSummary) -> (String, usize, usize) {
+fn setting_of(cell: &CellSummary) -> Setting {
     (cell.backbone.clone(), cell.depth, cell.layers)
 }
 

@@ -241,7 +241,7 @@ fn layers_are_written_as_ranges() {
         [(&[][..], ""), (&[8, 9, 10], "8-10"), (&[3, 1], "1,3"), (&[0, 1, 5, 7, 8], "0-1,5,7-8"), (&[4, 4], "4")]
     {
         let mut results = results(vec![text("c4")], &[cell("a", 2, "none", &[None])]);
-        results.cells[0].removed = layers.to_vec();
+        results.cells[0].removed = crate::model::Cut::layers(layers.iter().copied());
         assert_eq!(long(&results, "", Vec::new()).rows[0].lead[3], expected);
     }
 }

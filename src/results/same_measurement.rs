@@ -1,6 +1,6 @@
 //! Decides which rows are one measurement under several names. Notes under tables, claims and `search` ask here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::record::{Condition, Record};
 use crate::metric::Metric;
@@ -98,16 +98,20 @@ mod tests {
 
     #[test]
     fn programs_are_equal_with_equal_layers_and_operators() {
-        let plain = MeasuredProgram::new(&[3, 2], &[boundary(2, None, "stream")]);
-        let region = MeasuredProgram::new(&[2, 3], &[boundary(2, Some("a"), "stream")]);
-        let layers =
-            MeasuredProgram::new(&[2, 3], &[boundary(3, Some("c"), "stream"), boundary(2, Some("b"), "stream")]);
-        let reordered =
-            MeasuredProgram::new(&[3, 2], &[boundary(2, Some("b"), "stream"), boundary(3, Some("c"), "stream")]);
-        let branch = MeasuredProgram::new(&[2, 3], &[boundary(2, Some("a"), "mlp")]);
+        let plain = MeasuredProgram::new(&Cut::layers([3, 2]), &[boundary(2, None, "stream")]);
+        let region = MeasuredProgram::new(&Cut::layers([2, 3]), &[boundary(2, Some("a"), "stream")]);
+        let layers = MeasuredProgram::new(
+            &Cut::layers([2, 3]),
+            &[boundary(3, Some("c"), "stream"), boundary(2, Some("b"), "stream")],
+        );
+        let reordered = MeasuredProgram::new(
+            &Cut::layers([3, 2]),
+            &[boundary(2, Some("b"), "stream"), boundary(3, Some("c"), "stream")],
+        );
+        let branch = MeasuredProgram::new(&Cut::layers([2, 3]), &[boundary(2, Some("a"), "mlp")]);
         let cases = [
-            ("no operators", &plain, &MeasuredProgram::new(&[2, 3], &[]), true),
-            ("other layers", &plain, &MeasuredProgram::new(&[2, 4], &[]), false),
+            ("no operators", &plain, &MeasuredProgram::new(&Cut::layers([2, 3]), &[]), true),
+            ("other layers", &plain, &MeasuredProgram::new(&Cut::layers([2, 4]), &[]), false),
             ("repaired and not", &plain, &region, false),
             ("per region and per layer", &region, &layers, false),
             ("order of boundaries", &layers, &reordered, true),

@@ -7,6 +7,7 @@ use super::laboratory::{Gains, Laboratory, Track, bare, score};
 use super::program_path::path;
 use super::race::mean_of_means;
 use super::{Candidate, Costs, Fate, LeftOut, Score, gigabytes};
+use crate::criterion::Depth;
 use crate::error::{Error, Result};
 use crate::exec::stored_program;
 use crate::grid::{Budget, Cell, Grid, Latency, Search};
@@ -132,7 +133,7 @@ pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) 
 /// Drops cells that are deeper than another of the same method, if both are within the budget.
 pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> Vec<Cell> {
     let kind = |cell: &Cell| format!("{:?} {:?} {:?}", cell.criterion, cell.recovery, cell.calibration);
-    let mut least: BTreeMap<String, usize> = BTreeMap::new();
+    let mut least: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
         least.entry(kind(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
     }

@@ -102,7 +102,7 @@ fn winogrande(row: &Row) -> Result<Added> {
         "2" => 1,
         other => return Err(row.wrong("answer", "\"1\" or \"2\"", &other.into())),
     };
-    let contexts = vec![with_option("option1", &before, row)?, with_option("option2", &before, row)?];
+    let contexts = vec![with_option("option1", before, row)?, with_option("option2", before, row)?];
     Ok(vec![("contexts", texts(contexts)), ("ending", strip(after).into()), ("gold", Value::Int(gold))])
 }
 

@@ -189,7 +189,7 @@ impl Store {
         match before {
             None => Mark::new(shared).begin(root).map_err(|error| mark_error(&error, root))?,
             Some(mark) if mark.shared != shared => {
-                Mark::new(shared).replace(root).map_err(|error| mark_error(&error, root))?
+                Mark::new(shared).replace(root).map_err(|error| mark_error(&error, root))?;
             }
             Some(_) => {}
         }

@@ -135,8 +135,8 @@ pub(crate) struct Explanation {
     /// Its name.
     pub(crate) cell: String,
     pub(crate) backbone: ExplainedBackbone,
-    /// Removed layers, counted from 0; null if not yet known, and for the dense cell.
-    pub(crate) removed_layers: Option<Vec<usize>>,
+    /// Removed layers and sublayers, counted from 0; null if not yet known, and for the dense cell.
+    pub(crate) removed_layers: Option<Cut>,
     /// What the official code of its methods does otherwise: deviations from its formulas that apply to the cell.
     pub(crate) deviations: Vec<String>,
     /// Objects that it is made from, in the order in which they are made.
