@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
 };
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
@@ -36,6 +36,10 @@ impl Criterion for Angular {
 
     fn one_block(&self, _: &PruneSpec<'_>) -> bool {
         true
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "angle", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {

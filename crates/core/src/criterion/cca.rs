@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
 };
 use crate::calibrate::{Activations, HookPoint};
 use crate::error::Result;
@@ -77,6 +77,10 @@ impl Criterion for Cca {
 
     fn one_block(&self, _: &PruneSpec<'_>) -> bool {
         self.cut == Cut::Block
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "bound", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::depth::DepthUnit;
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, build};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build};
 use super::sublayers::{check_sublayers, lowest_sublayers};
 use crate::calibrate::Pair;
 use crate::error::Result;
@@ -31,6 +31,10 @@ impl Criterion for LlmDrop {
 
     fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
         cut.unit.candidates(cut.layers).into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect()
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "1 − cosine", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {

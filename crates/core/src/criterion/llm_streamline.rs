@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Cosine, Criterion, CriterionEntry, PruneSpec, READS_FIRST_SEQUENCES, Selection, check_depth,
+    CalibrationStats, Cosine, Criterion, CriterionEntry, Importance, PruneSpec, READS_FIRST_SEQUENCES, Selection,
+    check_depth,
 };
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
@@ -50,6 +51,10 @@ impl Criterion for LlmStreamline {
 
     fn one_block(&self, _: &PruneSpec<'_>) -> bool {
         true
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "cosine", lowest_first: false })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {

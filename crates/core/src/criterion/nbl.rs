@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cca::bound;
 use super::depth::DepthUnit;
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, build};
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build};
 use super::sublayers::{check_sublayers, lowest_sublayers};
 use crate::calibrate::HookPoint;
 use crate::error::Result;
@@ -40,6 +40,10 @@ impl Criterion for Nbl {
 
     fn sites(&self, cut: &PruneSpec<'_>) -> Vec<HookPoint> {
         (0..cut.layers).flat_map(ends).collect()
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "bound", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {

@@ -94,6 +94,15 @@ impl<'a> CalibrationStats<'a> {
     }
 }
 
+/// Meaning of a rule's scores at a depth of 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Importance {
+    /// The measured quantity.
+    pub quantity: &'static str,
+    /// Whether the candidate with the lowest score is removed first, or that with the highest.
+    pub lowest_first: bool,
+}
+
 /// A rule that selects the layers to remove.
 pub trait Criterion: Send + Sync {
     /// Returns the units in which a depth may count what the rule removes.
@@ -142,6 +151,11 @@ pub trait Criterion: Send + Sync {
     fn known(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
         let _ = cut;
         Ok(None)
+    }
+
+    /// Returns what the scores at a depth of 1 say of each candidate, if the rule scores every one.
+    fn importance(&self) -> Option<Importance> {
+        None
     }
 
     /// Selects the layers.

@@ -5,7 +5,8 @@ use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, TrialMetric, check_depth,
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, TrialMetric,
+    check_depth,
 };
 use crate::error::{Error, Result};
 use crate::files::csv;
@@ -149,6 +150,10 @@ impl Criterion for ShortenedLlama {
             Self::Measured => Ok(None),
             Self::Released { score, backbone } => order(score, backbone.as_deref(), cut).map(Some),
         }
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        matches!(self, Self::Measured).then_some(Importance { quantity: "perplexity without", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {

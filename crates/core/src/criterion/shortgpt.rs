@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Cosine, Criterion, CriterionEntry, PruneSpec, READS_FIRST_SEQUENCES, Selection, TOO_FEW_LAYERS,
-    build, check_depth,
+    CalibrationStats, Cosine, Criterion, CriterionEntry, Importance, PruneSpec, READS_FIRST_SEQUENCES, Selection,
+    TOO_FEW_LAYERS, build, check_depth,
 };
 use crate::calibrate::Pair;
 use crate::error::Result;
@@ -48,6 +48,10 @@ impl Criterion for ShortGpt {
 
     fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
         (0..self.candidates(cut)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "block influence", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
