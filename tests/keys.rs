@@ -196,7 +196,8 @@ fn write_grid_of_methods(world: &World) {
 }
 
 /// Cells of the newer grid without some sublayers.
-const SUBLAYERS: &str = "  - {criterion: [llm-drop, block-pruner, finercut, nbl], depth: {attention: 2}, recovery: none}
+const SUBLAYERS: &str =
+    "  - {criterion: [llm-drop, block-pruner, finercut, nbl], depth: {attention: 2}, recovery: none}
   - {criterion: llm-drop, depth: [{sublayers: 2}, {mlp: 1}], recovery: none}
 ";
 

@@ -85,7 +85,12 @@ impl OracleWorld {
     fn compare(&self, engine: &dyn Engine) {
         let mut request = PassRequest::default();
         let depth = 1;
-        request.pairs.extend(lorp(None).pairs(&PruneSpec { backbone: "", layers: engine.config().layers, depth, unit: DepthUnit::Layers }));
+        request.pairs.extend(lorp(None).pairs(&PruneSpec {
+            backbone: "",
+            layers: engine.config().layers,
+            depth,
+            unit: DepthUnit::Layers,
+        }));
         for (name, variant) in self.cuts(engine) {
             let method = method(name);
             let spans = spans(&*method, &layers(&variant["removed"]));
@@ -191,8 +196,7 @@ fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &Calibrated, de
     let cut = PruneSpec { backbone: "", layers: engine.config().layers, depth, unit: DepthUnit::Layers };
     rule.check(&cut).unwrap();
     let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
-    let mut stats =
-        CalibrationStats { similarities: &calibrated.similarities, activations: None, trials: &mut none };
+    let mut stats = CalibrationStats { similarities: &calibrated.similarities, activations: None, trials: &mut none };
     rule.select(&cut, &mut stats).unwrap()
 }
 
