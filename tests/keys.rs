@@ -10,6 +10,7 @@ use crate::common;
 use crate::common::world::World;
 use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
+use ghostlab::criterion::DepthUnit;
 use ghostlab::exec::RunSettings;
 use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
 use ghostlab::model::{Cut, DeviceName, EngineName, EngineRequest, FloatType};
@@ -179,11 +180,11 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
 
 /// Methods that are newer than the grid of all methods. They have a grid of their own, because the key of a time depends on
 /// the variants that are timed together with it.
-const NEWER: [&str; 6] = ["lorp", "mean", "llm-drop", "block-pruner", "finercut", "nbl"];
+const NEWER: [&str; 2] = ["lorp", "mean"];
 
 /// Writes a grid of every older criterion with every older recovery.
 fn write_grid_of_methods(world: &World) {
-    let older = |method: &Described| !NEWER.contains(&method.name.as_str());
+    let older = |method: &Described| !NEWER.contains(&method.name.as_str()) && !needs_sublayers(&method.name);
     let criteria: Vec<String> = criterion::described()
         .into_iter()
         .filter(older)
@@ -192,14 +193,30 @@ fn write_grid_of_methods(world: &World) {
         )
         .collect();
     let recoveries = recovery::described().into_iter().filter(older).map(|method| method.name);
-    write_grid(world, &criteria, &recoveries.collect::<Vec<_>>(), "");
+    write_grid(world, &criteria, &recoveries.collect::<Vec<_>>());
 }
 
-/// Cells of the newer grid without some sublayers.
-const SUBLAYERS: &str =
-    "  - {criterion: [llm-drop, block-pruner, finercut, nbl], depth: {attention: 2}, recovery: none}
-  - {criterion: llm-drop, depth: [{sublayers: 2}, {mlp: 1}], recovery: none}
-";
+/// Whether a criterion counts sublayers only. A criterion that needs options counts layers.
+fn needs_sublayers(name: &str) -> bool {
+    criterion::build(name, &Map::new()).is_ok_and(|rule| !rule.units().contains(&DepthUnit::Layers))
+}
+
+/// Writes a grid of all criteria that remove sublayers.
+fn write_grid_of_sublayers(world: &World) {
+    let all = criterion::described().into_iter().map(|method| method.name).filter(|name| needs_sublayers(name));
+    world.write(
+        "grid.yaml",
+        format!(
+            "backbones:\n  tiny: {{path: backbone}}\n\
+             corpora:\n  train: {{path: train.txt, rule: wikitext2}}\n  test: {{path: test.jsonl, rule: ptb, limit: 5}}\n\
+             backbone: tiny\ncriterion: [{}]\ndepth: {{attention: 2}}\nrecovery: none\n\
+             calibration: {{corpus: train, sequences: 8, length: 64}}\n\
+             include:\n  - {{criterion: llm-drop, depth: [{{sublayers: 2}}, {{mlp: 1}}]}}\n\
+             evaluate:\n  perplexity: [{{corpus: test, length: 64}}]\n",
+            all.collect::<Vec<_>>().join(", ")
+        ),
+    );
+}
 
 /// Writes a grid of the newer methods, and of newer options of others.
 fn write_grid_of_newer_methods(world: &World) {
@@ -207,14 +224,13 @@ fn write_grid_of_newer_methods(world: &World) {
     let recoveries =
         ["mean", "{name: ghosted, input: normed}", "{name: ghosted, input: normed, bias: true}"].map(str::to_owned);
     for name in NEWER {
-        let mut methods = criteria.iter().chain(&recoveries).map(String::as_str).chain([SUBLAYERS]);
-        assert!(methods.any(|method| method.contains(name)), "{name} is in no grid");
+        assert!(criteria.iter().chain(&recoveries).any(|method| method.contains(name)), "{name} is in no grid");
     }
-    write_grid(world, &criteria, &recoveries, SUBLAYERS);
+    write_grid(world, &criteria, &recoveries);
 }
 
 /// Writes a grid on texts and a task, with different seeds, lengths and prompts.
-fn write_grid(world: &World, criteria: &[String], recoveries: &[String], more_cells: &str) {
+fn write_grid(world: &World, criteria: &[String], recoveries: &[String]) {
     world.write(
         "grid.yaml",
         format!(
@@ -223,7 +239,7 @@ fn write_grid(world: &World, criteria: &[String], recoveries: &[String], more_ce
              tasks:\n  copa: {{path: copa.jsonl}}\nbackbone: tiny\ncriterion: [{}]\ndepth: [1, 2]\nrecovery: [{}]\n\
              calibration: {{corpus: train, sequences: 8, length: 64, operator_sequences: 4}}\n\
              include:\n  - {{criterion: llm-streamline, recovery: [ghosted, linearpatch-diag], calibration: [\
-             {{corpus: train, sequences: 8, length: 64}}, {{corpus: train, sequences: 8, length: 32, seed: 1}}]}}\n{more_cells}\
+             {{corpus: train, sequences: 8, length: 64}}, {{corpus: train, sequences: 8, length: 32, seed: 1}}]}}\n\
              evaluate:\n  perplexity: [{{corpus: test, length: 64}}]\n\
              \x20 tasks: [copa, {{name: copa, limit: 3, bos: always, max_length: 32}}]\n\
              \x20 latency: [{{length: 16, batch: [1, 2]}}]\n",
@@ -277,6 +293,8 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     now.insert("candle".to_owned(), json!({"cells": cells, "members": other["tiny"]["members"]}));
     write_grid_of_newer_methods(&world);
     now.insert("newer methods".to_owned(), names(&grid, None, engine));
+    write_grid_of_sublayers(&world);
+    now.insert("sublayers".to_owned(), names(&grid, None, engine));
     let now = Value::Object(now);
     if bless {
         let renewed = json!({"stages": stages, "keys": now});

@@ -6,7 +6,7 @@ use std::fmt;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::limits;
 use super::node::{At, Positioned};
@@ -247,23 +247,24 @@ impl JsonSchema for DepthEntry {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let share = format!(r"^[0-9]+(\.[0-9]{{1,{DECIMALS}}})?%$");
         let amount = json!({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": share}]});
-        let units = DepthUnit::OF_SUBLAYERS.iter().map(|unit| (unit.name().to_owned(), amount.clone()));
-        json_schema!({"anyOf": [
-            {"description": "How many layers.", "type": "integer", "minimum": 1},
-            {
+        let mut forms = vec![
+            json!({"description": "How many layers.", "type": "integer", "minimum": 1}),
+            json!({
                 "description": "A share of the backbone's layers, rounded half up.",
                 "type": "string",
                 "pattern": share,
-            },
-            {
+            }),
+        ];
+        forms.extend(DepthUnit::OF_SUBLAYERS.iter().map(|unit| {
+            json!({
                 "description": "How many sublayers of a kind, or a share of them.",
                 "type": "object",
-                "properties": units.collect::<Map<String, Value>>(),
-                "minProperties": 1,
-                "maxProperties": 1,
+                "properties": {unit.name(): amount},
+                "required": [unit.name()],
                 "additionalProperties": false,
-            },
-        ]})
+            })
+        }));
+        json_schema!({"anyOf": forms})
     }
 }
 

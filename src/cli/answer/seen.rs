@@ -148,6 +148,7 @@ pub(crate) struct Explanation {
 /// Size of a backbone without what a cell removes. Operators at the cut are not counted.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct RemainingSize {
+    /// Parameters of the sublayers that stay, with embedding and head.
     pub(crate) parameters: u64,
     /// Parameters of the dense backbone.
     pub(crate) dense_parameters: u64,

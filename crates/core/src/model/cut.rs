@@ -148,7 +148,7 @@ impl JsonSchema for Cut {
             "type": "array",
             "items": {"anyOf": [
                 {"type": "integer", "minimum": 0},
-                {"type": "string", "pattern": "^(attention|mlp) [0-9]+$"},
+                {"type": "string"},
             ]},
         })
     }
