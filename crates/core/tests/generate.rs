@@ -264,7 +264,7 @@ struct Noting {
 
 impl Watch for Noting {
     fn finished(&mut self, prompt: usize, of_programs: &[Generation]) -> Result<()> {
-        assert_eq!(of_programs.len(), 5);
+        assert_eq!(of_programs.len(), 6);
         self.done.push(prompt);
         Ok(())
     }
