@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::program::Sublayer;
+use super::sublayer::Sublayer;
 
 /// A set of removed sublayers. Whole layers are the special case in which both sublayers of each layer are removed.
 ///

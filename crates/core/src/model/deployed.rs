@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::attached::BranchPlace;
 use super::config::Config;
 use super::operator::Operator;
-use super::program::{Program, Step, Sublayer};
+use super::program::{Program, Step};
+use super::sublayer::Sublayer;
 use super::tensors::checked;
 use crate::error::Result;
 
