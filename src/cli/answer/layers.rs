@@ -42,6 +42,7 @@ pub(crate) struct CriterionScores {
 pub(crate) struct LayerScore {
     /// The layer, from 0.
     pub(crate) layer: usize,
+    /// The measured value.
     pub(crate) score: f64,
     /// 1 is removed first. Attentions and MLPs are ranked together.
     pub(crate) rank: usize,
