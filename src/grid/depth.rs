@@ -202,7 +202,7 @@ impl<'de> Deserialize<'de> for AmountEntry {
     }
 }
 
-/// What a depth may be, for messages.
+/// Describes valid depths for messages.
 const AMOUNT: &str = "a count such as `7`, or a share of the layers such as `25%`";
 const UNITS: &str = "one of `attention`, `mlp` and `sublayers` with a count or a share, such as `{attention: 8}`";
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 /// Tolerances of the reference for an engine in f32.
 const SCORE: f64 = 1e-6;
-/// Of divergences, as of damage.
+/// Tolerance of divergences, the reference's for damage.
 const DIVERGENCE: f64 = 1e-5;
 const PERPLEXITY: f64 = 2e-6;
 

@@ -22,7 +22,7 @@ pub struct PruneSpec<'a> {
     pub layers: usize,
     /// Number of layers or sublayers to remove.
     pub depth: usize,
-    /// What the depth counts.
+    /// Unit of the depth.
     pub unit: DepthUnit,
 }
 
