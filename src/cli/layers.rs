@@ -1,7 +1,6 @@
 //! `ghostlab layers MODEL --corpus TEXT`: scores of every layer and sublayer by all criteria that rank them.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -238,11 +237,7 @@ fn table(ranked: &RankedLayers) -> String {
         let mut row = vec![layer.to_string()];
         row.extend(ranked.criteria.iter().map(|column| {
             let score = column.scores.iter().find(|score| score.layer == layer);
-            score.map_or("kept".to_owned(), |score| {
-                let mut text = String::new();
-                write!(text, "{} ({})", shown(score.score), score.rank).ok();
-                text
-            })
+            score.map_or("kept".to_owned(), |score| format!("{} ({})", shown(score.score), score.rank))
         }));
         rows.push(row);
     }
@@ -250,7 +245,7 @@ fn table(ranked: &RankedLayers) -> String {
     columns(&rows, &right)
 }
 
-/// Formats a score with four significant digits or more.
+/// Formats a score: four decimals below 10, two from 10 on.
 fn shown(score: f64) -> String {
     if score.abs() >= 10.0 { format!("{score:.2}") } else { format!("{score:.4}") }
 }
