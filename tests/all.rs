@@ -20,6 +20,7 @@ mod init;
 mod json;
 mod keys;
 mod latency;
+mod layers;
 mod llama_cpp;
 mod lm_eval;
 mod memory;
