@@ -10,9 +10,10 @@ use crate::common;
 use crate::common::world::World;
 use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
+use ghostlab::criterion::DepthUnit;
 use ghostlab::exec::RunSettings;
 use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
-use ghostlab::model::{DeviceName, EngineName, EngineRequest, FloatType};
+use ghostlab::model::{Cut, DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::options::Described;
 use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
 use ghostlab::stage;
@@ -129,7 +130,7 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
             "stream": key(activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
             "middle": key(activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": key(activations::sums(keyed, tokens, &pairs, &(0..4))),
-            "trial": key(scores::trial(keyed, tokens, &[0, 2])),
+            "trial": key(scores::trial(keyed, tokens, &Cut::layers([0, 2]))),
             "trials": named(tokens, scores::journal(keyed, tokens, None)),
             "teacher": key(teacher::shard(keyed, tokens, &(0..4))),
         });
@@ -183,7 +184,7 @@ const NEWER: [&str; 2] = ["lorp", "mean"];
 
 /// Writes a grid of every older criterion with every older recovery.
 fn write_grid_of_methods(world: &World) {
-    let older = |method: &Described| !NEWER.contains(&method.name.as_str());
+    let older = |method: &Described| !NEWER.contains(&method.name.as_str()) && !needs_sublayers(&method.name);
     let criteria: Vec<String> = criterion::described()
         .into_iter()
         .filter(older)
@@ -193,6 +194,28 @@ fn write_grid_of_methods(world: &World) {
         .collect();
     let recoveries = recovery::described().into_iter().filter(older).map(|method| method.name);
     write_grid(world, &criteria, &recoveries.collect::<Vec<_>>());
+}
+
+/// Whether a criterion counts sublayers only. A criterion that needs options counts layers.
+fn needs_sublayers(name: &str) -> bool {
+    criterion::build(name, &Map::new()).is_ok_and(|rule| !rule.units().contains(&DepthUnit::Layers))
+}
+
+/// Writes a grid of all criteria that remove sublayers.
+fn write_grid_of_sublayers(world: &World) {
+    let all = criterion::described().into_iter().map(|method| method.name).filter(|name| needs_sublayers(name));
+    world.write(
+        "grid.yaml",
+        format!(
+            "backbones:\n  tiny: {{path: backbone}}\n\
+             corpora:\n  train: {{path: train.txt, rule: wikitext2}}\n  test: {{path: test.jsonl, rule: ptb, limit: 5}}\n\
+             backbone: tiny\ncriterion: [{}]\ndepth: {{attention: 2}}\nrecovery: none\n\
+             calibration: {{corpus: train, sequences: 8, length: 64}}\n\
+             include:\n  - {{criterion: llm-drop, depth: [{{sublayers: 2}}, {{mlp: 1}}]}}\n\
+             evaluate:\n  perplexity: [{{corpus: test, length: 64}}]\n",
+            all.collect::<Vec<_>>().join(", ")
+        ),
+    );
 }
 
 /// Writes a grid of the newer methods, and of newer options of others.
@@ -270,6 +293,8 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     now.insert("candle".to_owned(), json!({"cells": cells, "members": other["tiny"]["members"]}));
     write_grid_of_newer_methods(&world);
     now.insert("newer methods".to_owned(), names(&grid, None, engine));
+    write_grid_of_sublayers(&world);
+    now.insert("sublayers".to_owned(), names(&grid, None, engine));
     let now = Value::Object(now);
     if bless {
         let renewed = json!({"stages": stages, "keys": now});

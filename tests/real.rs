@@ -87,7 +87,7 @@ fn equals_the_reference(settings: RunSettings) {
         let expected = reference["perplexity"][&depth][&recovery.name].as_f64().unwrap();
         assert_close(&result.cell.to_string(), perplexity, expected, 1e-3);
         let selection = &reference["selection"][&depth];
-        let removed: Vec<f64> = result.removed.iter().map(|&layer| layer as f64).collect();
+        let removed: Vec<f64> = result.removed.whole_layers().into_iter().map(|layer| layer as f64).collect();
         assert_eq!(removed, numbers(&selection["removed"]));
         let expected = numbers(&selection["scores"]);
         assert_eq!(result.scores.len(), expected.len());

@@ -175,6 +175,25 @@ fn definitions_with_many_keys_are_scored_within_limits() {
     }
 }
 
+/// Columns of a corpus that are not read may hold anything, at any length.
+#[test]
+fn columns_of_a_corpus_that_are_not_read_take_no_memory() {
+    for unit in ["1,", "[],", "{\"a\":{}},", "\"\","] {
+        let world = World::new();
+        let text = (0..300).map(|at| format!("w{} ", at % 200)).collect::<String>();
+        let units = unit.repeat(60_000_000 / unit.len());
+        let row = format!("{{\"x\":[{units}{}],\"text\":\"{text}\"}}\n", unit.trim_end_matches(','));
+        world.write("corpus.jsonl.gz", zipped(row.as_bytes()));
+        let arguments = ["score", "backbone", "--perplexity", "corpus.jsonl.gz", "--length", "32", "--windows", "2"];
+        let mut command = Command::new("sh");
+        command.args(["-c", LIMITS, "sh", env!("CARGO_BIN_EXE_ghostlab")]).args(arguments);
+        let output =
+            command.current_dir(world.folder.path()).env("XDG_DATA_HOME", world.path(".user")).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{unit}: {}\n{text}", output.status);
+    }
+}
+
 /// The fixtures hold every case that was reported, word for word.
 #[test]
 fn every_reported_case_is_among_the_fixtures() {

@@ -153,7 +153,11 @@ fn grid(data: &[u8]) {
         Ok(grid) => {
             assert!(!grid.cells.is_empty() && grid.cells.len() <= 1_000_000);
             for cell in &grid.cells {
-                assert!(cell.depth < grid.backbones[&cell.backbone].layers, "{cell}");
+                let layers = grid.backbones[&cell.backbone].layers;
+                assert!(
+                    cell.depth.count < cell.depth.unit.available(layers) + usize::from(!cell.depth.is_in_layers()),
+                    "{cell}"
+                );
                 assert!(!cell.to_string().contains(char::is_control), "{cell}");
             }
             assert!(grid.resolved().is_ok());

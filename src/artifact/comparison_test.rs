@@ -14,6 +14,7 @@ fn record(criterion: &str, calibration: &str, metric: &str, value: f64) -> Recor
         backbone: "llama".into(),
         layers: 32,
         depth: if criterion == DENSE { 0 } else { 7 },
+        unit: crate::criterion::DepthUnit::Layers,
         criterion: criterion.into(),
         recovery: "none".into(),
         finetuned: false,

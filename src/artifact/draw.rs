@@ -388,12 +388,12 @@ impl Drawer<'_> {
                 continue;
             }
             let known = selections.iter().find(|(known, _)| known.label == label);
-            if let Some((_, other)) = known.filter(|(known, _)| known.removed != result.removed) {
+            if let Some((_, other)) = known.filter(|(known, _)| result.removed != known.removed) {
                 return Err(two_in_one_place(other, &result.cell.to_string()));
             }
             if known.is_none() {
                 let operators = result.boundaries.iter().map(|boundary| boundary.region).collect();
-                let row = DiagramRow { label, removed: result.removed.clone(), operators };
+                let row = DiagramRow { label, removed: result.removed.whole_layers(), operators };
                 selections.push((row, result.cell.to_string()));
             }
         }
@@ -428,7 +428,7 @@ mod tests {
     fn curves_of_one_recovery_are_told_apart_by_what_they_differ_in() {
         let cell = |recovery: &str, depth: usize| Cell {
             criterion: Some(Method::named("sleb")),
-            depth,
+            depth: depth.into(),
             recovery: Some(Method::named(recovery)),
             ..Cell::named("a", "a")
         };

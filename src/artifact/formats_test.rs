@@ -31,6 +31,7 @@ fn condition(depth: usize, criterion: &str, recovery: &str) -> Condition {
         backbone: "llama-3-8b".into(),
         layers: 32,
         depth,
+        unit: crate::criterion::DepthUnit::Layers,
         criterion: criterion.into(),
         recovery: recovery.into(),
         finetuned: false,

@@ -210,7 +210,7 @@ fn described(artifact: &Artifact) -> PageArtifact {
 
 fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) -> CellNote {
     let cell = result.cell.to_string();
-    let mut lines = vec![("layers removed".to_owned(), format!("{:?}", result.removed))];
+    let mut lines = vec![("layers removed".to_owned(), result.removed.to_string())];
     lines.extend(outcome.engines.get(&result.cell.backbone).map(|engine| ("engine".to_owned(), engine.to_string())));
     lines.extend(result.failure.iter().map(|reason| ("failed".to_owned(), reason.clone())));
     lines.extend(result.missing.iter().map(|what| ("not made yet".to_owned(), what.clone())));

@@ -120,6 +120,7 @@ pub fn make(
     executor: &dyn Executor,
 ) -> Result<ArtifactOutcome> {
     let started = SystemTime::now();
+    refuse_sublayers(artifact, grid)?;
     target.check(&artifact_files(artifact, grid))?;
     let description = &artifact.description;
     let profile = grid.profile.as_deref().unwrap_or_default();
@@ -190,6 +191,18 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     let apart = [COMPARED, BEYOND].map(|form| format!("{}-{form}", artifact.name));
     let printed = printed.chain(apart).map(|name| format!("{name}.tex")).chain([notes_file(&artifact.name)]);
     outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
+}
+
+/// Refuses cuts of sublayers: the tables and figures of the paper count whole layers.
+fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
+    match grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) {
+        None => Ok(()),
+        Some(cell) => Err(Error::bad_input("tables and figures of the paper count whole layers")
+            .at(format!("{}, {cell}", artifact.name))
+            .expected("depths in layers")
+            .found(format!("a depth of {}", cell.depth))
+            .hint("leave `artifact` out: `ghostlab run` has a table of its own for every grid")),
+    }
 }
 
 /// Checks the gate on an artifact's dense backbones, run by `run`, and returns the grid without what it stopped.

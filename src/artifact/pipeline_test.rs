@@ -415,7 +415,7 @@ fn every_paper_option_is_covered_by_the_view_settings() {
     let cell = Cell {
         backbone: "b".into(),
         criterion: Some(crate::grid::Method::named("llm-streamline")),
-        depth: 1,
+        depth: 1.into(),
         recovery: Some(crate::grid::Method::named("ghosted")),
         calibration: Some(crate::grid::Calibration {
             corpus: "c".into(),

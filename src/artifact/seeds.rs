@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::exec::CellResult;
 use crate::grid::TableEntry;
 use crate::metric::{self, Metric};
+use crate::model::Cut;
 use crate::results::record::{DENSE, Record};
 use crate::results::{Measurement, Sample, distinct, grouped};
 use crate::{criterion, recovery};
@@ -115,7 +116,7 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
     let mut changing = BTreeSet::new();
     for number in numbers {
         let Sample::Seeds(seeds) = &number.sample else { continue };
-        let cuts: BTreeSet<&Vec<usize>> = seeds
+        let cuts: BTreeSet<&Cut> = seeds
             .iter()
             .filter_map(|seed| cells.iter().find(|cell| cell.cell.to_string() == seed.cell).map(|cell| &cell.removed))
             .collect();

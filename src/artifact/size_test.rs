@@ -108,7 +108,7 @@ fn outcome(grid: &Grid) -> GridOutcome {
         let kinds = ["selection", "operator"].into_iter().chain([&"scores"; 11].map(|kind| *kind));
         let key = "0123456789abcdef".repeat(4);
         CellResult {
-            removed: (1..10).collect(),
+            removed: crate::model::Cut::layers(1..10),
             scores: (0..24).map(|layer| (layer, number(layer))).collect(),
             boundaries: vec![boundary(at)],
             texts: grid.evaluate.perplexity.iter().map(|text| measured(text.clone(), windows, losses(at))).collect(),

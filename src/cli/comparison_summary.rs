@@ -111,6 +111,7 @@ mod tests {
             backbone: "a".into(),
             layers: 16,
             depth: 4,
+            unit: crate::criterion::DepthUnit::Layers,
             criterion: "sleb".into(),
             recovery: "ghosted".into(),
             finetuned: false,

@@ -57,8 +57,10 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     let none = Options::new();
     let applies = |()| "applies".to_owned();
     for method in criterion::described() {
-        let cut = PruneSpec { backbone: "it", layers: config.layers, depth: 1 };
-        let fits = criterion::build(&method.name, &none).and_then(|rule| rule.check(&cut));
+        let fits = criterion::build(&method.name, &none).and_then(|rule| {
+            let unit = rule.units().first().copied().unwrap_or_default();
+            rule.check(&PruneSpec { backbone: "it", layers: config.layers, depth: 1, unit })
+        });
         lines.push(Thing::or_note(format!("criterion {}", method.name), fits.map(applies)));
     }
     for method in recovery::described() {

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::answer::seen::{ExplainedBackbone, ExplainedObject, Explanation};
+use super::answer::seen::{ExplainedBackbone, ExplainedObject, Explanation, RemainingSize};
 use super::answer::{self, Answer};
 use super::grid_args::GridArgs;
 use super::out::{bytes, seconds};
 use crate::error::{Error, Result, nearest};
 use crate::exec::RunSettings;
 use crate::grid::{Cell, Grid};
+use crate::model::Cut;
 use crate::plan::{Plan, Reason};
 use crate::stage::selection;
 
@@ -58,9 +59,24 @@ fn text(explanation: &Explanation) {
     for artifact in &explanation.artifacts {
         print!("\n{}\n{}", artifact.what, explained(artifact));
         if let Some(removed) = explanation.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {
-            println!("  removes layers {removed:?}");
+            println!("  removes {}", removed_sentence(removed));
+            explanation.size.iter().for_each(|size| println!("  leaves {}", remaining_sentence(size)));
         }
     }
+}
+
+/// Formats what is removed: `layers [3, 4]`, or `[attention 3, mlp 5]`.
+fn removed_sentence(removed: &Cut) -> String {
+    let prefix = if removed.is_whole_layers() { "layers " } else { "" };
+    format!("{prefix}{removed}")
+}
+
+/// Formats the parameters and the KV cache without operators.
+fn remaining_sentence(size: &RemainingSize) -> String {
+    let RemainingSize { parameters, dense_parameters, kv_cache_bytes, dense_kv_cache_bytes } = size;
+    format!(
+        "{parameters} of {dense_parameters} parameters, {kv_cache_bytes} of {dense_kv_cache_bytes} bytes of KV cache per token"
+    )
 }
 
 fn by_key(plan: &Plan<'_>, text: &str) -> Option<usize> {

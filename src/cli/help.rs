@@ -10,7 +10,7 @@ use super::Arguments;
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Run", &["init", "plan", "run", "explain", "status", "compare", "verify", "record"]),
     ("Paper", &["reproduce", "audit", "report"]),
-    ("Model", &["score", "search", "export", "fetch", "doctor"]),
+    ("Model", &["score", "layers", "search", "export", "fetch", "doctor"]),
     ("Store", &["cache", "store"]),
     ("Cluster", &["worker", "submit", "cancel"]),
     ("Program", &["schema", "completions", "man"]),

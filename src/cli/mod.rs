@@ -34,6 +34,7 @@ mod fetch;
 mod grid_args;
 mod help;
 mod home;
+mod layers;
 mod listing;
 mod local_data;
 mod manual;
@@ -101,6 +102,10 @@ enum Command {
     ///
     /// This is the dense cell of a grid: what a grid has scored of the same files is not scored again.
     Score(score::Arguments),
+    /// Rank the layers and sublayers of a model by every criterion.
+    ///
+    /// One table, and with --figure one figure: what each criterion measures of each layer, and what it would remove first.
+    Layers(layers::Arguments),
     /// Search what to remove from a model and how to repair it.
     ///
     /// The budget limits layers, time or memory. Candidates race on items that grow round by round; who is worse beyond chance leaves. The winner is judged on items that
@@ -221,6 +226,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Init(arguments) => begin::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Score(arguments) => score::run(&arguments),
+        Command::Layers(arguments) => layers::run(&arguments),
         Command::Search(arguments) => search::run(&arguments),
         Command::Worker(arguments) => worker::run(&arguments),
         Command::Submit(command) => submit::run(&command),

@@ -11,7 +11,8 @@ use clap::{Arg, Command, CommandFactory};
 const NONE: [&str; 10] = ["nan", "inf", "-inf", "-1", "1e30", "-0.5", "", " ", "garbage", "99999999999999999999999"];
 
 /// Options whose value is any text or any path: there is nothing that they could refuse before they are used.
-const FREE: [&str; 38] = [
+const FREE: [&str; 39] = [
+    "--figure",
     "--data",
     "--from",
     "--definitions",

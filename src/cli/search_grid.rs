@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::named_entries::{SharedEntries, backbone, fetchable, with_entries};
 use super::out::plain;
 use crate::corpus::Rule;
-use crate::criterion::{self, PruneSpec};
+use crate::criterion::{self, DepthUnit, PruneSpec};
 use crate::error::{Error, Result};
 use crate::grid::{Budget, Grid, InputList, Latency, Search};
 use crate::model::{Config, EngineRequest};
@@ -269,7 +269,7 @@ fn named(given: &[String], all: impl FnOnce() -> Vec<String>) -> Vec<String> {
 
 /// Returns the paper's criteria that need no trials and no options.
 fn one_pass() -> Vec<String> {
-    let any = PruneSpec { backbone: "", layers: 8, depth: 2 };
+    let any = PruneSpec { backbone: "", layers: 8, depth: 2, unit: DepthUnit::Layers };
     criterion::described()
         .into_iter()
         .filter(|method| {

@@ -112,7 +112,7 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
         class: backbone.config.architecture.class,
         layers: result.layers,
         kept: layout.kept.len(),
-        removed: result.removed.clone(),
+        removed: result.removed.whole_layers(),
         criterion: cell
             .criterion
             .as_ref()

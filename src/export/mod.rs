@@ -57,6 +57,7 @@ impl Exporter<'_> {
     /// that is full: nothing is left then.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
         let output = folder::check(folder)?;
+        refuse_sublayers(grid, cell)?;
         if let Some(recovery) = &grid.cells[cell].recovery {
             recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
         }
@@ -162,6 +163,7 @@ impl Exporter<'_> {
         path: &Path,
         numbers: GgufType,
     ) -> Result<(Exported, Vec<String>)> {
+        refuse_sublayers(grid, cell)?;
         refuse_step(grid, cell)?;
         self.made(grid, cell, &mut |MadeCell { layout, backbone, result, inputs, .. }| {
             let config = &backbone.config;
@@ -184,6 +186,19 @@ impl Exporter<'_> {
             Ok((Exported { folder: path.to_owned(), bytes, parameters, needs_code: false }, notes.clone()))
         })
     }
+}
+
+/// Refuses a cut of sublayers, before anything is computed for it.
+fn refuse_sublayers(grid: &Grid, cell: usize) -> Result<()> {
+    let cell = &grid.cells[cell];
+    if cell.depth.is_in_layers() {
+        return Ok(());
+    }
+    Err(Error::bad_input("a model without single sublayers cannot be exported yet")
+        .at(cell.to_string())
+        .expected("a cell that removes whole layers")
+        .found(format!("a depth of {}", cell.depth))
+        .hint("`ghostlab run` scores the cell; export a cell whose depth counts layers"))
 }
 
 /// Refuses a cell whose repair stays a step in any case, before anything is computed for it.

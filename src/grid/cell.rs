@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::limits::{self, combinations};
 use super::node::{At, Positioned};
-use crate::criterion::{self, Criterion};
+use crate::criterion::{self, Criterion, Depth};
 use crate::distill::Finetune;
 use crate::error::Result;
 use crate::options::{Described, Options};
@@ -73,8 +73,8 @@ pub struct Cell {
     /// A name in [`Grid::backbones`](super::Grid::backbones).
     pub backbone: String,
     pub criterion: Option<Method<dyn Criterion>>,
-    /// How many layers are removed.
-    pub depth: usize,
+    /// How many layers or sublayers are removed.
+    pub depth: Depth,
     pub recovery: Option<Method<dyn Recovery>>,
     pub calibration: Option<Calibration>,
     /// Name in its grid: `llama-3.1-8b.streamline-7.ghosted`. It is never parsed.
@@ -87,7 +87,7 @@ impl Cell {
     pub(super) fn dense(backbone: &str) -> Self {
         let backbone = backbone.to_owned();
         let name = String::new();
-        Self { backbone, criterion: None, depth: 0, recovery: None, calibration: None, name }
+        Self { backbone, criterion: None, depth: Depth::default(), recovery: None, calibration: None, name }
     }
 
     /// Creates a dense cell with a custom name.

@@ -12,7 +12,7 @@ use super::pattern::CellPattern;
 use super::schema::{CalibrationEntry, IncludeEntry};
 use super::search::{Search, Unselectable};
 use super::weights::Weights;
-use crate::criterion::{Criterion, PruneSpec};
+use crate::criterion::{self, Criterion, PruneSpec};
 use crate::error::{Error, Result};
 use crate::quantity::MAX_TOKENS;
 use crate::recovery::Recovery;
@@ -276,15 +276,33 @@ pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String
     let mut asked = HashSet::new();
     let mut impossible = Vec::new();
     for Positioned { value: cell, position } in cells {
-        let Cell { backbone, criterion: Some(criterion), depth, .. } = cell else { continue };
+        let Cell { backbone, criterion: Some(criterion), depth, recovery, .. } = cell else { continue };
+        let mut refuse = |error| impossible.push(Impossible { cell: cell.clone(), position: position.clone(), error });
         if asked.insert((backbone, criterion, depth)) {
-            let cut = PruneSpec { backbone, layers: backbones[backbone].layers, depth: *depth };
-            if let Err(error) = criterion.rule.check(&cut) {
-                impossible.push(Impossible { cell: cell.clone(), position: position.clone(), error });
+            let cut = PruneSpec { backbone, layers: backbones[backbone].layers, depth: depth.count, unit: depth.unit };
+            if let Err(error) = criterion::check(&criterion.name, &*criterion.rule, &cut) {
+                refuse(error);
+                continue;
             }
+        }
+        if let Some(error) = recovery.as_ref().and_then(|recovery| unrepairable(recovery, *depth)) {
+            refuse(error);
         }
     }
     impossible
+}
+
+/// Returns why a recovery does not repair a cut of sublayers, if so.
+fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Option<Error> {
+    if depth.is_in_layers() || !recovery.rule.repairs() {
+        return None;
+    }
+    Some(
+        Error::bad_input(format!("`{}` repairs whole layers, and the depth counts sublayers", recovery.name))
+            .expected("`recovery: none` with a depth of sublayers")
+            .found(format!("`{recovery}` with a depth of {depth}"))
+            .hint("combine sublayers with `recovery: none` in an entry of `include`"),
+    )
 }
 
 /// Leaves out of a search what its criteria cannot choose.
@@ -306,34 +324,35 @@ pub(super) fn without_impossible(
     let layers = search.budget.layers.clone();
     for one in impossible {
         let Cell { backbone, criterion, depth, .. } = &one.cell;
-        let wanted = layers.is_empty() || layers.contains(depth);
-        if wanted && !cells.iter().any(|cell| is_neighbour(&layers, backbone, depth, &cell.value)) {
+        let wanted = layers.is_empty() || layers.contains(&depth.count);
+        if wanted && !cells.iter().any(|cell| is_neighbour(&layers, backbone, *depth, &cell.value)) {
             return Err(one.into_error());
         }
         search.unselectable.push(Unselectable {
             backbone: backbone.clone(),
             criterion: criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
-            depth: *depth,
+            depth: depth.count,
             reason: one.error.one_line(),
         });
     }
     Ok(cells)
 }
 
-fn is_neighbour(layers: &[usize], backbone: &String, depth: &usize, cell: &Cell) -> bool {
-    cell.backbone == *backbone && !cell.is_dense() && (layers.is_empty() || cell.depth == *depth)
+fn is_neighbour(layers: &[usize], backbone: &String, depth: criterion::Depth, cell: &Cell) -> bool {
+    cell.backbone == *backbone && !cell.is_dense() && (layers.is_empty() || cell.depth == depth)
 }
 
 impl PrunedCell {
     /// Refuses a cut of a whole backbone.
     fn leaves_something(&self, layers: usize) -> Result<()> {
         let Cell { backbone, depth, .. } = &self.cell;
-        if *depth < layers {
+        // Criteria check the depths of sublayers.
+        if !depth.is_in_layers() || depth.count < layers {
             return Ok(());
         }
-        let found = match self.depth {
-            Depth::Count(count) => count.to_string(),
-            Depth::Share { .. } => format!("`{}`, which is {depth} layers of `{backbone}`", self.depth),
+        let found = match self.depth.is_share() {
+            false => depth.to_string(),
+            true => format!("`{}`, which is {depth} layers of `{backbone}`", self.depth),
         };
         Err(Error::bad_input(format!("a depth would leave nothing of the backbone `{backbone}`"))
             .at(self.position.to_string())
@@ -379,8 +398,8 @@ impl Axes {
     }
 
     /// Counts the axis for a number of layers; of equal counts the first stays.
-    fn depths(&self, layers: usize) -> Vec<(usize, &Positioned<Depth>)> {
-        let mut counts: Vec<(usize, &Positioned<Depth>)> = Vec::new();
+    fn depths(&self, layers: usize) -> Vec<(criterion::Depth, &Positioned<Depth>)> {
+        let mut counts: Vec<(criterion::Depth, &Positioned<Depth>)> = Vec::new();
         for depth in self.depth.iter().flatten() {
             let count = depth.value.of(layers);
             if counts.iter().all(|(known, _)| *known != count) {

@@ -152,6 +152,13 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
             .hint("`ghostlab run` of a file with `search` scores all that it would race"));
     }
     let search = entry.checked(&at)?;
+    if let Some(depth) = axes.depth.iter().flatten().find(|depth| !depth.value.is_in_layers()) {
+        return Err(Error::bad_input("a search removes whole layers only")
+            .at(depth.position.to_string())
+            .expected("counts of layers, such as `depth: [4, 5, 6]`")
+            .found(format!("`{}`", depth.value))
+            .hint("score cuts of sublayers with `evaluate`"));
+    }
     if axes.depth.is_none() {
         if search.budget.layers.is_empty() {
             return Err(at
@@ -160,7 +167,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
                 .found("neither")
                 .hint("`ghostlab search MODEL` works them out by itself"));
         }
-        let depths: Vec<DepthEntry> = search.budget.layers.iter().map(|&count| DepthEntry::Count(count)).collect();
+        let depths: Vec<DepthEntry> = search.budget.layers.iter().map(|&count| DepthEntry::layers(count)).collect();
         axes.depth = Some(depth::depths(&at.key("budget").key("layers"), &depths)?);
     }
     Ok(search)

@@ -1,43 +1,98 @@
-//! How many layers go: a count, or a share of what a backbone has.
+//! How much is removed: a count, or a share of what a backbone has, of layers or of sublayers.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+
+use serde_json::json;
 
 use super::limits;
 use super::node::{At, Positioned};
+use crate::criterion::{self, DepthUnit};
 use crate::error::{Error, Result};
 
 /// Most digits after the point of a share: enough for any number of layers, and no sum below overflows.
 const DECIMALS: usize = 6;
 
-/// The value as written in the file; [`Depth::read`] decides whether a text is a share.
+/// The value as written in the file.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum DepthEntry {
+pub(super) struct DepthEntry {
+    unit: DepthUnit,
+    amount: AmountEntry,
+}
+
+/// The amount as written in the file; [`Amount::read`] decides whether a text is a share.
+#[derive(Debug, Clone, PartialEq)]
+enum AmountEntry {
     Count(usize),
     Text(String),
 }
 
-/// A count of layers, or hundredths of `L` in units of `10^-6`, so that a half is exactly a half.
+/// An amount of layers or sublayers, not yet counted out on a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Depth {
+pub(super) struct Depth {
+    unit: DepthUnit,
+    amount: Amount,
+}
+
+/// A count, or hundredths of what a backbone has in units of `10^-6`, so that a half is exactly a half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Amount {
     Count(usize),
     Share { millionths: u64 },
+}
+
+impl DepthEntry {
+    /// Creates an entry of whole layers.
+    pub(super) fn layers(count: usize) -> Self {
+        Self { unit: DepthUnit::Layers, amount: AmountEntry::Count(count) }
+    }
 }
 
 impl Depth {
     /// # Errors
     /// A depth of 0, or a text that is not a share above 0% and below 100%; the caller adds the place.
     pub(super) fn read(entry: &DepthEntry) -> Result<Self> {
+        Ok(Self { unit: entry.unit, amount: Amount::read(&entry.amount)? })
+    }
+
+    /// Returns the depth on a backbone with so many layers. A share is rounded half up, at least 1.
+    pub(super) fn of(self, layers: usize) -> criterion::Depth {
+        criterion::Depth { count: self.amount.of(self.unit.available(layers)), unit: self.unit }
+    }
+
+    /// Whether the depth is written as a share.
+    pub(super) fn is_share(self) -> bool {
+        matches!(self.amount, Amount::Share { .. })
+    }
+
+    /// Whether the depth counts whole layers.
+    pub(super) fn is_in_layers(self) -> bool {
+        self.unit == DepthUnit::Layers
+    }
+}
+
+/// `7`, `12.5%`, or `{attention: 8}`.
+impl fmt::Display for Depth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.unit {
+            DepthUnit::Layers => write!(f, "{}", self.amount),
+            unit => write!(f, "{{{unit}: {}}}", self.amount),
+        }
+    }
+}
+
+impl Amount {
+    fn read(entry: &AmountEntry) -> Result<Self> {
         match entry {
-            DepthEntry::Count(0) => Err(Error::bad_input("a depth is 0")
+            AmountEntry::Count(0) => Err(Error::bad_input("a depth is 0")
                 .expected("how many layers to remove, 1 or more")
                 .found("0")
                 .hint("leave it out: the dense backbone is in every grid")),
-            DepthEntry::Count(count) => Ok(Self::Count(*count)),
-            DepthEntry::Text(text) => Self::share(text),
+            AmountEntry::Count(count) => Ok(Self::Count(*count)),
+            AmountEntry::Text(text) => Self::share(text),
         }
     }
 
@@ -64,12 +119,12 @@ impl Depth {
         Ok(Self::Share { millionths })
     }
 
-    /// Returns the count for a number of layers. A percentage is rounded half up, at least 1.
-    pub(super) fn of(self, layers: usize) -> usize {
+    /// Returns the count of a share of `available`.
+    fn of(self, available: usize) -> usize {
         match self {
             Self::Count(count) => count,
             Self::Share { millionths } => {
-                let exact = u128::from(millionths) * layers as u128;
+                let exact = u128::from(millionths) * available as u128;
                 usize::try_from((exact + 50_000_000) / 100_000_000).unwrap_or(usize::MAX).max(1)
             }
         }
@@ -83,7 +138,7 @@ fn bad_share(text: &str, what: &str) -> Error {
 }
 
 /// `7`, or `12.5%`.
-impl fmt::Display for Depth {
+impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Count(count) => write!(f, "{count}"),
@@ -125,22 +180,59 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-impl<'de> Deserialize<'de> for DepthEntry {
+impl<'de> Deserialize<'de> for AmountEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Read;
         impl Visitor<'_> for Read {
+            type Value = AmountEntry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(AMOUNT)
+            }
+
+            fn visit_u64<E: de::Error>(self, count: u64) -> Result<AmountEntry, E> {
+                Ok(AmountEntry::Count(usize::try_from(count).unwrap_or(usize::MAX)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<AmountEntry, E> {
+                Ok(AmountEntry::Text(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Read)
+    }
+}
+
+/// Describes valid depths for messages.
+const AMOUNT: &str = "a count such as `7`, or a share of the layers such as `25%`";
+const UNITS: &str = "one of `attention`, `mlp` and `sublayers` with a count or a share, such as `{attention: 8}`";
+
+impl<'de> Deserialize<'de> for DepthEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
             type Value = DepthEntry;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a count such as `7`, or a share of the layers such as `25%`")
+                f.write_str(AMOUNT)
             }
 
             fn visit_u64<E: de::Error>(self, count: u64) -> Result<DepthEntry, E> {
-                Ok(DepthEntry::Count(usize::try_from(count).unwrap_or(usize::MAX)))
+                Ok(DepthEntry::layers(usize::try_from(count).unwrap_or(usize::MAX)))
             }
 
             fn visit_str<E>(self, text: &str) -> Result<DepthEntry, E> {
-                Ok(DepthEntry::Text(text.to_owned()))
+                Ok(DepthEntry { unit: DepthUnit::Layers, amount: AmountEntry::Text(text.to_owned()) })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DepthEntry, A::Error> {
+                let unit: Option<String> = map.next_key()?;
+                let unit = unit.as_deref().and_then(|unit| unit.parse().ok()).filter(|unit| *unit != DepthUnit::Layers);
+                let unit = unit.ok_or_else(|| de::Error::custom(format!("expected {UNITS}")))?;
+                let amount = map.next_value()?;
+                match map.next_key::<String>()? {
+                    None => Ok(DepthEntry { unit, amount }),
+                    Some(_) => Err(de::Error::custom(format!("expected only {UNITS}"))),
+                }
             }
         }
         deserializer.deserialize_any(Read)
@@ -153,14 +245,26 @@ impl JsonSchema for DepthEntry {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [
-            {"description": "How many layers.", "type": "integer", "minimum": 1},
-            {
+        let share = format!(r"^[0-9]+(\.[0-9]{{1,{DECIMALS}}})?%$");
+        let amount = json!({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": share}]});
+        let mut forms = vec![
+            json!({"description": "How many layers.", "type": "integer", "minimum": 1}),
+            json!({
                 "description": "A share of the backbone's layers, rounded half up.",
                 "type": "string",
-                "pattern": format!(r"^[0-9]+(\.[0-9]{{1,{DECIMALS}}})?%$"),
-            },
-        ]})
+                "pattern": share,
+            }),
+        ];
+        forms.extend(DepthUnit::OF_SUBLAYERS.iter().map(|unit| {
+            json!({
+                "description": "How many sublayers of a kind, or a share of them.",
+                "type": "object",
+                "properties": {unit.name(): amount},
+                "required": [unit.name()],
+                "additionalProperties": false,
+            })
+        }));
+        json_schema!({"anyOf": forms})
     }
 }
 
@@ -169,7 +273,27 @@ mod tests {
     use super::*;
 
     fn share(text: &str) -> Result<Depth> {
-        Depth::read(&DepthEntry::Text(text.to_owned()))
+        Depth::read(&serde_json::from_value(text.into()).unwrap())
+    }
+
+    #[test]
+    fn depths_of_sublayers_are_maps_of_one_unit() {
+        for (text, layers, unit, count) in [
+            ("{attention: 8}", 16, DepthUnit::Attention, 8),
+            ("{mlp: 25%}", 16, DepthUnit::Mlp, 4),
+            ("{sublayers: 25%}", 16, DepthUnit::Sublayers, 8),
+        ] {
+            let (written, amount) = text[1..text.len() - 1].split_once(": ").unwrap();
+            let amount = amount.parse::<u64>().map_or_else(|_| json!(amount), |count| json!(count));
+            let depth = Depth::read(&serde_json::from_value(json!({written: amount})).unwrap()).unwrap();
+            assert_eq!(depth.of(layers), criterion::Depth { count, unit }, "{text}");
+            assert_eq!(depth.to_string(), text);
+        }
+        for wrong in [json!({"heads": 1}), json!({"layers": 1}), json!({}), json!({"mlp": 1, "attention": 1})] {
+            let error = serde_json::from_value::<DepthEntry>(wrong.clone()).unwrap_err().to_string();
+            assert!(error.contains("`{attention: 8}`"), "{wrong}: {error}");
+        }
+        assert!(Depth::read(&serde_json::from_value(json!({"mlp": 0})).unwrap()).is_err());
     }
 
     #[test]
@@ -186,7 +310,7 @@ mod tests {
             ("34.999999%", 10, 3),
             ("99.999999%", 80, 80),
         ] {
-            assert_eq!(share(text).unwrap().of(layers), count, "{text} of {layers}");
+            assert_eq!(share(text).unwrap().of(layers), criterion::Depth::layers(count), "{text} of {layers}");
             assert_eq!(share(text).unwrap().to_string(), text);
         }
         assert_eq!(share("12.50%").unwrap(), share("12.5%").unwrap());

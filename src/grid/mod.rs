@@ -55,6 +55,7 @@ pub use shards::Stream;
 pub use weights::CalibratedOn;
 
 use crate::criterion::Criterion;
+use crate::criterion::Depth;
 use crate::error::{Error, Result};
 use crate::recovery::Recovery;
 
@@ -101,7 +102,7 @@ pub struct Grid {
     /// This and the four below: the different values over all cells, in the order in which they first appear.
     pub backbone: Vec<String>,
     pub criterion: Vec<Method<dyn Criterion>>,
-    pub depth: Vec<usize>,
+    pub depth: Vec<Depth>,
     pub recovery: Vec<Method<dyn Recovery>>,
     pub calibration: Vec<Calibration>,
     pub evaluate: Evaluate,

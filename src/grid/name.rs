@@ -88,7 +88,7 @@ impl KnownMethods {
         match (&cell.criterion, &cell.recovery) {
             (Some(criterion), Some(recovery)) => {
                 let short = self.short.get(&criterion.name).copied().unwrap_or(&criterion.name);
-                format!("{backbone}.{}-{}.{}", safe(short, "_-"), cell.depth, safe(&recovery.name, "_-"))
+                format!("{backbone}.{}-{}.{}", safe(short, "_-"), cell.depth.word(), safe(&recovery.name, "_-"))
             }
             _ => format!("{backbone}.dense"),
         }

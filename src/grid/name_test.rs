@@ -16,7 +16,7 @@ fn cell(backbone: &str, criterion: &Value, depth: usize, recovery: &Value, calib
     Cell {
         backbone: backbone.to_owned(),
         criterion: Some(method(criterion)),
-        depth,
+        depth: depth.into(),
         recovery: Some(method(recovery)),
         calibration: Some(Calibration {
             corpus: calibration["corpus"].as_str().unwrap_or("c4").to_owned(),

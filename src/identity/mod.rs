@@ -16,6 +16,7 @@ pub use aspect::{Aspect, Canonical, Difference, Leaves, aspects, differs, leaves
 pub use beside::beside;
 
 use crate::corpus::ShardOrder;
+use crate::criterion::Depth;
 use crate::distill::Finetune;
 use crate::grid::Draw;
 use crate::model::{self, DeviceName, EngineName, EngineRequest, KernelFamily};
@@ -110,8 +111,8 @@ pub struct CutId {
     pub version: u32,
     /// With every default filled in.
     pub options: Canonical,
-    /// How many are removed.
-    pub depth: usize,
+    /// How many layers or sublayers are removed.
+    pub depth: Depth,
     /// Prior information of the rule about the backbone: a published order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<Canonical>,

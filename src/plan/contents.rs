@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::corpus::{self, EVALUATION_SEED};
-use crate::criterion::{self, Criterion, PruneSpec};
+use crate::criterion::{self, Criterion, Depth, PruneSpec};
 use crate::error::Result;
 use crate::evaluate::{PrefixToken, end_of_text, prefix_token};
 use crate::files::gguf::is_gguf;
@@ -233,7 +233,7 @@ pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>) -> Re
         criterion: criterion.name.clone(),
         version: criterion::version(&criterion.name),
         options: Canonical::of(&json!(criterion.resolved)),
-        depth: spec.depth,
+        depth: Depth { count: spec.depth, unit: spec.unit },
         known: criterion.rule.known(spec)?.map(|order| Canonical::of(&json!(order))),
     })
 }

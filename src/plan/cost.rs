@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
-use crate::criterion::{Criterion, Selection};
+use crate::criterion::{Criterion, Depth, Selection};
 use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
 use crate::grid::{Draw, Grid, Method};
+use crate::model::Cut;
 use crate::model::{Load, Operator, Program, Trie};
 use crate::stage::operator::{self, Needs, WantedRepair};
 use crate::stage::{Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, scores, scoring, tokens};
@@ -101,7 +102,8 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
         let length = load(state, tokens).map_or(0, |load| load.length);
         backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(all), streams)
     };
-    let deepest = plan.grid.cells.iter().map(|cell| cell.depth).max().unwrap_or(0);
+    let deepest =
+        plan.grid.cells.iter().filter(|cell| cell.depth.is_in_layers()).map(|cell| cell.depth.count).max().unwrap_or(0);
     let calibrations = backbone.calibrations.iter().map(|calibration| {
         let Load { tokens, length, .. } = calibration.load();
         backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(tokens), deepest + 2)
@@ -256,14 +258,20 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     let cell = &grid.cells[variant.cell];
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
     let removed = known.map_or_else(|| middle(layers, cell.depth), |selection| selection.removed.clone());
+    if !removed.is_whole_layers() {
+        return Ok(Program::without(layers, &removed));
+    }
     let recovery = cell.recovery.as_ref().map(|method| &method.rule);
     let operator = recovery.filter(|recovery| recovery.repairs()).map(|_| place_holder(variant.cell)).transpose()?;
-    Ok(Program::pruned(layers, &removed, |_| operator.clone()))
+    Ok(Program::pruned(layers, &removed.whole_layers(), |_| operator.clone()))
 }
 
-fn middle(layers: usize, depth: usize) -> Vec<usize> {
-    let start = layers.saturating_sub(depth) / 2;
-    (start..start + depth).collect()
+fn middle(layers: usize, depth: Depth) -> Cut {
+    let start = depth.unit.available(layers).saturating_sub(depth.count) / 2;
+    if depth.is_in_layers() {
+        return Cut::layers(start..start + depth.count);
+    }
+    depth.unit.candidates(layers).into_iter().skip(start).take(depth.count).collect()
 }
 
 /// Estimates solving a variant's operators. Unknown layers are assumed to be one region.
@@ -271,7 +279,7 @@ fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load,
     let cell = &grid.cells[variant.cell];
     let recovery = &*cell.recovery.as_ref()?.rule;
     let known = variant.selection.as_ref().and_then(|key| state.selection(key)).map(Selection::regions);
-    let spans = operator::spans(recovery, known.unwrap_or_else(|| vec![(0, cell.depth)])).count();
+    let spans = operator::spans(recovery, known.unwrap_or_else(|| vec![(0, cell.depth.count)])).count();
     Some(operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
 }
 
@@ -314,19 +322,22 @@ impl TrialCount {
 /// For criteria measured by perplexity: the deepest cut includes the measurements of the others.
 struct Deepest {
     criterion: String,
-    /// The sets of removed layers.
-    sets: Vec<Vec<usize>>,
+    /// The trials.
+    sets: Vec<Cut>,
     /// Whether a selection is missing.
     left: bool,
 }
 
 fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> Vec<Deepest> {
-    let mut by_name: Vec<(String, &Method<dyn Criterion>, usize, bool)> = Vec::new();
+    let mut by_name: Vec<(String, &Method<dyn Criterion>, Depth, bool)> = Vec::new();
     for variant in variants {
         let cell = &grid.cells[variant.cell];
         let Some(method) = &cell.criterion else { continue };
         let lacks = !variant.selection.as_ref().is_some_and(|key| state.has(key));
-        match by_name.iter_mut().find(|(name, ..)| *name == method.to_string()) {
+        match by_name
+            .iter_mut()
+            .find(|(name, _, depth, _)| *name == method.to_string() && depth.unit == cell.depth.unit)
+        {
             Some((.., depth, left)) => (*depth, *left) = (cell.depth.max(*depth), *left | lacks),
             None => by_name.push((method.to_string(), method, cell.depth, lacks)),
         }
@@ -349,8 +360,7 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
             let criterion = &*cell.criterion.as_ref()?.rule;
             let recovery = &*cell.recovery.as_ref()?.rule;
             let known = variant.selection.as_ref().and_then(|key| state.selection(key)).map(Selection::regions);
-            let start = backbone.config.layers.saturating_sub(cell.depth) / 2;
-            let regions = known.or_else(|| guess.then(|| vec![(start, start + cell.depth)]));
+            let regions = known.or_else(|| guess.then(|| middle(backbone.config.layers, cell.depth).regions()));
             Some(WantedRepair { criterion, recovery, cut: backbone.cut(cell.depth), regions })
         })
     };

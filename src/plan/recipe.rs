@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::contents::{self, BackboneContents};
-use crate::criterion::Criterion;
+use crate::criterion::{Criterion, Depth};
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
 use crate::files::{parts, sha256};
@@ -290,7 +290,7 @@ impl BackbonePlan {
     /// Refuses a training where the cut need not be one block.
     fn one_block(&self, cell: &Cell, criterion: &Method<dyn Criterion>) -> Result<()> {
         let regions = criterion.rule.regions(&self.cut(cell.depth));
-        if regions.iter().all(|(start, end)| end - start == cell.depth) {
+        if regions.iter().all(|(start, end)| cell.depth == end - start) {
             return Ok(());
         }
         Err(Error::bad_input("an operator is only fine-tuned at a contiguous cut")
@@ -319,7 +319,7 @@ struct PlannedParts {
     /// The places of calibrations, as cells write them.
     calibrations: HashMap<Calibration, usize>,
     /// Cuts with the keys of their selections, by calibration, criterion and depth.
-    cuts: BTreeMap<(usize, String, usize), Chosen>,
+    cuts: BTreeMap<(usize, String, Depth), Chosen>,
 }
 
 /// A cut with the key of its selection.

@@ -222,6 +222,7 @@ mod tests {
             backbone: "a".into(),
             layers: 16,
             depth,
+            unit: crate::criterion::DepthUnit::Layers,
             criterion: "llm-streamline".into(),
             recovery: recovery.into(),
             finetuned: false,

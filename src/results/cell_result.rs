@@ -16,6 +16,7 @@ use crate::grid::{Cell, DefinitionUse, Grid, GroupUse, Latency, Perplexity, Task
 use crate::identity::{Identity, MeasureId};
 use crate::latency::LatencyResult;
 use crate::metric::TextSample;
+use crate::model::Cut;
 use crate::model::EngineId;
 use crate::stage::operator::BoundaryResult;
 use crate::tasks::{self, Answered, Task, TaskResult};
@@ -169,8 +170,8 @@ pub struct CellResult {
     pub identity: Option<Arc<Identity>>,
     /// Layers of the dense backbone.
     pub layers: usize,
-    /// Removed layers, ascending.
-    pub removed: Vec<usize>,
+    /// Removed layers or sublayers.
+    pub removed: Cut,
     /// `(candidate, score)` of the criterion.
     pub scores: Vec<(usize, f64)>,
     /// Why that choice tells nothing, a line each; empty where it does.

@@ -375,7 +375,8 @@ impl<'a> Labels<'a> {
         Condition {
             backbone: cell.backbone.clone(),
             layers: result.layers,
-            depth: cell.depth,
+            depth: cell.depth.count,
+            unit: cell.depth.unit,
             criterion: cell.criterion.as_ref().map_or(DENSE.to_owned(), |method| self.method(method)),
             recovery: cell.recovery.as_ref().map_or(recovery::NONE.to_owned(), |method| self.method(method)),
             finetuned: cell.recovery.as_ref().is_some_and(|method| method.options.contains_key(recovery::FINETUNE)),
@@ -422,7 +423,7 @@ mod tests {
     fn a_failed_cell_has_boundary_errors_without_a_value() {
         let cell = |criterion: Option<&str>| Cell {
             criterion: criterion.map(Method::named),
-            depth: 4,
+            depth: 4.into(),
             recovery: criterion.map(|_| Method::named("ghosted")),
             ..Cell::named("a", "a")
         };

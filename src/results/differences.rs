@@ -336,6 +336,7 @@ mod tolerance_tests {
             backbone: "llama".into(),
             layers: 16,
             depth: 0,
+            unit: crate::criterion::DepthUnit::Layers,
             criterion: "dense".into(),
             recovery: "none".into(),
             finetuned: false,

@@ -15,6 +15,7 @@ fn number(recovery: &str, metric: &str, value: f64, right: &str) -> StoredNumber
         backbone: "llama".into(),
         layers: 16,
         depth: 4,
+        unit: crate::criterion::DepthUnit::Layers,
         criterion: "sleb".into(),
         recovery: recovery.into(),
         finetuned: false,

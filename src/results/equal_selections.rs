@@ -1,14 +1,13 @@
 //! The note on criteria that remove the same layers: which of their rows are one measurement, and why the others are not.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::factors::{distinct, grouped};
 use super::measurement::CellSummary;
-use super::notes::ranges;
+use super::notes::{ranges, removed_text};
 use super::same_measurement::{RowContent, is_one_measurement};
 use super::{Factors, capital};
+use crate::model::Cut;
 use crate::{criterion, recovery};
 
 /// Part of the model that an operator is solved for: a region, or a layer.
@@ -30,20 +29,22 @@ pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
 struct SelectionKey {
     backbone: String,
     layers: usize,
-    removed: BTreeSet<usize>,
+    removed: Cut,
 }
 
 impl SelectionKey {
     fn of(cell: &CellSummary) -> Self {
-        let removed = cell.removed.iter().copied().collect();
-        Self { backbone: cell.backbone.clone(), layers: cell.layers, removed }
+        Self { backbone: cell.backbone.clone(), layers: cell.layers, removed: cell.removed.clone() }
     }
 }
 
 impl std::fmt::Display for SelectionKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { backbone, layers, removed } = self;
-        let removed: Vec<usize> = removed.iter().copied().collect();
+        if !removed.is_whole_layers() {
+            return write!(f, "{backbone} ({})", removed_text(removed));
+        }
+        let removed = removed.whole_layers();
         write!(f, "{backbone} {}/{layers} (layers {})", removed.len(), ranges(&removed, "-", ","))
     }
 }
@@ -213,11 +214,11 @@ mod tests {
         CellSummary {
             backbone: backbone.into(),
             criterion: Some(criterion.into()),
-            depth: removed.len(),
-            removed: removed.to_vec(),
+            depth: removed.len().into(),
+            removed: Cut::layers(removed.iter().copied()),
             layers: 16,
             factors: Arc::new(factors),
-            programs: vec![MeasuredProgram::new(removed, &boundaries)],
+            programs: vec![MeasuredProgram::new(&Cut::layers(removed.iter().copied()), &boundaries)],
             ..CellSummary::default()
         }
     }

@@ -37,8 +37,11 @@ pub fn written(cell: &Cell) -> BTreeSet<String> {
 
 /// Returns the settings of a cell with all defaults.
 pub fn of_cell(cell: &Cell) -> Factors {
-    let mut all =
-        Factors::from([("backbone".to_owned(), cell.backbone.clone().into()), (DEPTH.to_owned(), cell.depth.into())]);
+    let depth: Value = match cell.depth.is_in_layers() {
+        true => cell.depth.count.into(),
+        false => cell.depth.to_string().into(),
+    };
+    let mut all = Factors::from([("backbone".to_owned(), cell.backbone.clone().into()), (DEPTH.to_owned(), depth)]);
     let criterion = cell.criterion.iter().map(|method| ("criterion", &method.name, &method.resolved));
     for (axis, name, resolved) in
         criterion.chain(cell.recovery.iter().map(|method| ("recovery", &method.name, &method.resolved)))

@@ -131,7 +131,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
     let mut details = json!({
         "deployment_type": "self_deployed",
         "model_availability": if of_hub.is_some() { "open_weights" } else { "unknown" },
-        "cell": cell.to_string(), "layers": result.layers.to_string(), "layers_removed": format!("{:?}", result.removed),
+        "cell": cell.to_string(), "layers": result.layers.to_string(), "layers_removed": result.removed.to_string(),
     });
     if let Some((_, Some(revision))) = &of_hub {
         details["revision"] = json!(revision);

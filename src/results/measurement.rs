@@ -9,11 +9,13 @@ use super::factors::OPERATOR_SEQUENCES;
 use super::record::Record;
 use super::{Factors, MeasuredProgram, Protocol, Question};
 use crate::corpus::ShardOrder;
+use crate::criterion::Depth;
 use crate::distill::Finetune;
 use crate::files::sha256;
 use crate::grid::Calibration;
 use crate::identity::{Canonical, Identity, MeasureId};
 use crate::metric::{Metric, Spread};
+use crate::model::Cut;
 use crate::model::EngineId;
 
 /// Everything that the cells of a grid measured.
@@ -33,10 +35,10 @@ pub struct CellSummary {
     pub backbone: String,
     /// `None` for the dense backbone, like recovery and calibration.
     pub criterion: Option<String>,
-    /// How many layers are removed; 0 for the dense backbone.
-    pub depth: usize,
-    /// Which layers are removed, counted from 0.
-    pub removed: Vec<usize>,
+    /// How many layers or sublayers are removed; 0 for the dense backbone.
+    pub depth: Depth,
+    /// What is removed, counted from 0.
+    pub removed: Cut,
     /// Programs by seed that the value is a mean over; empty for a cell that failed or is not made yet.
     pub programs: Vec<MeasuredProgram>,
     /// How many layers the dense backbone has.

@@ -11,6 +11,7 @@ use crate::distill::Finetune;
 use crate::grid::Calibration;
 use crate::metric::{self, PromptName};
 use crate::model::{CPU, EngineId};
+use crate::model::{Cut, Sublayer};
 
 /// Formats the protocol as a sentence under a table; empty if there is nothing to say.
 pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
@@ -137,6 +138,30 @@ pub fn ranges(layers: &[usize], dash: &str, separator: &str) -> String {
         _ => run[0].to_string(),
     });
     runs.collect::<Vec<_>>().join(separator)
+}
+
+/// Formats a cut: `3-5,8` for whole layers, `attention 0,3-5; mlp 2` for sublayers, each kind with its layers.
+pub(super) fn removed_text(cut: &Cut) -> String {
+    if cut.is_whole_layers() {
+        return ranges(&cut.whole_layers(), "-", ",");
+    }
+    let kinds = Sublayer::BOTH.into_iter().filter_map(|kind| {
+        let layers: Vec<usize> = cut.iter().filter(|(_, other)| *other == kind).map(|(layer, _)| layer).collect();
+        (!layers.is_empty()).then(|| format!("{kind} {}", ranges(&layers, "-", ",")))
+    });
+    kinds.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod removed_tests {
+    use super::*;
+
+    #[test]
+    fn sublayers_are_listed_by_kind() {
+        let cut = Cut::layers([3, 4]).with(0, Sublayer::Attention);
+        assert_eq!(removed_text(&cut), "attention 0,3-4; mlp 3-4");
+        assert_eq!(removed_text(&Cut::layers([4, 3])), "3-4");
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::measurement::{CellSummary, Measurement, OfSeed, Results, Sample};
 use super::notes::drawn;
 use super::{Factors, MeasuredProgram, distinct};
 use crate::grid::Over;
+use crate::model::Cut;
 
 impl Results {
     /// Aggregates the results as requested.
@@ -93,7 +94,7 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
     let removed = distinct(all.iter().map(|cell| &cell.removed));
     let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
     if removed.len() > 1 {
-        let each = all.iter().map(|cell| format!("{:?} under seed {}", cell.removed, seed(cell)));
+        let each = all.iter().map(|cell| format!("{} under seed {}", cell.removed, seed(cell)));
         notes.push(format!("layers removed differ: {}", each.collect::<Vec<_>>().join(", ")));
     }
     let failed = all.iter().filter_map(|cell| Some(format!("seed {}: {}", seed(cell), cell.failure.as_ref()?)));
@@ -113,7 +114,7 @@ fn merged(all: &[&CellSummary]) -> CellSummary {
             .map(|asked| over(&all.iter().filter_map(|cell| cell.number(asked)).collect::<Vec<_>>()))
             .collect(),
         calibration: Some(format!("{corpus}:{sequences}x{length}@{seeds}")),
-        removed: if removed.len() == 1 { first.removed.clone() } else { Vec::new() },
+        removed: if removed.len() == 1 { first.removed.clone() } else { Cut::default() },
         programs: merged_programs(all),
         factors: Arc::new(rest),
         seconds: all.iter().map(|cell| cell.seconds).sum(),
@@ -169,6 +170,7 @@ mod tests {
             backbone: "llama".into(),
             layers: 16,
             depth: 4,
+            unit: crate::criterion::DepthUnit::Layers,
             criterion: "sleb".into(),
             recovery: "ghosted".into(),
             finetuned: false,

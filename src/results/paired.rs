@@ -188,6 +188,7 @@ mod tests {
             backbone: "llama".into(),
             layers: 16,
             depth: 4,
+            unit: crate::criterion::DepthUnit::Layers,
             criterion: "sleb".into(),
             recovery: "ghosted".into(),
             finetuned: false,

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::factors::CORPUS;
 use super::stem;
 use super::stored::{StoredNumber, StoredResults};
+use crate::criterion::Depth;
 use crate::error::{Error, Result, nearest};
 use crate::identity::{Aspect, Canonical, Difference, Leaves, differs, leaves};
 use crate::metric::{self, Metric};
@@ -219,7 +220,7 @@ fn by_condition(number: &StoredNumber) -> Leaves {
     let dense = condition.depth == 0;
     let calibration = if dense { "" } else { &condition.calibration };
     leaves(&serde_json::json!({
-        "backbone": condition.backbone, "cut": {"criterion": condition.criterion, "depth": condition.depth}, "repair": {"recovery": condition.recovery, "trained": condition.finetuned},
+        "backbone": condition.backbone, "cut": {"criterion": condition.criterion, "depth": Depth { count: condition.depth, unit: condition.unit }}, "repair": {"recovery": condition.recovery, "trained": condition.finetuned},
         "calibration": calibration,
     }))
 }

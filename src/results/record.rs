@@ -9,6 +9,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::criterion::DepthUnit;
 use crate::grid::{DefinedColumn, Latency, Perplexity, TaskUse};
 use crate::latency::TimeSpread;
 use crate::metric::{DECODE, Metric, MetricEntry, PREFILL};
@@ -23,8 +24,11 @@ pub struct Condition {
     pub backbone: String,
     /// Layers of the dense backbone.
     pub layers: usize,
-    /// Layers removed; 0 for the dense backbone.
+    /// Layers removed; 0 for the dense backbone. Sublayers if `unit` says so.
     pub depth: usize,
+    /// What the depth counts; absent for whole layers.
+    #[serde(default, skip_serializing_if = "DepthUnit::is_layers")]
+    pub unit: DepthUnit,
     /// `llm-streamline`, …, or `dense` for the dense backbone.
     pub criterion: String,
     /// `none`, `ghosted`, `ghosted:svd`, …; `none` for the dense backbone.

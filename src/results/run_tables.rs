@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use super::factors::{self, distinct};
 use super::measurement::{CellSummary, Results, Sample};
-use super::notes::{protocol_sentence, ranges};
+use super::notes::{protocol_sentence, removed_text};
 use super::table::{Lead, LeadKind, LeadPlace, NumberColumn, PrintedNumber, Table, TableRow};
 use super::{Factors, Protocol, Question};
+use crate::criterion::Depth;
 use crate::error::{Error, Result, nearest};
 use crate::metric::Nearness;
 use crate::{criterion, recovery};
@@ -22,7 +23,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let decimals: Vec<usize> = results.protocols.iter().map(|protocol| decimals(results, protocol)).collect();
     // Most grids have nothing to note.
     let noted = results.cells.iter().any(|cell| !cell.notes.is_empty());
-    let blocks: Vec<(&String, usize)> =
+    let blocks: Vec<(&String, Depth)> =
         distinct(results.cells.iter().map(|cell| (&cell.backbone, cell.depth)).collect::<Vec<_>>().iter());
     // For programs: one column for each setting that the grid's cells may differ in.
     let written: BTreeSet<&String> = results.cells.iter().flat_map(|cell| &cell.written).collect();
@@ -32,8 +33,10 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let written = named.chain(written.iter().map(|column| column.as_str()));
     let factors: Vec<&str> = factors::OF_CALIBRATION.into_iter().chain(written).collect();
     let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
-    let lead = ["backbone", "criterion", "depth", "layers removed", "layers", "recovery", "calibration"];
-    let lead = lead.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
+    let heads = ["backbone", "criterion", "depth", UNIT, "layers removed", "layers", "recovery", "calibration"];
+    // Most grids count whole layers.
+    let heads = heads.into_iter().filter(|head| *head != UNIT || counts_sublayers(results));
+    let lead = heads.map(|head| if matches!(head, "depth" | "layers") { Lead::count(head) } else { Lead::text(head) });
     let factors_of = factors.iter().map(|name| {
         let head = match *name {
             "criterion" | "recovery" => format!("{name}.name"),
@@ -47,7 +50,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let protocols: Vec<String> = results.protocols.iter().map(|protocol| format!("- {}", protocol.note())).collect();
     let table = Table {
         caption: protocols.join("\n"),
-        lead: lead.to_vec(),
+        lead: lead.collect(),
         columns: results
             .protocols
             .iter()
@@ -70,7 +73,7 @@ fn long_table_row(
     results: &Results,
     decimals: &[usize],
     noted: bool,
-    blocks: &[(&String, usize)],
+    blocks: &[(&String, Depth)],
     factors: &[&str],
     backbones: &[String],
     cell: &CellSummary,
@@ -82,19 +85,23 @@ fn long_table_row(
         (None, None) => OK.to_owned(),
     };
     let notes = noted.then(|| cell.notes.join("; "));
+    let mut lead = vec![
+        cell.backbone.clone(),
+        text_or_empty(&cell.criterion),
+        cell.depth.count.to_string(),
+        removed_text(&cell.removed),
+        cell.layers.to_string(),
+        text_or_empty(&cell.recovery),
+        text_or_empty(&cell.calibration),
+    ];
+    if counts_sublayers(results) {
+        lead.insert(UNIT_POSITION, cell.depth.unit.to_string());
+    }
     TableRow {
-        lead: vec![
-            cell.backbone.clone(),
-            text_or_empty(&cell.criterion),
-            cell.depth.to_string(),
-            ranges(&cell.removed, "-", ","),
-            cell.layers.to_string(),
-            text_or_empty(&cell.recovery),
-            text_or_empty(&cell.calibration),
-        ],
+        lead,
         backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
         block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
-        dense: cell.depth == 0,
+        dense: cell.depth.count == 0,
         ours: factors::is_ours(&cell.factors),
         cells: results
             .protocols
@@ -109,6 +116,16 @@ fn long_table_row(
             .collect(),
         ..TableRow::default()
     }
+}
+
+/// The column that says what the depths count.
+const UNIT: &str = "unit";
+/// The position of [`UNIT`] among the columns before the numbers.
+const UNIT_POSITION: usize = 3;
+
+/// Whether a depth counts something else than whole layers.
+fn counts_sublayers(results: &Results) -> bool {
+    results.cells.iter().any(|cell| !cell.depth.is_in_layers())
 }
 
 fn remark_of(head: &str) -> Lead {
@@ -151,7 +168,7 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
 }
 
 /// A column: backbone, layers removed, layers.
-type Setting = (String, usize, usize);
+type Setting = (String, Depth, usize);
 
 /// Builds the table of one metric: the given column, else the average of the tasks, else the first. `besides` are notes.
 ///
@@ -161,7 +178,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     let protocol = chosen(&results.protocols, metric)?;
     let asked = protocol.asked();
     let decimals = decimals(results, protocol);
-    let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth > 0).map(setting_of).collect();
+    let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth.count > 0).map(setting_of).collect();
     // A backbone that is not pruned has a column of its own.
     let dense_cells =
         results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.backbone));
@@ -173,7 +190,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
             .map(|(backbone, depth, _)| {
                 // The dense value is in each column of its backbone.
                 let is_shown =
-                    |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth == 0);
+                    |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth.count == 0);
                 shown(results.cells.iter().filter(is_shown).find(|cell| variant(cell) == *factors)?, &asked, decimals)
             })
             .collect();
@@ -191,7 +208,8 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
         columns: settings
             .iter()
             .map(|(backbone, depth, layers)| {
-                NumberColumn::of(protocol.measures(), format!("{backbone} {depth}/{layers}"))
+                let of_layers = if depth.is_in_layers() { format!("/{layers}") } else { String::new() };
+                NumberColumn::of(protocol.measures(), format!("{backbone} {depth}{of_layers}"))
             })
             .collect(),
         rows: variants.iter().zip(called(&variants)).map(row).collect(),
@@ -202,7 +220,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     Ok(table.ranked())
 }
 
-fn setting_of(cell: &CellSummary) -> (String, usize, usize) {
+fn setting_of(cell: &CellSummary) -> Setting {
     (cell.backbone.clone(), cell.depth, cell.layers)
 }
 

@@ -76,8 +76,8 @@ pub(super) fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
             name: name.clone(),
             backbone: spec.backbone.into(),
             criterion: pruned("llm-streamline"),
-            depth: spec.depth,
-            removed: (8..8 + spec.depth).collect(),
+            depth: spec.depth.into(),
+            removed: crate::model::Cut::layers(8..8 + spec.depth),
             programs: Vec::new(),
             layers: 16,
             recovery: pruned(spec.recovery),
@@ -95,6 +95,7 @@ pub(super) fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
                 backbone: spec.backbone.into(),
                 layers: 16,
                 depth: spec.depth,
+                unit: crate::criterion::DepthUnit::Layers,
                 criterion: "llm-streamline".into(),
                 recovery: spec.recovery.into(),
                 finetuned: false,
@@ -240,7 +241,7 @@ fn layers_are_written_as_ranges() {
         [(&[][..], ""), (&[8, 9, 10], "8-10"), (&[3, 1], "1,3"), (&[0, 1, 5, 7, 8], "0-1,5,7-8"), (&[4, 4], "4")]
     {
         let mut results = results(vec![text("c4")], &[cell("a", 2, "none", &[None])]);
-        results.cells[0].removed = layers.to_vec();
+        results.cells[0].removed = crate::model::Cut::layers(layers.iter().copied());
         assert_eq!(long(&results, "", Vec::new()).rows[0].lead[3], expected);
     }
 }

@@ -1,9 +1,10 @@
 //! Decides which rows are one measurement under several names. Notes under tables, claims and `search` ask here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::record::{Condition, Record};
 use crate::metric::Metric;
+use crate::model::Cut;
 use crate::stage::operator::{BoundaryResult, PlacedRepair};
 
 /// Fewer equal scores than these may be a coincidence. The audit of the paper's tables uses the same number.
@@ -12,19 +13,19 @@ const MIN_EQUAL_SCORES: usize = 3;
 /// Layers that a variant removes and the operators that it puts in their place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeasuredProgram {
-    removed: BTreeSet<usize>,
+    removed: Cut,
     /// First removed layer, placement and content key of each operator, ascending.
     operators: Vec<(usize, Option<PlacedRepair>, String)>,
 }
 
 impl MeasuredProgram {
-    pub fn new(removed: &[usize], boundaries: &[BoundaryResult]) -> Self {
+    pub fn new(removed: &Cut, boundaries: &[BoundaryResult]) -> Self {
         let mut operators: Vec<_> = boundaries
             .iter()
             .filter_map(|result| Some((result.region.0, result.placed, result.operator.clone()?)))
             .collect();
         operators.sort_by_key(|(start, ..)| *start);
-        Self { removed: removed.iter().copied().collect(), operators }
+        Self { removed: removed.clone(), operators }
     }
 }
 
@@ -86,6 +87,7 @@ mod tests {
             backbone: "llama".into(),
             layers: 16,
             depth: 4,
+            unit: crate::criterion::DepthUnit::Layers,
             criterion: criterion.into(),
             recovery: "none".into(),
             finetuned: false,
@@ -96,16 +98,20 @@ mod tests {
 
     #[test]
     fn programs_are_equal_with_equal_layers_and_operators() {
-        let plain = MeasuredProgram::new(&[3, 2], &[boundary(2, None, "stream")]);
-        let region = MeasuredProgram::new(&[2, 3], &[boundary(2, Some("a"), "stream")]);
-        let layers =
-            MeasuredProgram::new(&[2, 3], &[boundary(3, Some("c"), "stream"), boundary(2, Some("b"), "stream")]);
-        let reordered =
-            MeasuredProgram::new(&[3, 2], &[boundary(2, Some("b"), "stream"), boundary(3, Some("c"), "stream")]);
-        let branch = MeasuredProgram::new(&[2, 3], &[boundary(2, Some("a"), "mlp")]);
+        let plain = MeasuredProgram::new(&Cut::layers([3, 2]), &[boundary(2, None, "stream")]);
+        let region = MeasuredProgram::new(&Cut::layers([2, 3]), &[boundary(2, Some("a"), "stream")]);
+        let layers = MeasuredProgram::new(
+            &Cut::layers([2, 3]),
+            &[boundary(3, Some("c"), "stream"), boundary(2, Some("b"), "stream")],
+        );
+        let reordered = MeasuredProgram::new(
+            &Cut::layers([3, 2]),
+            &[boundary(2, Some("b"), "stream"), boundary(3, Some("c"), "stream")],
+        );
+        let branch = MeasuredProgram::new(&Cut::layers([2, 3]), &[boundary(2, Some("a"), "mlp")]);
         let cases = [
-            ("no operators", &plain, &MeasuredProgram::new(&[2, 3], &[]), true),
-            ("other layers", &plain, &MeasuredProgram::new(&[2, 4], &[]), false),
+            ("no operators", &plain, &MeasuredProgram::new(&Cut::layers([2, 3]), &[]), true),
+            ("other layers", &plain, &MeasuredProgram::new(&Cut::layers([2, 4]), &[]), false),
             ("repaired and not", &plain, &region, false),
             ("per region and per layer", &region, &layers, false),
             ("order of boundaries", &layers, &reordered, true),

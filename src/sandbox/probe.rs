@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ghostlab_definitions::generation::Generating;
+use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::{ChatTemplate, Definition, FileRows, Library, Setting, Task, native};
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +43,8 @@ impl Probe {
     pub(super) fn run(&self) -> Result<()> {
         match self {
             Self::Definitions { path, name, folder } => {
-                Library::at(path, name, folder.as_deref()).map_or(Ok(()), |selected| selected.map(drop))
+                let Some(selected) = Library::at(path, name, folder.as_deref()) else { return Ok(()) };
+                selected?.tasks.iter().try_for_each(read_generation)
             }
             Self::Chat { folder } => ChatTemplate::of_folder(folder).map(drop),
             Self::Task(probe) => probe.run(),
@@ -91,6 +94,14 @@ impl Probe {
             Self::Known { task, .. } => Some(format!("task {task}")),
             Self::Definitions { .. } | Self::Chat { .. } => None,
         }
+    }
+}
+
+/// Reads the settings of generated answers, as the grid does.
+fn read_generation(definition: &Definition) -> Result<()> {
+    match definition.output {
+        Output::Generate => Generating::read(&definition.generation).map(drop),
+        Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
     }
 }
 

@@ -7,6 +7,7 @@ use super::laboratory::{Gains, Laboratory, Track, bare, score};
 use super::program_path::path;
 use super::race::mean_of_means;
 use super::{Candidate, Costs, Fate, LeftOut, Score, gigabytes};
+use crate::criterion::Depth;
 use crate::error::{Error, Result};
 use crate::exec::stored_program;
 use crate::grid::{Budget, Cell, Grid, Latency, Search};
@@ -24,7 +25,7 @@ pub fn parts(grid: &Grid) -> Vec<Grid> {
     let part = |backbone: &String, layers: &Vec<usize>| {
         let mut part = grid.clone();
         part.cells.retain(|cell| cell.backbone == *backbone);
-        part.cells.retain(|cell| cell.is_dense() || layers.is_empty() || layers.contains(&cell.depth));
+        part.cells.retain(|cell| cell.is_dense() || layers.is_empty() || layers.contains(&cell.depth.count));
         part.backbones.retain(|name, _| name == backbone);
         part.backbone = vec![backbone.clone()];
         if let Some(search) = &mut part.search {
@@ -98,10 +99,10 @@ pub(super) fn candidates(
             left_out.push(leave(error.one_line()));
             continue;
         }
-        let costs = Costs::of_cut(cell.depth, config, engine, prompt);
-        let wrong = budget.layers.first().filter(|layers| cell.depth != **layers);
+        let costs = Costs::of_cut(cell.depth.count, config, engine, prompt);
+        let wrong = budget.layers.first().filter(|layers| cell.depth.count != **layers);
         let wrong = wrong.map(|layers| format!("{} layers removed, not {layers}", cell.depth));
-        let distance = cell.depth.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
+        let distance = cell.depth.count.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
         match wrong.or_else(|| costs.misses(budget, dense)) {
             Some(reason) => nearest.push((distance, leave(reason))),
             None => taken.push(cell.clone()),
@@ -132,7 +133,7 @@ pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) 
 /// Drops cells that are deeper than another of the same method, if both are within the budget.
 pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> Vec<Cell> {
     let kind = |cell: &Cell| format!("{:?} {:?} {:?}", cell.criterion, cell.recovery, cell.calibration);
-    let mut least: BTreeMap<String, usize> = BTreeMap::new();
+    let mut least: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
         least.entry(kind(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
     }
@@ -219,7 +220,7 @@ pub(super) fn solved(
             Some(same) => same.same.push(cell.name),
             None => racers.push(Racer {
                 cell,
-                removed: result.removed.clone(),
+                removed: result.removed.whole_layers(),
                 path: path(result.layers, &result.removed, &result.boundaries)?,
                 program,
                 costs,

@@ -1,6 +1,7 @@
 //! Computation shared between candidates: a pass over an item runs their common prefixes once.
 
 use crate::error::{Error, Result};
+use crate::model::Cut;
 use crate::model::{Operator, Program, Trie};
 use crate::stage::operator::{self, BoundaryResult};
 
@@ -8,7 +9,7 @@ use crate::stage::operator::{self, BoundaryResult};
 ///
 /// # Errors
 /// Results with an operator that has no place in a program.
-pub fn path(layers: usize, removed: &[usize], boundaries: &[BoundaryResult]) -> Result<Program> {
+pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Result<Program> {
     operator::repaired(layers, removed, boundaries, |_, key: &str| {
         Operator::diagonal(key.bytes().map(f32::from).collect())
     })?
@@ -40,12 +41,12 @@ mod tests {
     #[test]
     fn shared_value_counts_once_until_its_last_user_leaves() {
         // Expected by hand: 10 layers without 3 to 5; 3 are shared by all, 4 follow each operator.
-        let cut = |repairs: &[BoundaryResult]| path(10, &[3, 4, 5], repairs).unwrap();
+        let cut = |repairs: &[BoundaryResult]| path(10, &Cut::layers([3, 4, 5]), repairs).unwrap();
         let [plain, one, two] = [cut(&[]), cut(&[repair(3, "a", Stream)]), cut(&[repair(3, "b", Stream)])];
         assert_eq!(layers([&plain]), 7.0);
         assert_eq!(layers([&plain, &one, &two]), 3.0 + 3.0 * 4.0);
         assert_eq!(layers([&one, &one]), 7.0);
-        let other = path(10, &[8, 9], &[]).unwrap();
+        let other = path(10, &Cut::layers([8, 9]), &[]).unwrap();
         assert_eq!(layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
         // A map of the MLP shares the attention before it; one of both branches shares neither.
         assert_eq!(layers([&plain, &cut(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
@@ -55,8 +56,9 @@ mod tests {
 
     #[test]
     fn equal_contents_are_one_path() {
-        let cut =
-            |operator: &str| path(4, &[0, 2], &[repair(0, "x", AttentionAndMlp), repair(2, operator, Stream)]).unwrap();
+        let cut = |operator: &str| {
+            path(4, &Cut::layers([0, 2]), &[repair(0, "x", AttentionAndMlp), repair(2, operator, Stream)]).unwrap()
+        };
         assert_eq!(cut("a"), cut("a"));
         assert_ne!(cut("a"), cut("b"));
     }

@@ -242,7 +242,8 @@ mod tests {
 
     use super::*;
     use crate::calibrate::{HookPoint, Pair, SimilarityAxis};
-    use crate::model::CPU;
+    use crate::evaluate::logit_distance::LogitDistance;
+    use crate::model::{CPU, Cut};
     use crate::work::backbone::ScoredExtent;
     use ghostlab_store::Store;
 
@@ -255,7 +256,11 @@ mod tests {
         let members = [
             (activations::rows(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
             (activations::sums(backbone, &tokens, &pairs, &(4..8)), pass),
-            (scores::trial(backbone, &tokens, &[1, 2]), scores::trials(backbone, &tokens).key()),
+            (scores::trial(backbone, &tokens, &Cut::layers([1, 2])), scores::trials(backbone, &tokens).key()),
+            (
+                scores::distance_trial(backbone, &tokens, LogitDistance::Angle, &Cut::layers([1])),
+                scores::trials(backbone, &tokens).key(),
+            ),
             (teacher::shard(backbone, &tokens, &(0..4)), teacher::family(backbone, &tokens).key()),
         ];
         for (member, family) in members {

@@ -14,7 +14,7 @@ use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::{Error, Result};
 use crate::grid::Cell;
 use crate::identity::RepairId;
-use crate::model::{Config, Load, Operator, Program, Repairs, Sublayer};
+use crate::model::{Config, Cut, Load, Operator, Program, Repairs, Sublayer};
 use crate::recovery::{self, Boundary, F64_COST, Place, Recovery, Repair, RepairMetrics, Span, System};
 use crate::work::backbone::Variant;
 use crate::work::context::CalibrationJob;
@@ -248,7 +248,7 @@ pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) ->
 /// As of `operator`.
 pub fn repaired(
     layers: usize,
-    removed: &[usize],
+    removed: &Cut,
     results: &[BoundaryResult],
     operator: impl Fn(usize, &str) -> Result<Arc<Operator>>,
 ) -> Result<Option<Program>> {
@@ -261,7 +261,7 @@ pub fn repaired(
             repairs.stream.insert(start, operator);
             continue;
         }
-        let Some(layer) = (0..start).rev().find(|layer| !removed.contains(layer)) else {
+        let Some(layer) = (0..start).rev().find(|&layer| !removed.contains_layer(layer)) else {
             // Factors scale the embedding where no layer is left before; maps of a branch have nowhere to go.
             if placed == PlacedRepair::Mlp {
                 return Ok(None);

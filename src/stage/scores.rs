@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{Cost, Family, KeyedBackbone, Member, Stage, Words};
 use crate::error::{Error, Result};
 use crate::evaluate::damage::{Damages, WIDTH};
+use crate::evaluate::logit_distance::LogitDistance;
 use crate::evaluate::perplexity::Losses;
 use crate::evaluate::{EvalSet, choices};
 use crate::files::sha256;
@@ -15,7 +16,7 @@ use crate::grid::Perplexity;
 use crate::identity::Identity;
 use crate::metric::{Metric, Unit};
 use crate::model::trie::Cost as TrieCost;
-use crate::model::{Config, Load, Program, Trie};
+use crate::model::{Config, Cut, Load, Program, Trie};
 use crate::tasks::{Answered, Score, Solutions, TaskResult};
 use crate::work::backbone::ScoredExtent;
 use crate::work::event::WorkKind;
@@ -26,8 +27,12 @@ use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
 /// Scores lie in files of many.
-pub const STAGE: Stage =
-    Stage { inodes: |_| 0, members: &[Member::Of(&[REMOVED])], words: Some(WORDS), ..Stage::new(KIND) };
+pub const STAGE: Stage = Stage {
+    inodes: |_| 0,
+    members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE])],
+    words: Some(WORDS),
+    ..Stage::new(KIND)
+};
 
 pub(super) const WORDS: Words = Words {
     group: WorkKind::Score,
@@ -42,6 +47,8 @@ pub(super) const WORDS: Words = Words {
 
 /// The field that tells a trial from the whole backbone on the same tokens.
 const REMOVED: &str = "removed";
+/// The field that tells distances of logits from perplexities.
+const DISTANCE: &str = "distance";
 
 /// What variants are compared with: the program of the whole backbone that the key names.
 const COMPARED: &str = "dense";
@@ -108,16 +115,21 @@ pub(super) fn trials(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of the score without one set of layers.
-pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, removed: &[usize]) -> Key {
+/// Returns the key of the score without one cut.
+pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, removed: &Cut) -> Key {
     trials(backbone, tokens).member([(REMOVED, json!(removed))])
 }
 
+/// Returns the key of the distances of the logits without one cut.
+pub fn distance_trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, distance: LogitDistance, removed: &Cut) -> Key {
+    trials(backbone, tokens).member([(REMOVED, json!(removed)), (DISTANCE, json!(distance))])
+}
+
 /// Estimates trials. Steps of a greedy search are sequential, so each size is a run of its own.
-pub fn trial_cost(config: &Config, sets: &[Vec<usize>], left: bool, load: &Load) -> Cost {
+pub fn trial_cost(config: &Config, sets: &[Cut], left: bool, load: &Load) -> Cost {
     let mut cost = Cost::default();
     for run in sets.chunk_by(|a, b| a.len() == b.len()) {
-        let programs: Vec<Program> = run.iter().map(|set| Program::pruned(config.layers, set, |_| None)).collect();
+        let programs: Vec<Program> = run.iter().map(|cut| Program::without(config.layers, cut)).collect();
         let flops = Trie::new(&programs).flops(config, load).shared;
         let (left, inodes) = if left { (flops, files(config.layers)) } else { (0.0, 0) };
         cost += Cost { separate: flops, shared: flops, left, inodes, disk: 0 };

@@ -11,11 +11,12 @@ use super::chunks::ChunkRun;
 use super::operator::{Needs, WantedRepair};
 use super::{KeyedBackbone, Stage, Words, activations, from_json, scores, to_json};
 use crate::calibrate::{Activations, Similarities};
-use crate::criterion::{self, CalibrationStats, Criterion, PruneSpec, Selection};
+use crate::criterion::{self, CalibrationStats, Criterion, PruneSpec, Selection, TrialMetric};
 use crate::error::{Error, ErrorKind, Result};
+use crate::evaluate::logit_distance::LogitDistance;
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::identity::CutId;
-use crate::model::Program;
+use crate::model::{Cut, Program};
 use crate::work::backbone::{ScoredExtent, Variant};
 use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
@@ -206,13 +207,11 @@ impl SelectionSlot<'_> {
     ) -> Result<()> {
         // Only where a criterion says so are perplexities in its selection's key.
         let announced = !self.criterion.trials(&self.cut).is_empty();
-        let mut perplexities = |removed: &[Vec<usize>]| match announced {
-            true => trials.perplexities(&self.label, removed),
-            false => {
-                Err(Error::job("a criterion measures perplexities though its `trials` names none").at(&*self.label))
-            }
+        let mut measure = |metric: TrialMetric, cuts: &[Cut]| match announced {
+            true => trials.measure(&self.label, metric, cuts),
+            false => Err(Error::job("a criterion measures trials though its `trials` names none").at(&*self.label)),
         };
-        let mut stats = CalibrationStats { similarities, activations, perplexities: &mut perplexities };
+        let mut stats = CalibrationStats { similarities, activations, trials: &mut measure };
         self.picked = match self.criterion.select(&self.cut, &mut stats) {
             Ok(selection) => {
                 let seconds = started.elapsed().as_secs_f64();
@@ -230,11 +229,10 @@ impl SelectionSlot<'_> {
     }
 }
 
-/// Scores trials, each once: two rules, or two depths, may ask for the same.
+/// Measures trials, each once: two rules, or two depths, may ask for the same.
 pub(crate) struct Trials<'a> {
     job: &'a CalibrationJob<'a>,
-    /// Indexed by removed layers.
-    known: BTreeMap<Vec<usize>, f64>,
+    known: BTreeMap<(TrialMetric, Cut), f64>,
 }
 
 impl<'a> Trials<'a> {
@@ -242,24 +240,53 @@ impl<'a> Trials<'a> {
         Self { job, known: BTreeMap::new() }
     }
 
-    /// Returns the perplexity without each set of layers. `label` names the criterion.
-    pub(crate) fn perplexities(&mut self, label: &str, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
-        let new: Vec<&Vec<usize>> = removed.iter().filter(|set| !self.known.contains_key(*set)).collect();
+    /// Returns the value of each trial. `label` names the criterion.
+    pub(crate) fn measure(&mut self, label: &str, metric: TrialMetric, cuts: &[Cut]) -> Result<Vec<f64>> {
+        let new: Vec<&Cut> = cuts.iter().filter(|cut| !self.known.contains_key(&(metric, (*cut).clone()))).collect();
         if !new.is_empty() {
-            let measured = self.measure(label, &new)?;
-            self.known.extend(new.into_iter().cloned().zip(measured));
+            let measured = match metric {
+                TrialMetric::Perplexity => self.perplexities(label, &new)?,
+                TrialMetric::Distance(distance) => self.distances(distance, &new)?,
+            };
+            self.known.extend(new.into_iter().map(|cut| (metric, cut.clone())).zip(measured));
         }
-        Ok(removed.iter().map(|set| self.known[set]).collect())
+        Ok(cuts.iter().map(|cut| self.known[&(metric, cut.clone())]).collect())
     }
 
-    /// Measures all sets in one trie, and stores each.
-    fn measure(&self, label: &str, removed: &[&Vec<usize>]) -> Result<Vec<f64>> {
+    /// Returns the distances of the logits of all cuts to those of the dense backbone. Missing ones are measured in one trie
+    /// and stored, so that a resumed run continues after the last complete step.
+    fn distances(&self, distance: LogitDistance, cuts: &[&Cut]) -> Result<Vec<f64>> {
+        let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;
+        let keys: Vec<_> =
+            cuts.iter().map(|cut| Arc::new(scores::distance_trial(backbone.keyed(), tokens, distance, cut))).collect();
+        let stored = |key: &Arc<Key>| run.get(key).and_then(|object| scores::read(&object).ok());
+        let mut values: Vec<Option<Vec<f64>>> = keys.iter().map(stored).collect();
+        let missing: Vec<usize> = (0..cuts.len()).filter(|&index| values[index].is_none()).collect();
+        if !missing.is_empty() {
+            let started = Instant::now();
+            let layers = backbone.config.layers;
+            let programs: Vec<Program> = missing.iter().map(|&index| Program::without(layers, cuts[index])).collect();
+            let measured = distance.by_window(&**engine, &programs, windows)?;
+            hold.check()?;
+            let seconds = started.elapsed().as_secs_f64() / missing.len() as f64;
+            for (index, of_windows) in missing.into_iter().zip(measured) {
+                run.store.put(&keys[index], seconds, &[(scores::VALUES, &scores::bytes(&of_windows))])?;
+                values[index] = Some(of_windows);
+            }
+            hold.gone_on();
+        }
+        let means = values.into_iter().flatten().map(|windows| windows.iter().sum::<f64>() / windows.len() as f64);
+        Ok(means.collect())
+    }
+
+    /// Measures the perplexities of all cuts in one trie, and stores each.
+    fn perplexities(&self, label: &str, cuts: &[&Cut]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = backbone.batch_tokens;
-        let keys: Vec<_> = removed.iter().map(|set| Arc::new(scores::trial(backbone.keyed(), tokens, set))).collect();
+        let keys: Vec<_> = cuts.iter().map(|cut| Arc::new(scores::trial(backbone.keyed(), tokens, cut))).collect();
         let program = |key: &Key| {
-            let found = keys.iter().zip(removed).find(|(candidate, _)| candidate.hash() == key.hash());
-            Ok(found.map(|(_, set)| Program::pruned(backbone.config.layers, set, |_| None)))
+            let found = keys.iter().zip(cuts).find(|(candidate, _)| candidate.hash() == key.hash());
+            Ok(found.map(|(_, cut)| Program::without(backbone.config.layers, cut)))
         };
         let scoring = ChunkRun {
             run,
@@ -267,7 +294,7 @@ impl<'a> Trials<'a> {
             backbone,
             eval_set: &PerplexityEval::new(windows, batch),
             program: &program,
-            label: &format!("{label} for {} ({} trials)", backbone.name, removed.len()),
+            label: &format!("{label} for {} ({} trials)", backbone.name, cuts.len()),
             journal: scores::journal(backbone.keyed(), tokens, ScoredExtent::default()),
             within: Some(self.job.hold),
         };

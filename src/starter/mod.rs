@@ -79,7 +79,7 @@ impl Starter {
             // Tests whether a grid with this model alone is refused.
             match Grid::of_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
                 Ok(grid) => {
-                    model.depths = grid.depth;
+                    model.depths = grid.depth.iter().map(|depth| depth.count).collect();
                     starter.models.push(model);
                 }
                 Err(error) => starter.left_out.push((model.path, error)),

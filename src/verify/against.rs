@@ -57,7 +57,7 @@ impl Checks {
         }
         if let Some(run) = recorded.run_cell(name) {
             if let Some(selection) = &cell.selection {
-                let layers = [&run.removed, &selection.removed].map(|removed| format!("{removed:?}"));
+                let layers = [&run.removed, &selection.removed].map(ToString::to_string);
                 self.selections.same(|| format!("{name}, removed layers"), layers);
             }
             boundaries(name, &run.boundaries, &cell.boundaries, tolerance, &mut self.operators);

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::identity::MeasureId;
+use crate::model::Cut;
 use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults, damaged_frame, read_frame};
 use crate::tasks::ChoiceResult;
 
@@ -22,7 +23,7 @@ struct RunCells {
 pub(super) struct RunCell {
     cell: RunCellName,
     #[serde(default)]
-    pub(super) removed: Vec<usize>,
+    pub(super) removed: Cut,
     #[serde(default)]
     pub(super) boundaries: Vec<RunBoundary>,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::calibrate::ActivationShape;
-use crate::criterion::PruneSpec;
+use crate::criterion::{Depth, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
 use crate::grid::{Calibration, DefinitionUse, Draw, Latency, Perplexity, TaskUse};
@@ -266,8 +266,8 @@ impl BackbonePlan {
     }
 
     /// Returns the request to remove `depth` of its layers.
-    pub(crate) fn cut(&self, depth: usize) -> PruneSpec<'_> {
-        PruneSpec { backbone: &self.name, layers: self.config.layers, depth }
+    pub(crate) fn cut(&self, depth: Depth) -> PruneSpec<'_> {
+        PruneSpec { backbone: &self.name, layers: self.config.layers, depth: depth.count, unit: depth.unit }
     }
 
     /// Iterates over its object keys, with repetitions.

@@ -106,7 +106,7 @@ const OF_ONE_RUN: [&str; 22] = [
 ];
 
 /// Commands that show numbers or work, and where pairs of settings are held against them.
-const COMMANDS: [(&str, &str); 24] = [
+const COMMANDS: [(&str, &str); 25] = [
     ("run", "here"),
     ("reproduce", "here"),
     ("explain", "here"),
@@ -118,6 +118,7 @@ const COMMANDS: [(&str, &str); 24] = [
     ("record", "packs what a results folder holds"),
     ("report", "shows what page.json says"),
     ("score", "a grid's dense cell"),
+    ("layers", "scores of criteria on a text of its own: tests/layers.rs"),
     ("search", "races on draws of its own: tests/search.rs"),
     ("verify", "recomputes what numbers.json says"),
     ("audit", "of the paper's numbers alone"),

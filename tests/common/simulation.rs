@@ -8,7 +8,7 @@
 
 use ghostlab::corpus::PythonRandom;
 use ghostlab::error::Result;
-use ghostlab::model::Program;
+use ghostlab::model::{Cut, Program};
 use ghostlab::results::StoredResults;
 use ghostlab::search::{Schedule, front, judge, judged, layers, mean_of_means, path};
 use ghostlab::stage::operator::BoundaryResult;
@@ -50,7 +50,7 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
         let boundaries: Vec<BoundaryResult> = serde_json::from_value(boundaries).unwrap();
         let layers = cell["layers"].as_u64().unwrap() as usize;
         let path_of_cell =
-            path(layers, &serde_json::from_value::<Vec<usize>>(cell["removed"].clone()).unwrap(), &boundaries).unwrap();
+            path(layers, &serde_json::from_value::<Cut>(cell["removed"].clone()).unwrap(), &boundaries).unwrap();
         if paths.contains(&path_of_cell) {
             continue;
         }

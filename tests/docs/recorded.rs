@@ -148,7 +148,8 @@ const PLAIN_CLAIMS: [(&str, &str); 9] = [
 fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
     let lines = judged.iter().filter(|entry| entry.ours.outcome == verdict).map(|entry| {
         let known = PLAIN_CLAIMS.iter().find(|(id, _)| *id == entry.claim.id);
-        let (_, words) = known.unwrap_or_else(|| panic!("PLAIN_CLAIMS has no words for the claim {}", entry.claim.id));
+        assert!(known.is_some(), "PLAIN_CLAIMS has no words for the claim {}", entry.claim.id);
+        let (_, words) = known.unwrap();
         let count = entry.ours.count();
         format!("- {}: {words}, in {}.\n", verdict.word(), count.strip_suffix(", all needed").unwrap_or(&count))
     });

@@ -1,5 +1,7 @@
 //! From axes to cells: shares of the layers, and lists.
 
+use ghostlab::criterion::Depth;
+
 use super::house::{Place, dense_with, good_but, labels, with};
 
 const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
@@ -47,7 +49,7 @@ fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
     // Unused inputs are not stored.
     let grid =
         folder.load(with("exclude: {depth: 3}\n"), &["evaluate.perplexity=[{corpus: wiki, length: 8}]"]).unwrap();
-    assert_eq!((grid.depth, grid.corpora.len()), (vec![5], 1));
+    assert_eq!((grid.depth, grid.corpora.len()), (vec![Depth::layers(5)], 1));
 }
 
 #[test]

@@ -15,3 +15,4 @@ mod patterns;
 mod profiles;
 mod read;
 mod schema;
+mod sublayers;

@@ -1,5 +1,6 @@
 //! Profiles: which one is used, what it changes, and what is wrong with it.
 
+use ghostlab::criterion::Depth;
 use ghostlab::error::Result;
 use ghostlab::grid::Grid;
 
@@ -34,7 +35,7 @@ fn profile_overrides_grid_and_set_overrides_profile() {
     let text = format!("{GOOD}profile: tiny\n{PROFILES}");
     let grid = folder.with_profile(&text, None, &[]).unwrap();
     assert_eq!(grid.profile.as_deref(), Some("tiny"));
-    assert_eq!((grid.cells.len(), grid.depth.as_slice()), (2, &[3][..]));
+    assert_eq!((grid.cells.len(), grid.depth.as_slice()), (2, &[Depth::layers(3)][..]));
     assert_eq!(grid.corpora["c4"].limit, Some(2));
     assert!(grid.corpora["c4"].path.ends_with("c4.txt"), "maps are merged by key");
     assert_eq!(grid.calibration[0].to_string(), "wiki:4x16@0");
@@ -42,7 +43,10 @@ fn profile_overrides_grid_and_set_overrides_profile() {
     let grid = folder.with_profile(&text, Some("full"), &[]).unwrap();
     assert_eq!((grid.profile.as_deref(), grid.cells.len()), (Some("full"), 5));
     let grid = folder.with_profile(&text, None, &["depth=[4, 5]", "corpora.c4.limit=7", "calibration.seed=3"]).unwrap();
-    assert_eq!((grid.depth.as_slice(), grid.corpora["c4"].limit, grid.calibration[0].seed), (&[4, 5][..], Some(7), 3));
+    assert_eq!(
+        (grid.depth.as_slice(), grid.corpora["c4"].limit, grid.calibration[0].seed),
+        (&[4, 5].map(Depth::layers)[..], Some(7), 3)
+    );
     assert_eq!(folder.with_profile(GOOD, None, &[]).unwrap().profile, None);
 }
 
@@ -55,7 +59,7 @@ fn shared_profile_has_lower_precedence_than_the_grids() {
         .unwrap();
     let text = format!("{GOOD}profiles: {{small: {{depth: 3}}}}\n");
     let grid = folder.with_profile(&text, Some("small"), &[]).unwrap();
-    assert_eq!((grid.depth.as_slice(), grid.recovery.len()), (&[3][..], 1));
+    assert_eq!((grid.depth.as_slice(), grid.recovery.len()), (&[Depth::layers(3)][..], 1));
     assert_eq!(grid.calibration[0].to_string(), "wiki:4x16@0");
     std::fs::write(&shared, "deptth: 5\n").unwrap();
     let message = folder.refusal_of(&text, Some("small"));

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use ghostlab::criterion::Depth;
 use ghostlab::grid::Grid;
 
 use super::house::{GOOD, Place, examples, good_but, labels, write_backbone};
@@ -54,7 +55,7 @@ fn cells_follow_the_axes_with_one_dense_cell_per_backbone() {
         ]
     );
     let dense = &cells[0];
-    assert_eq!((dense.depth, &dense.recovery, &dense.calibration), (0, &None, &None));
+    assert_eq!((dense.depth, &dense.recovery, &dense.calibration), (Depth::default(), &None, &None));
 }
 
 #[test]
@@ -77,7 +78,7 @@ fn overrides_change_the_grid_before_it_is_checked() {
     assert_eq!((grid.evaluate.perplexity[0].length, grid.evaluate.perplexity[1].length), (512, 128));
     assert_eq!((grid.name.as_str(), grid.corpora["c4"].limit), ("wide", Some(5)));
     let grid = folder.load(GOOD, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
-    assert_eq!((grid.recovery[0].to_string().as_str(), grid.depth), ("ghosted(solver=svd)", vec![2]));
+    assert_eq!((grid.recovery[0].to_string().as_str(), grid.depth), ("ghosted(solver=svd)", vec![Depth::layers(2)]));
     // From the current folder, which is the one for temporary files here (see `Place::new`).
     let file = tempfile::NamedTempFile::new().unwrap();
     let name = file.path().file_name().unwrap().to_str().unwrap();
@@ -142,9 +143,13 @@ fn the_examples_of_the_documents_can_be_run() {
     // For 2 backbones: 3 criteria, depths 7, 8 and 12, 4 recoveries (3 of the large one), 6 calibrations (2 at depth
     // 7). The included criterion has no recovery, with 6 calibrations.
     assert_eq!(grid.cells.len(), 2 + 3 * (4 + 3) * (2 + 6 + 6) + 2 * 6);
-    assert_eq!((grid.depth, grid.profile.as_deref()), (vec![7, 8, 12], Some("full")));
+    assert_eq!((grid.depth, grid.profile.as_deref()), ([7, 8, 12].map(Depth::layers).to_vec(), Some("full")));
     assert_eq!(load("docs/grid.md", Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
     assert_eq!(labels(&load_nth("docs/grid.md", 1, None).cells), ["small/dense", "large/dense"]);
+    let cells = load_nth("docs/grid.md", 2, None).cells;
+    let names: Vec<String> = cells.iter().map(ToString::to_string).collect();
+    let sublayers = ["llm-drop-attention-8", "llm-drop-mlp-4", "llm-drop-sublayers-12", "finercut-sublayers-2"];
+    assert_eq!(names[1..], sublayers.map(|cell| format!("small.{cell}.none")));
 }
 
 /// Copies the paper's grids with everything that they name; models and data are empty.

@@ -45,6 +45,7 @@ impl Criterion for MyCriterion {
 
 #[cfg(test)]
 mod tests {
+    use crate::criterion::DepthUnit;
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
@@ -52,7 +53,7 @@ mod tests {
     #[test]
     fn block_with_the_smallest_angle_is_removed() {
         assert_eq!(super::ENTRY.shown.name, super::NAME);
-        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2, unit: DepthUnit::Layers };
         let angles = [0.5, 0.3, 0.4, 0.3];
         let selection = select(&super::ENTRY, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [1, 2]);

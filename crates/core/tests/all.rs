@@ -15,5 +15,6 @@ mod gpu;
 mod official;
 mod recovery;
 mod stories;
+mod sublayers;
 mod transformers;
 mod variants;

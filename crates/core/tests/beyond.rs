@@ -11,9 +11,9 @@ use candle_core::Tensor;
 use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::checkpoint::Layout;
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
-use ghostlab_core::criterion::{self, CalibrationStats, Criterion, PruneSpec, Selection};
+use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, TrialMetric};
 use ghostlab_core::evaluate::damage::{Damage, Damages, Stretch, damages};
-use ghostlab_core::model::{CPU, Decoder, Engine, Operator, Program, deployed};
+use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, deployed};
 use ghostlab_core::recovery::{Recovery, Solution, Span};
 use serde_json::{Value, json};
 
@@ -88,7 +88,12 @@ impl OracleWorld {
     fn compare(&self, engine: &dyn Engine) {
         let mut request = PassRequest::default();
         let depth = 1;
-        request.pairs.extend(lorp(None).pairs(&PruneSpec { backbone: "", layers: engine.config().layers, depth }));
+        request.pairs.extend(lorp(None).pairs(&PruneSpec {
+            backbone: "",
+            layers: engine.config().layers,
+            depth,
+            unit: DepthUnit::Layers,
+        }));
         for (name, variant) in self.cuts(engine) {
             let method = method(name);
             let spans = spans(&*method, &layers(&variant["removed"]));
@@ -145,7 +150,7 @@ impl OracleWorld {
             let clusters = clusters.map(|clusters| clusters.parse().unwrap());
             let selection = select(&*lorp(clusters), engine, calibrated, depth.parse().unwrap());
             let what = format!("{} on {}: lorp {name}", self.name, engine.id());
-            assert_eq!(selection.removed, layers(&expected["removed"]), "{what}");
+            assert_eq!(selection.removed, Cut::layers(layers(&expected["removed"])), "{what}");
             let order: Vec<usize> = selection.scores.iter().map(|(layer, _)| *layer).collect();
             assert_eq!(order, layers(&expected["order"]), "{what}");
             let labels = layers(&expected["labels"]);
@@ -230,11 +235,10 @@ fn lorp(clusters: Option<u64>) -> Box<dyn Criterion> {
 }
 
 fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &Calibrated, depth: usize) -> Selection {
-    let cut = PruneSpec { backbone: "", layers: engine.config().layers, depth };
+    let cut = PruneSpec { backbone: "", layers: engine.config().layers, depth, unit: DepthUnit::Layers };
     rule.check(&cut).unwrap();
-    let mut none = |_: &[Vec<usize>]| panic!("no trial is asked for");
-    let mut stats =
-        CalibrationStats { similarities: &calibrated.similarities, activations: None, perplexities: &mut none };
+    let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
+    let mut stats = CalibrationStats { similarities: &calibrated.similarities, activations: None, trials: &mut none };
     rule.select(&cut, &mut stats).unwrap()
 }
 

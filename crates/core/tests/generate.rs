@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use crate::common::{engines, engines_of, fixture, gpu, relative_error, shared};
+use ghostlab_core::criterion::DepthUnit;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::evaluate::EvalSet;
 use ghostlab_core::evaluate::generation::GenerationEval;
 use ghostlab_core::generate::{Detokenizer, End, Generation, Prompt, Sampling, Settings, Watch, generate};
 use ghostlab_core::model::{
-    Batch, CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, Observer, Operator, Placement, Program,
+    Batch, CandleEngine, Config, Cut, Decoder, DeviceName, Engine, FloatType, Observer, Operator, Placement, Program,
     Repairs, ResidualStream, RmsNorm, Run, Sublayer, Trie,
 };
 
@@ -55,10 +56,17 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
         Program::dense(layers),
         Program::pruned(layers, &[2], |_| None),
         Program::pruned(layers, &[2], |_| Some(near(1, c))),
-        Program::repaired(layers, &[2], &Repairs { branches: branches.into(), ..Repairs::default() }),
+        Program::repaired(layers, &Cut::layers([2]), &Repairs { branches: branches.into(), ..Repairs::default() }),
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&affine))),
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&normed))),
     ]
+}
+
+/// Returns programs without some sublayers, and without any attention.
+fn without_sublayers(engine: &dyn Engine) -> [Program; 2] {
+    let layers = engine.config().layers;
+    let some = Cut::sublayers([(0, Sublayer::Attention), (2, Sublayer::Mlp)]);
+    [some, DepthUnit::Attention.candidates(layers).into_iter().collect()].map(|cut| Program::without(layers, &cut))
 }
 
 fn ids(seed: u32, count: usize) -> Vec<u32> {
@@ -110,7 +118,8 @@ fn cached_steps_equal_the_full_forward_pass() {
 fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
     const TOKENS: usize = 70;
     let name = &format!("{name}, {:?}", engine.id());
-    let programs = programs(engine);
+    let mut programs = programs(engine);
+    programs.extend(without_sublayers(engine));
     let trie = Trie::new(&programs);
     let mut decoding = engine.decoding(&trie).unwrap();
     let text = ids(1, TOKENS);
@@ -255,7 +264,7 @@ struct Noting {
 
 impl Watch for Noting {
     fn finished(&mut self, prompt: usize, of_programs: &[Generation]) -> Result<()> {
-        assert_eq!(of_programs.len(), 5);
+        assert_eq!(of_programs.len(), 6);
         self.done.push(prompt);
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::common::{assert_close, fixture, flat, numbers, relative_error, tensor
 use ghostlab_core::calibrate::HookPoint;
 use ghostlab_core::corpus::{Start, Windows};
 use ghostlab_core::model::{
-    Batch, Decoder, Engine, Model, Operator, Program, Repairs, RmsNorm, Step, Sublayer, Trie, elements,
+    Batch, Cut, Decoder, Engine, Model, Operator, Program, Repairs, RmsNorm, Step, Sublayer, Trie, elements,
 };
 use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Solution, Span};
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ fn program(layers: usize, removed: &[usize], solutions: &[(usize, Solution)]) ->
             }
         }
     }
-    Program::repaired(layers, removed, &repairs)
+    Program::repaired(layers, &Cut::layers(removed.iter().copied()), &repairs)
 }
 
 #[test]
@@ -460,7 +460,7 @@ fn maps_agree_on_engines_and_weights_absorb_no_bias() {
     for operator in [&affine, &thin, &normed, &constant] {
         let on_stream = Program::pruned(4, &[2], |_| Some(operator.clone()));
         let branches = [((1, Sublayer::Mlp), operator.clone())].into();
-        let on_branch = Program::repaired(4, &[2], &Repairs { branches, ..Repairs::default() });
+        let on_branch = Program::repaired(4, &Cut::layers([2]), &Repairs { branches, ..Repairs::default() });
         let trie = Trie::new(&[on_stream, on_branch, Program::pruned(4, &[2], |_| None)]);
         let values_of = |engine: &dyn Engine| -> Vec<Vec<f64>> {
             let outputs = engine.run(&trie, &batch, &mut ()).unwrap();

@@ -7,12 +7,12 @@ use crate::common::stories::{LAYERS, oracle, perplexities};
 use crate::common::{assert_close, flat, numbers, relative_error, tensors};
 use ghostlab_core::calibrate::{Pair, SimilarityAxis};
 use ghostlab_core::corpus::{PythonRandom, Rule, Tokenizer, calibration};
-use ghostlab_core::criterion::{self, CalibrationStats, PruneSpec, Selection};
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, TrialMetric};
 use ghostlab_core::error::Result;
 use ghostlab_core::linalg::hadamard;
 use ghostlab_core::linalg::solve::NormalEquations;
 use ghostlab_core::linalg::streaming_qr::StreamingQr;
-use ghostlab_core::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, Trie};
+use ghostlab_core::model::{Batch, Cut, Engine, HostRows, Observer, Program, ResidualStream, Trie};
 use serde_json::{Value, json};
 
 #[test]
@@ -83,16 +83,14 @@ struct Witness<'a> {
 
 fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> Selection {
     let criterion = criterion::build(name, options.as_object().unwrap()).unwrap();
-    let cut = PruneSpec { backbone: "stories", layers: LAYERS, depth };
+    let cut = PruneSpec { backbone: "stories", layers: LAYERS, depth, unit: DepthUnit::Layers };
     criterion.check(&cut).unwrap();
-    let mut measure = |removed: &[Vec<usize>]| {
-        let programs: Vec<Program> = removed.iter().map(|set| Program::pruned(LAYERS, set, |_| None)).collect();
+    let mut measure = |_: TrialMetric, cuts: &[Cut]| {
+        let programs: Vec<Program> = cuts.iter().map(|cut| Program::without(LAYERS, cut)).collect();
         Ok(perplexities(witness.engine, &programs, &witness.oracle.calibration_windows()))
     };
     let similarities = &witness.calibrated.similarities;
-    criterion
-        .select(&cut, &mut CalibrationStats { similarities, activations: None, perplexities: &mut measure })
-        .unwrap()
+    criterion.select(&cut, &mut CalibrationStats { similarities, activations: None, trials: &mut measure }).unwrap()
 }
 
 #[test]

@@ -123,10 +123,7 @@ mod tests {
     fn lengths_stops_and_sampling_are_as_the_harness_reads_them() {
         // Rules 39 and 40 of lm-evaluation-harness (`models/utils.py`).
         let plain = Generating { until: vec!["a".into()], max_tokens: DEFAULT_MAX_TOKENS, sampling: None };
-        assert_eq!(
-            read(&[("until", Value::List((&["a", ""]).iter().map(|text| Value::from(*text)).collect()))]).unwrap(),
-            plain
-        );
+        assert_eq!(read(&[("until", Value::List(["a", ""].map(Value::from).to_vec()))]).unwrap(), plain);
         assert_eq!(read(&[("until", Value::from("a"))]).unwrap(), plain);
         let greedy = [("temperature", Value::Float(0.7)), ("do_sample", Value::Bool(false))];
         assert_eq!(read(&greedy).unwrap().sampling, None);

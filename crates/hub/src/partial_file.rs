@@ -253,12 +253,12 @@ mod tests {
         for etag in [SHA256, GIT] {
             let blob = &name(etag);
             let blobs = tempfile::tempdir().unwrap();
-            let mut part = open_five_bytes(&blob, blobs.path());
+            let mut part = open_five_bytes(blob, blobs.path());
             part.write(b"123").unwrap();
             assert!(part.check().is_err());
             drop(part);
             assert_eq!(abandoned_bytes(blobs.path(), blob), 3);
-            let mut part = open_five_bytes(&blob, blobs.path());
+            let mut part = open_five_bytes(blob, blobs.path());
             assert_eq!(part.bytes(), 3);
             part.write(b"46").unwrap();
             let wrong = part.check().unwrap_err();

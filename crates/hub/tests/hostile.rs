@@ -139,13 +139,13 @@ fn below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn no_field_of_a_reply_names_a_file_outside_the_cache() {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        (0..8).for_each(|_| {
-            drop(scope.spawn(|| {
+        for _ in 0..8 {
+            scope.spawn(|| {
                 while let Some((field, alter)) = FIELDS.get(next.fetch_add(1, Relaxed)) {
                     no_value_of_a_field_escapes(field, *alter);
                 }
-            }))
-        })
+            });
+        }
     });
 }
 

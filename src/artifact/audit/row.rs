@@ -82,7 +82,7 @@ pub(super) fn agree(one: &PaperNumber, other: &PaperNumber) -> bool {
 
 /// Describes a row in words.
 pub(super) fn words(condition: &Condition) -> String {
-    let Condition { backbone, layers, depth, criterion, recovery, finetuned, calibration } = condition;
+    let Condition { backbone, layers, depth, unit: _, criterion, recovery, finetuned, calibration } = condition;
     if criterion == DENSE {
         return format!("{backbone}, dense");
     }

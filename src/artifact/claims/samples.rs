@@ -9,6 +9,7 @@ pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -
             backbone: backbone.to_owned(),
             layers: 32,
             depth,
+            unit: crate::criterion::DepthUnit::Layers,
             criterion: if depth == 0 { "dense" } else { "llm-streamline" }.to_owned(),
             recovery: recovery.to_owned(),
             finetuned: false,

@@ -55,7 +55,8 @@ pub(super) struct Section<'a> {
     artifact: &'a PageArtifact,
     /// Whether it stands before the claims.
     is_leading: bool,
-    /// Whether its tables and figures are closed at first: those of the appendix, and what the paper does not have.
+    /// Whether its tables and figures are closed at first: those of the appendix, what the paper does not have, and what the
+    /// first profile has too.
     is_folded: bool,
     /// Whether the paper has it.
     is_in_paper: bool,
@@ -96,6 +97,13 @@ pub(super) fn own_profile<'a>(artifact: &'a PageArtifact, page: &'a Page) -> &'a
     if artifact.profile.is_empty() { first_profile(page) } else { &artifact.profile }
 }
 
+/// Whether an artifact of another profile is also there in the first one.
+fn is_in_first_profile_too(artifact: &PageArtifact, page: &Page) -> bool {
+    let first = first_profile(page);
+    own_profile(artifact, page) != first
+        && page.artifacts.iter().any(|other| other.name == artifact.name && other.profile == first)
+}
+
 #[derive(Debug, Serialize)]
 struct ArtifactLink<'a> {
     id: &'a str,
@@ -128,7 +136,8 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
         title: heading(artifact),
         artifact,
         is_leading,
-        is_folded: !is_leading && !matches!(place_in_paper, PaperPlace::Main(_)),
+        is_folded: !is_leading
+            && (!matches!(place_in_paper, PaperPlace::Main(_)) || is_in_first_profile_too(artifact, page)),
         is_in_paper: place_in_paper != PaperPlace::Beyond,
         extent: extent(artifact),
         tally: Tally::of(&artifact.tables),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::criterion::DepthUnit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::csv::{self, wrong};
 use crate::files::regular;
@@ -100,6 +101,7 @@ impl PaperNumber {
             backbone: row.backbone,
             layers: row.total_layers,
             depth: row.pruned_layers,
+            unit: DepthUnit::Layers,
             criterion: row.criterion,
             recovery: row.recovery,
             finetuned: row.finetuned,
@@ -241,6 +243,7 @@ fn row(label: &str) -> Condition {
         backbone: label.to_owned(),
         layers: 0,
         depth: 0,
+        unit: DepthUnit::Layers,
         criterion: String::new(),
         recovery: recovery::NONE.to_owned(),
         finetuned: false,

@@ -5,6 +5,7 @@
 
 pub(super) mod cache;
 pub(super) mod done;
+pub(super) mod layers;
 pub(super) mod plan;
 pub(super) mod seen;
 
@@ -100,6 +101,7 @@ pub(super) enum Answer {
     Init(done::Begun),
     Run(done::Ran),
     Score(done::Scored),
+    Layers(layers::RankedLayers),
     Search(done::Searched),
     Worker(done::WorkerEnd),
     #[serde(rename = "submit slurm")]

@@ -12,6 +12,7 @@ use crate::criterion;
 use crate::deviation::PruneCase;
 use crate::exec::Overview;
 use crate::grid::Cell;
+use crate::model::{Config, Cut, Program};
 use crate::plan::{BackbonePlan, ObjectState, Plan, Reason, Reasons, StoreState, Variant};
 use crate::recovery;
 use crate::results::{Differences, StoredResults};
@@ -134,12 +135,40 @@ pub(crate) struct Explanation {
     /// Its name.
     pub(crate) cell: String,
     pub(crate) backbone: ExplainedBackbone,
-    /// Removed layers, counted from 0; null if not yet known, and for the dense cell.
-    pub(crate) removed_layers: Option<Vec<usize>>,
+    /// Removed layers and sublayers, counted from 0; null if not yet known, and for the dense cell.
+    pub(crate) removed_layers: Option<Cut>,
+    /// Size without what is removed; null where `removed_layers` is.
+    pub(crate) size: Option<RemainingSize>,
     /// What the official code of its methods does otherwise: deviations from its formulas that apply to the cell.
     pub(crate) deviations: Vec<String>,
     /// Objects that it is made from, in the order in which they are made.
     pub(crate) artifacts: Vec<ExplainedObject>,
+}
+
+/// Size of a backbone without what a cell removes. Operators at the cut are not counted.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct RemainingSize {
+    /// Parameters of the sublayers that stay, with embedding and head.
+    pub(crate) parameters: u64,
+    /// Parameters of the dense backbone.
+    pub(crate) dense_parameters: u64,
+    /// Bytes of keys and values per token, in float32.
+    pub(crate) kv_cache_bytes: u64,
+    /// Bytes for the dense backbone.
+    pub(crate) dense_kv_cache_bytes: u64,
+}
+
+impl RemainingSize {
+    fn of(config: &Config, removed: &Cut) -> Self {
+        let program = Program::without(config.layers, removed);
+        let dense = Program::dense(config.layers);
+        Self {
+            parameters: config.parameters(&program),
+            dense_parameters: config.parameters(&dense),
+            kv_cache_bytes: config.cache_bytes(&program),
+            dense_kv_cache_bytes: config.cache_bytes(&dense),
+        }
+    }
 }
 
 /// The backbone of a cell.
@@ -216,7 +245,12 @@ impl Explanation {
                 folder: backbone.folder.clone(),
                 content: backbone.content.clone(),
             },
-            deviations: deviations(cell, backbone.config.layers, removed_layers.as_deref()),
+            deviations: deviations(
+                cell,
+                backbone.config.layers,
+                removed_layers.as_ref().map(Cut::whole_layers).as_deref(),
+            ),
+            size: removed_layers.as_ref().map(|removed| RemainingSize::of(&backbone.config, removed)),
             removed_layers,
             artifacts,
         }
@@ -230,7 +264,7 @@ fn deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec<Stri
     else {
         return Vec::new();
     };
-    let cut = criterion::PruneSpec { backbone, layers, depth: *depth };
+    let cut = criterion::PruneSpec { backbone, layers, depth: depth.count, unit: depth.unit };
     let case = PruneCase {
         sequences: calibration.sequences,
         operator_sequences: calibration.operator_sequences,

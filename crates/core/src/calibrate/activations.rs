@@ -17,6 +17,16 @@ pub enum HookPoint {
     Middle(usize),
 }
 
+impl HookPoint {
+    /// Returns the number of sublayers before the place.
+    pub fn position(self) -> usize {
+        match self {
+            Self::Stream(layer) => 2 * layer,
+            Self::Middle(layer) => 2 * layer + 1,
+        }
+    }
+}
+
 impl fmt::Display for HookPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -33,15 +33,8 @@ impl PassRequest {
 
     /// Returns the dense program up to the last layer that is needed.
     pub fn program(&self, layers: usize) -> Program {
-        let last = self
-            .pairs
-            .iter()
-            .map(|pair| 2 * pair.to)
-            .chain(self.sites.iter().map(|site| match site {
-                HookPoint::Stream(layer) => 2 * layer,
-                HookPoint::Middle(layer) => 2 * layer + 1,
-            }))
-            .max();
+        let ends_of_pairs = self.pairs.iter().map(|pair| pair.ends()[1]);
+        let last = ends_of_pairs.chain(self.sites.iter().copied()).map(HookPoint::position).max();
         let mut program = Program::trunk(layers);
         program.0.truncate(1 + last.unwrap_or(0));
         program
@@ -138,13 +131,16 @@ pub fn in_memory(
     kept.finish(shape)
 }
 
-/// Maps trie nodes to sites: every boundary, and the requested middles. `X_0` leaves the embedding, the middle of layer `l`
+/// Maps trie nodes to sites: every boundary, and the middles that are spooled or compared. `X_0` leaves the embedding, the middle of layer `l`
 /// its attention, `X_{l+1}` its MLP.
 fn sites(trie: &Trie, request: &PassRequest) -> BTreeMap<usize, HookPoint> {
     let sites = trie.path(0).iter().enumerate().map(|(step, &node)| {
         (node, if step.is_multiple_of(2) { HookPoint::Stream(step / 2) } else { HookPoint::Middle(step / 2) })
     });
-    sites.filter(|(_, site)| matches!(site, HookPoint::Stream(_)) || request.sites.contains(site)).collect()
+    let compared: BTreeSet<HookPoint> = request.pairs.iter().flat_map(Pair::ends).collect();
+    let is_read =
+        |site| matches!(site, HookPoint::Stream(_)) || request.sites.contains(&site) || compared.contains(&site);
+    sites.filter(|(_, site)| is_read(*site)).collect()
 }
 
 struct Taps<'a, 'p> {
@@ -152,8 +148,8 @@ struct Taps<'a, 'p> {
     channels: usize,
     batches: &'a [Batch],
     of: &'a [OfPiece],
-    /// Streams of each batch that a later boundary is compared with.
-    held: Vec<BTreeMap<usize, HostRows>>,
+    /// Streams of each batch that a later one is compared with.
+    held: Vec<BTreeMap<HookPoint, HostRows>>,
     similarities: &'a mut [Similarities],
     pieces: &'a mut [Piece<'p>],
 }
@@ -164,21 +160,20 @@ impl BatchObserver for Taps<'_, '_> {
         let OfPiece { piece, first_sequence } = self.of[batch];
         let spool = &mut self.pieces[piece].spool;
         let similarities = &mut self.similarities[piece];
-        let HookPoint::Stream(boundary) = site else {
-            return spool.push(site, &stream.rows()?.values()?);
-        };
         let held = &mut self.held[batch];
         let batch = &self.batches[batch];
-        held.insert(boundary, stream.rows()?);
-        let pairs = similarities.ending_at(boundary);
+        held.insert(site, stream.rows()?);
+        let pairs = similarities.ending_at(site);
         let streams =
-            held.iter().map(|(&boundary, rows)| Ok((boundary, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;
-        let rows = &streams[&boundary];
-        refuse_non_finite(rows, boundary, self.channels, batch, first_sequence)?;
-        similarities.add(&pairs, self.channels, &batch.segments, |boundary| &streams[&boundary]);
+            held.iter().map(|(&site, rows)| Ok((site, rows.values()?))).collect::<Result<BTreeMap<_, _>>>()?;
+        let rows = &streams[&site];
+        if let HookPoint::Stream(boundary) = site {
+            refuse_non_finite(rows, boundary, self.channels, batch, first_sequence)?;
+        }
+        similarities.add(&pairs, self.channels, &batch.segments, |site| &streams[&site]);
         spool.push(site, rows)?;
         drop(streams);
-        held.retain(|&from, _| similarities.last_use(from).is_some_and(|last| last > boundary));
+        held.retain(|&from, _| similarities.last_use(from).is_some_and(|last| last > site.position()));
         Ok(())
     }
 }

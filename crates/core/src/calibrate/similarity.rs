@@ -6,7 +6,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::activations::HookPoint;
 use crate::linalg::simd;
+use crate::model::Sublayer;
 
 /// Axis of the cosine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -19,6 +21,10 @@ pub enum SimilarityAxis {
     /// Not a cosine but an angle in half turns, `arccos(cosine)/π`, at the last token of a sequence; then the mean over
     /// sequences (Gromov et al., "The unreasonable ineffectiveness of the deeper layers", eq. 4).
     LastTokenAngle,
+    /// As [`Self::Token`], of the streams before and after the attention of layer `from`.
+    Attention,
+    /// As [`Self::Token`], of the streams before and after the MLP of layer `from`.
+    Mlp,
 }
 
 /// A mean cosine (or angle) of `X_from` and `X_to` that a criterion asks for.
@@ -27,6 +33,26 @@ pub struct Pair {
     pub axis: SimilarityAxis,
     pub from: usize,
     pub to: usize,
+}
+
+impl Pair {
+    /// Returns the pair of the streams before and after a sublayer.
+    pub fn around(layer: usize, sublayer: Sublayer) -> Self {
+        let axis = match sublayer {
+            Sublayer::Attention => SimilarityAxis::Attention,
+            Sublayer::Mlp => SimilarityAxis::Mlp,
+        };
+        Self { axis, from: layer, to: layer + 1 }
+    }
+
+    /// Returns the places of the two streams.
+    pub(super) fn ends(&self) -> [HookPoint; 2] {
+        match self.axis {
+            SimilarityAxis::Attention => [HookPoint::Stream(self.from), HookPoint::Middle(self.from)],
+            SimilarityAxis::Mlp => [HookPoint::Middle(self.from), HookPoint::Stream(self.to)],
+            _ => [HookPoint::Stream(self.from), HookPoint::Stream(self.to)],
+        }
+    }
 }
 
 /// Lower bound of a norm, as in `torch.nn.functional.cosine_similarity`, so that a dead channel gives 0.
@@ -49,39 +75,41 @@ impl Similarities {
         self.sums.get(&pair).map(|sum| sum / self.sequences as f64)
     }
 
-    /// Returns the pairs that end at boundary `to`.
-    pub(super) fn ending_at(&self, to: usize) -> Vec<Pair> {
-        self.sums.keys().filter(|pair| pair.to == to).copied().collect()
+    /// Returns the pairs whose later stream is at `site`.
+    pub(super) fn ending_at(&self, site: HookPoint) -> Vec<Pair> {
+        self.sums.keys().filter(|pair| pair.ends()[1] == site).copied().collect()
     }
 
-    /// Returns the last boundary that `from` is compared with.
-    pub(super) fn last_use(&self, from: usize) -> Option<usize> {
-        self.sums.keys().filter(|pair| pair.from == from).map(|pair| pair.to).max()
+    /// Returns the position of the last stream that the one at `site` is compared with.
+    pub(super) fn last_use(&self, site: HookPoint) -> Option<usize> {
+        let ends = self.sums.keys().map(Pair::ends);
+        ends.filter(|[from, _]| *from == site).map(|[_, to]| to.position()).max()
     }
 
     /// Adds the cosines of some pairs on the sequences of one batch.
     ///
     /// # Shapes
-    /// `streams(boundary) [tokens, C]`.
+    /// `streams(site) [tokens, C]`.
     pub(super) fn add<'a>(
         &mut self,
         pairs: &[Pair],
         channels: usize,
         segments: &[Range<usize>],
-        streams: impl Fn(usize) -> &'a [f32] + Sync,
+        streams: impl Fn(HookPoint) -> &'a [f32] + Sync,
     ) {
         let sums: Vec<f64> = pairs
             .par_iter()
             .map(|pair| {
-                let x = streams(pair.from);
-                let y = streams(pair.to);
+                let [x, y] = pair.ends().map(&streams);
                 let of_segment = |rows: &Range<usize>| {
                     let range = rows.start * channels..rows.end * channels;
                     let x = &x[range.clone()];
                     let y = &y[range];
                     match pair.axis {
                         SimilarityAxis::ChannelSeries => channel_series(x, y, channels),
-                        SimilarityAxis::Token => token(x, y, channels),
+                        SimilarityAxis::Token | SimilarityAxis::Attention | SimilarityAxis::Mlp => {
+                            token(x, y, channels)
+                        }
                         SimilarityAxis::LastTokenAngle => last_token_angle(x, y, channels),
                     }
                 };

@@ -172,7 +172,7 @@ fn walked(config: &Config, deployed: &Deployed) -> Result<(Vec<usize>, Vec<Attac
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Program, Repairs, deployed};
+    use crate::model::{Cut, Program, Repairs, deployed};
 
     fn config(name: &str) -> Config {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/arch/{name}/config.json"));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn places(config: &Config, removed: &[usize], repairs: &Repairs) -> (Vec<usize>, Vec<(usize, &'static str)>) {
-        let program = Program::repaired(6, removed, repairs);
+        let program = Program::repaired(6, &Cut::layers(removed.iter().copied()), repairs);
         let (kept, attached) = walked(config, &deployed(&program, config)).unwrap();
         (kept, attached.iter().map(|attached| (attached.layer, attached.place.name())).collect())
     }
@@ -208,7 +208,7 @@ mod tests {
     fn operators_at_one_place_are_their_product() {
         let config = config("llama-gqa");
         let stream = [(1, one_channel(2.0)), (2, one_channel(5.0))].into();
-        let program = Program::repaired(4, &[1, 2], &Repairs { stream, ..Repairs::default() });
+        let program = Program::repaired(4, &Cut::layers([1, 2]), &Repairs { stream, ..Repairs::default() });
         let (_, attached) = walked(&config, &deployed(&program, &config)).unwrap();
         assert_eq!(attached.len(), 1);
         assert_eq!(attached[0].operator.parts().unwrap().1, [10.0]);

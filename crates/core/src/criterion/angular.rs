@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
 };
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
@@ -38,6 +38,10 @@ impl Criterion for Angular {
         true
     }
 
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "angle", lowest_first: true })
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         Selection::highest_block(cut, self.pairs(cut), stats, |angle| -angle)
     }
@@ -45,13 +49,14 @@ impl Criterion for Angular {
 
 #[cfg(test)]
 mod tests {
+    use crate::criterion::DepthUnit;
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     #[test]
     fn block_with_the_smallest_angle_is_removed() {
-        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2, unit: DepthUnit::Layers };
         let angles = [0.5, 0.3, 0.4, 0.3];
         let selection = select(&super::ENTRY, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [1, 2]);

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
 };
 use crate::calibrate::{Activations, HookPoint};
 use crate::error::Result;
@@ -79,25 +79,28 @@ impl Criterion for Cca {
         self.cut == Cut::Block
     }
 
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "bound", lowest_first: true })
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
         for (start, end) in self.candidates(cut) {
-            scores.push((start, bound(activations, start, end)?));
+            scores.push((start, bound(activations, [start, end].map(HookPoint::Stream))?));
         }
         if self.cut == Cut::Layers {
             return Ok(Selection::lowest(scores, cut.depth));
         }
         let lowest =
             scores.iter().copied().fold((0, f64::INFINITY), |best, next| if next.1 < best.1 { next } else { best });
-        Ok(Selection { removed: (lowest.0..lowest.0 + cut.depth).collect(), scores })
+        Ok(Selection::of_layers(lowest.0..lowest.0 + cut.depth, scores))
     }
 }
 
-/// Computes `C − Σ ρ_i²` of the streams that enter layer `start` and layer `end`.
-fn bound(activations: &Activations, start: usize, end: usize) -> Result<f64> {
+/// Computes `C − Σ ρ_i²` of the streams at two places.
+pub(super) fn bound(activations: &Activations, sites: [HookPoint; 2]) -> Result<f64> {
     let shape = activations.shape();
-    let sites = [start, end].map(HookPoint::Stream);
     let channels = shape.channels;
     let mut means = [vec![0.0f64; channels], vec![0.0f64; channels]];
     let mut squares = [0.0f64; 2];
@@ -132,6 +135,8 @@ mod tests {
 
     use super::*;
     use crate::calibrate::{ActivationShape, InMemory, Similarities, Spool};
+    use crate::criterion::{DepthUnit, TrialMetric};
+    use crate::model::Cut;
     use crate::options::Options;
 
     /// Three patterns of mean zero that have nothing in common.
@@ -159,12 +164,12 @@ mod tests {
             kept.push(HookPoint::Stream(layer), &rows).unwrap();
         }
         let activations = kept.finish(ActivationShape { channels: 2, sequences: 2, length: 2 }).unwrap();
-        let cut = PruneSpec { backbone: "b", layers: 4, depth };
+        let cut = PruneSpec { backbone: "b", layers: 4, depth, unit: DepthUnit::Layers };
         let criterion = ENTRY.build(options.as_object().unwrap()).unwrap();
         let similarities = Similarities::default();
-        let mut none = |_: &[Vec<usize>]| Ok(Vec::new());
+        let mut none = |_: TrialMetric, _: &[Cut]| Ok(Vec::new());
         let mut stats =
-            CalibrationStats { similarities: &similarities, activations: Some(&activations), perplexities: &mut none };
+            CalibrationStats { similarities: &similarities, activations: Some(&activations), trials: &mut none };
         let selection = criterion.select(&cut, &mut stats).unwrap();
         assert!(selection.regions().iter().all(|region| criterion.regions(&cut).contains(region)));
         selection
@@ -195,10 +200,10 @@ mod tests {
 
     #[test]
     fn without_activations_it_says_what_it_lacks() {
-        let cut = PruneSpec { backbone: "b", layers: 4, depth: 1 };
+        let cut = PruneSpec { backbone: "b", layers: 4, depth: 1, unit: DepthUnit::Layers };
         let similarities = Similarities::default();
-        let mut none = |_: &[Vec<usize>]| Ok(Vec::new());
-        let mut stats = CalibrationStats { similarities: &similarities, activations: None, perplexities: &mut none };
+        let mut none = |_: TrialMetric, _: &[Cut]| Ok(Vec::new());
+        let mut stats = CalibrationStats { similarities: &similarities, activations: None, trials: &mut none };
         let error = ENTRY.build(&Options::new()).unwrap().select(&cut, &mut stats).unwrap_err();
         assert!(error.to_string().contains("activations"), "{error}");
     }

@@ -79,21 +79,22 @@ impl Criterion for Explicit {
 
 impl Explicit {
     fn selection(&self, cut: &PruneSpec<'_>) -> Selection {
-        let mut removed = self.layers[..cut.depth].to_vec();
-        removed.sort_unstable();
-        Selection { removed, scores: Vec::new() }
+        Selection::of_layers(self.layers[..cut.depth].iter().copied(), Vec::new())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::criterion::DepthUnit;
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     fn removed(options: &serde_json::Value, depth: usize) -> Result<Vec<usize>, String> {
-        let cut = PruneSpec { backbone: "b", layers: 6, depth };
-        select(&super::ENTRY, options, &cut, |_| 0.0, |_| 0.0).map(|s| s.removed).map_err(|error| error.to_string())
+        let cut = PruneSpec { backbone: "b", layers: 6, depth, unit: DepthUnit::Layers };
+        select(&super::ENTRY, options, &cut, |_| 0.0, |_| 0.0)
+            .map(|s| s.removed.whole_layers())
+            .map_err(|error| error.to_string())
     }
 
     #[test]

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Cosine, Criterion, CriterionEntry, PruneSpec, READS_FIRST_SEQUENCES, Selection, check_depth,
+    CalibrationStats, Cosine, Criterion, CriterionEntry, Importance, PruneSpec, READS_FIRST_SEQUENCES, Selection,
+    check_depth,
 };
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
@@ -52,6 +53,10 @@ impl Criterion for LlmStreamline {
         true
     }
 
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "cosine", lowest_first: false })
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         Selection::highest_block(cut, self.pairs(cut), stats, |cosine| cosine)
     }
@@ -59,13 +64,14 @@ impl Criterion for LlmStreamline {
 
 #[cfg(test)]
 mod tests {
+    use crate::criterion::DepthUnit;
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     #[test]
     fn first_and_last_layer_stay_and_first_maximum_wins() {
-        let cut = PruneSpec { backbone: "b", layers: 6, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 6, depth: 2, unit: DepthUnit::Layers };
         // Blocks at 0 and 4 would be the most similar; 2 and 3 tie.
         let cosines = [1.0, 0.5, 0.7, 0.7, 1.0];
         let selection = select(&super::ENTRY, &json!({}), &cut, |pair| cosines[pair.from], |_| 0.0).unwrap();

@@ -66,11 +66,10 @@ impl Criterion for Lorp {
         let affinity: Vec<f64> = values.iter().map(|similarity| (similarity + 1.0) / 2.0).collect();
         let labels = spectral::cluster(&affinity, layers, clusters)?;
         let order = Clusters::new(&values, &labels, clusters).order(cut.depth);
-        let mut removed: Vec<usize> = order.iter().map(|(layer, _)| *layer).collect();
-        removed.sort_unstable();
+        let removed: Vec<usize> = order.iter().map(|(layer, _)| *layer).collect();
         // A layer that is alone in its cluster has no redundancy.
         let scores = order.into_iter().filter_map(|(layer, redundancy)| Some((layer, redundancy?))).collect();
-        Ok(Selection { removed, scores })
+        Ok(Selection::of_layers(removed, scores))
     }
 }
 
@@ -164,6 +163,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::criterion::depth::DepthUnit;
     use crate::criterion::rule::tests::select;
 
     /// Two clusters: layers 0 to 3, where 1 is the most similar to the others, and 4 to 7, where 6 is.
@@ -177,9 +177,9 @@ mod tests {
     }
 
     fn removed(options: &Value, depth: usize) -> (Vec<usize>, Vec<usize>) {
-        let cut = PruneSpec { backbone: "b", layers: 8, depth };
+        let cut = PruneSpec { backbone: "b", layers: 8, depth, unit: DepthUnit::Layers };
         let selection = select(&ENTRY, options, &cut, similarity, |_| 0.0).unwrap();
-        (selection.removed, selection.scores.iter().map(|(layer, _)| *layer).collect())
+        (selection.removed.whole_layers(), selection.scores.iter().map(|(layer, _)| *layer).collect())
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn too_many_layers_or_clusters_are_refused() {
         for (options, depth, words) in [(json!({}), 7, "at most 6"), (json!({"clusters": 9}), 1, "1 to 8")] {
-            let cut = PruneSpec { backbone: "b", layers: 8, depth };
+            let cut = PruneSpec { backbone: "b", layers: 8, depth, unit: DepthUnit::Layers };
             let text = select(&ENTRY, &options, &cut, similarity, |_| 0.0).unwrap_err().to_string();
             assert!(text.contains(words), "{text}");
         }

@@ -3,15 +3,21 @@
 //! A criterion is one file with a registry entry, and one line in [`ENTRIES`].
 
 mod angular;
+mod block_pruner;
 mod cca;
+mod depth;
 mod explicit;
+mod finercut;
+mod llm_drop;
 mod llm_streamline;
 mod lorp;
+mod nbl;
 mod rule;
 mod shortened_llama;
 mod shortgpt;
 mod sleb;
 mod spectral;
+mod sublayers;
 #[cfg(test)]
 #[path = "../../templates/criterion.rs"]
 mod template;
@@ -21,8 +27,9 @@ use crate::error::Result;
 use crate::options::{self, Appearance, Described, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
+pub use depth::{Depth, DepthUnit};
 use rule::CriterionEntry;
-pub use rule::{CalibrationStats, Criterion, Perplexities, PruneSpec, Selection, degenerate};
+pub use rule::{CalibrationStats, Criterion, Importance, PruneSpec, Selection, TrialMetric, Trials, check, degenerate};
 
 /// Every criterion that a grid may name.
 #[rustfmt::skip] // One line each.
@@ -34,6 +41,10 @@ const ENTRIES: &[CriterionEntry] = &[
     angular::ENTRY,
     explicit::ENTRY,
     cca::ENTRY,
+    llm_drop::ENTRY,
+    block_pruner::ENTRY,
+    finercut::ENTRY,
+    nbl::ENTRY,
     lorp::ENTRY,
 ];
 
@@ -81,6 +92,28 @@ pub const DENSE: Appearance = Appearance {
 pub fn label(name: &str) -> &str {
     let dense = Some(DENSE).filter(|dense| dense.name == name);
     dense.or_else(|| options::appearance(name, ENTRIES)).map_or(name, |shown| shown.label)
+}
+
+/// A criterion that scores every layer or sublayer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ranking {
+    pub name: &'static str,
+    /// Unit of the candidates; sublayers where the rule takes both kinds at once.
+    pub unit: DepthUnit,
+    pub quantity: &'static str,
+    pub lowest_first: bool,
+}
+
+/// Lists the criteria whose scores at a depth of 1, without options, rank every layer or sublayer.
+pub fn rankings() -> Vec<Ranking> {
+    let mut rankings = Vec::new();
+    for entry in ENTRIES {
+        let Ok(rule) = entry.build(&Options::new()) else { continue };
+        let Some(Importance { quantity, lowest_first }) = rule.importance() else { continue };
+        let Some(&unit) = rule.units().last() else { continue };
+        rankings.push(Ranking { name: entry.shown.name, unit, quantity, lowest_first });
+    }
+    rankings
 }
 
 #[cfg(test)]

@@ -4,48 +4,65 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::depth::DepthUnit;
 use crate::calibrate::{Activations, HookPoint, Pair, Similarities, SimilarityAxis};
 use crate::corpus::Windows;
 use crate::deviation::{Deviation, OFFICIAL_SEQUENCES};
 use crate::error::{Error, Result};
+use crate::evaluate::logit_distance::LogitDistance;
+use crate::model::Cut;
 use crate::options::{self, Options};
 
-/// A request to remove layers from a backbone.
+/// A request to remove layers or sublayers from a backbone.
 #[derive(Debug, Clone, Copy)]
 pub struct PruneSpec<'a> {
     /// The backbone's name in the grid.
     pub backbone: &'a str,
     /// Number of layers `L` of the backbone.
     pub layers: usize,
-    /// Number of layers to remove.
+    /// Number of layers or sublayers to remove.
     pub depth: usize,
+    /// Unit of the depth.
+    pub unit: DepthUnit,
 }
 
-/// Measures the perplexity of the backbone without each of the given sets of layers.
-pub type Perplexities<'a> = dyn FnMut(&[Vec<usize>]) -> Result<Vec<f64>> + 'a;
+/// A number that a trial is ranked by, measured on the calibration windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TrialMetric {
+    /// `exp(total negative log-likelihood / predicted tokens)`.
+    Perplexity,
+    /// Mean distance of the logits to those of the dense backbone, over all tokens.
+    Distance(LogitDistance),
+}
 
-/// Measurements of the calibration pass, and a function for the perplexity of trials.
+/// Measures the backbone without each of the given cuts.
+pub type Trials<'a> = dyn FnMut(TrialMetric, &[Cut]) -> Result<Vec<f64>> + 'a;
+
+/// Measurements of the calibration pass, and a function that measures trials.
 pub struct CalibrationStats<'a> {
     pub similarities: &'a Similarities,
     /// The streams that [`Criterion::sites`] asked for. `None` if they exceed the disk limit.
     pub activations: Option<&'a Activations>,
-    /// Perplexities on the calibration windows, `exp(total negative log-likelihood / predicted tokens)`.
-    /// One run of a trie measures all sets.
-    pub perplexities: &'a mut Perplexities<'a>,
+    /// Measures trials on the calibration windows. One run of a trie measures all cuts.
+    pub trials: &'a mut Trials<'a>,
 }
 
 impl CalibrationStats<'_> {
-    /// Measures the perplexity without each of the given sets of layers.
+    /// Measures the backbone without each of the given cuts.
     ///
     /// # Errors
-    /// A perplexity is not finite, so layers cannot be ranked.
-    pub fn perplexities_without(&mut self, removed: &[Vec<usize>]) -> Result<Vec<f64>> {
-        let found = (self.perplexities)(removed)?;
-        match removed.iter().zip(&found).find(|(_, perplexity)| !perplexity.is_finite()) {
+    /// A result is not finite, so the candidates cannot be ranked.
+    pub fn measure(&mut self, metric: TrialMetric, cuts: &[Cut]) -> Result<Vec<f64>> {
+        let found = (self.trials)(metric, cuts)?;
+        let name = match metric {
+            TrialMetric::Perplexity => "perplexity",
+            TrialMetric::Distance(_) => "distance",
+        };
+        match cuts.iter().zip(&found).find(|(_, value)| !value.is_finite()) {
             None => Ok(found),
-            Some((layers, perplexity)) => Err(Error::job("cannot rank layers: a trial's perplexity is no number")
-                .at(format!("the backbone without {layers:?}"))
-                .found(perplexity)
+            Some((cut, value)) => Err(Error::job(format!("cannot rank layers: a trial's {name} is no number"))
+                .at(format!("the backbone without {cut}"))
+                .found(value)
                 .hint("f16 may overflow; use --dtype bf16 or f32")),
         }
     }
@@ -77,9 +94,23 @@ impl<'a> CalibrationStats<'a> {
     }
 }
 
+/// Meaning of a rule's scores at a depth of 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Importance {
+    /// The measured quantity.
+    pub quantity: &'static str,
+    /// Whether the candidate with the lowest score is removed first, or that with the highest.
+    pub lowest_first: bool,
+}
+
 /// A rule that selects the layers to remove.
 pub trait Criterion: Send + Sync {
-    /// Rejects a request that the rule cannot satisfy.
+    /// Returns the units in which a depth may count what the rule removes.
+    fn units(&self) -> &'static [DepthUnit] {
+        &[DepthUnit::Layers]
+    }
+
+    /// Rejects a request that the rule cannot satisfy. The request counts in one of [`Self::units`].
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()>;
 
     /// Returns the similarities that the calibration pass has to measure.
@@ -106,9 +137,9 @@ pub trait Criterion: Send + Sync {
         false
     }
 
-    /// Returns sets of layers like those that [`Self::select`] will measure, for the cost estimate.
-    /// A rule without trials must not measure perplexities.
-    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Vec<usize>> {
+    /// Returns cuts like those that [`Self::select`] will measure, for the cost estimate.
+    /// A rule without trials must not measure any.
+    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
         let _ = cut;
         Vec::new()
     }
@@ -122,23 +153,34 @@ pub trait Criterion: Send + Sync {
         Ok(None)
     }
 
+    /// Returns what the scores at a depth of 1 say of each candidate, if the rule scores every one.
+    fn importance(&self) -> Option<Importance> {
+        None
+    }
+
     /// Selects the layers.
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection>;
 }
 
-/// Selected layers with the scores of the candidates.
+/// A selected cut with the scores of the candidates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
-    /// Removed layers, ascending.
-    pub removed: Vec<usize>,
-    /// `(candidate, score)` in the criterion's order. Each criterion defines its candidates.
+    /// Removed layers or sublayers.
+    pub removed: Cut,
+    /// `(candidate, score)` in the criterion's order. Each criterion defines its candidates. A sublayer is counted by
+    /// [`Sublayer::number`](crate::model::Sublayer::number).
     pub scores: Vec<(usize, f64)>,
 }
 
 impl Selection {
+    /// Creates a selection of whole layers.
+    pub(super) fn of_layers(layers: impl IntoIterator<Item = usize>, scores: Vec<(usize, f64)>) -> Self {
+        Self { removed: Cut::layers(layers), scores }
+    }
+
     /// Returns the maximal runs `[start, end)` of removed layers.
     pub fn regions(&self) -> Vec<(usize, usize)> {
-        self.removed.chunk_by(|a, b| a + 1 == *b).map(|run| (run[0], run[run.len() - 1] + 1)).collect()
+        self.removed.regions()
     }
 
     /// Selects the block whose ends have the highest score, the first of equal ones. Scores are indexed by the block's start.
@@ -152,22 +194,24 @@ impl Selection {
         let scores = scores.collect::<Result<Vec<(usize, f64)>>>()?;
         let best = scores.iter().copied().reduce(|best, next| if score(next.1) > score(best.1) { next } else { best });
         let (start, _) = best.ok_or_else(|| Error::job("no block to choose from"))?;
-        Ok(Self { removed: (start..start + cut.depth).collect(), scores })
+        Ok(Self::of_layers(start..start + cut.depth, scores))
     }
 
     /// Selects the `depth` candidates with the lowest scores, the lower layer of equal ones.
     pub(super) fn lowest(scores: Vec<(usize, f64)>, depth: usize) -> Self {
         let mut ranked = scores.clone();
         ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let mut removed: Vec<usize> = ranked[..depth].iter().map(|(layer, _)| *layer).collect();
-        removed.sort_unstable();
-        Self { removed, scores }
+        Self::of_layers(ranked[..depth].iter().map(|(layer, _)| *layer), scores)
     }
 }
 
-/// Returns every region that a selection of `depth` layers may contain.
+/// Returns every region that a selection of `depth` layers may contain. A cut of sublayers has none: no repair applies to
+/// it.
 pub(super) fn any_regions(cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
-    let PruneSpec { layers, depth, .. } = *cut;
+    let PruneSpec { layers, depth, unit, .. } = *cut;
+    if unit != DepthUnit::Layers {
+        return Vec::new();
+    }
     (0..layers).flat_map(|start| (start + 1..=(start + depth).min(layers)).map(move |end| (start, end))).collect()
 }
 
@@ -189,6 +233,34 @@ impl Cosine {
             Self::Token => SimilarityAxis::Token,
         }
     }
+}
+
+/// Rejects a request that a rule cannot satisfy, or that counts in another unit than the rule does.
+///
+/// # Errors
+/// Such a request.
+pub fn check(name: &str, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<()> {
+    let units = rule.units();
+    if units.contains(&cut.unit) {
+        return rule.check(cut);
+    }
+    let counts_layers = units.contains(&DepthUnit::Layers);
+    let removes = if counts_layers { "whole layers" } else { "sublayers" };
+    let expected: Vec<String> = units
+        .iter()
+        .map(|unit| match unit {
+            DepthUnit::Layers => format!("`{}`", cut.depth),
+            unit => format!("`{{{unit}: {}}}`", cut.depth),
+        })
+        .collect();
+    Err(Error::bad_input(format!("`{name}` removes {removes}, and the depth counts {}", cut.unit))
+        .expected(format!("a depth such as {}", expected.join(", ")))
+        .found(format!("{} {}", cut.depth, cut.unit))
+        .hint(if counts_layers {
+            "use llm-drop, block-pruner or finercut to remove sublayers"
+        } else {
+            "use another criterion, such as llm-streamline, to remove whole layers"
+        }))
 }
 
 /// Rejects a depth above the number of candidates of a rule.
@@ -276,16 +348,15 @@ pub(super) mod tests {
         options: &serde_json::Value,
         cut: &PruneSpec<'_>,
         similarity: impl Fn(Pair) -> f64,
-        perplexity: impl Fn(&[usize]) -> f64,
+        perplexity: impl Fn(&Cut) -> f64,
     ) -> Result<Selection> {
         let criterion = entry.build(options.as_object().unwrap())?;
-        criterion.check(cut)?;
+        check(entry.shown.name, &*criterion, cut)?;
         let pairs: BTreeSet<Pair> = criterion.pairs(cut).into_iter().collect();
         let mut similarities = Similarities::new(&pairs);
         similarities.add_sums(&pairs.into_iter().map(similarity).collect::<Vec<_>>(), 1);
-        let mut perplexities = |sets: &[Vec<usize>]| Ok(sets.iter().map(|set| perplexity(set)).collect());
-        let mut stats =
-            CalibrationStats { similarities: &similarities, activations: None, perplexities: &mut perplexities };
+        let mut trials = |_: TrialMetric, cuts: &[Cut]| Ok(cuts.iter().map(&perplexity).collect());
+        let mut stats = CalibrationStats { similarities: &similarities, activations: None, trials: &mut trials };
         let selection = criterion.select(cut, &mut stats)?;
         for region in selection.regions() {
             assert!(criterion.regions(cut).contains(&region), "{region:?} was not announced");
@@ -298,7 +369,7 @@ pub(super) mod tests {
         let mut similarities = Similarities::new(&[pair_to_last(1), pair_to_last(2)].into());
         similarities.add_sums(&[f64::NAN, 0.5], 1);
         let stats =
-            CalibrationStats { similarities: &similarities, activations: None, perplexities: &mut |_| Ok(Vec::new()) };
+            CalibrationStats { similarities: &similarities, activations: None, trials: &mut |_, _| Ok(Vec::new()) };
         assert_eq!(stats.similarity(pair_to_last(2)).unwrap(), 0.5);
         for (from, found) in [(0, "None"), (1, "NaN")] {
             let text = stats.similarity(pair_to_last(from)).unwrap_err().to_string();
@@ -312,7 +383,7 @@ pub(super) mod tests {
 
     #[test]
     fn regions_are_maximal_runs() {
-        let selection = Selection { removed: vec![0, 2, 3, 4, 7], scores: Vec::new() };
+        let selection = Selection::of_layers([0, 2, 3, 4, 7], Vec::new());
         assert_eq!(selection.regions(), [(0, 1), (2, 5), (7, 8)]);
     }
 
@@ -325,8 +396,8 @@ pub(super) mod tests {
     fn reasons(rule: &str, options: &serde_json::Value, ids: &[u32], scores: &[f64]) -> Vec<String> {
         let starts = vec![Start { document: 0, token: 0 }];
         let calibration = Windows { ids: ids.to_vec(), length: ids.len(), starts, corpus_tokens: ids.len(), bytes: 0 };
-        let selection = Selection { removed: vec![1], scores: scores.iter().copied().enumerate().collect() };
-        let cut = PruneSpec { backbone: "llama-3-8b", layers: 32, depth: 1 };
+        let selection = Selection::of_layers([1], scores.iter().copied().enumerate().collect());
+        let cut = PruneSpec { backbone: "llama-3-8b", layers: 32, depth: 1, unit: DepthUnit::Layers };
         degenerate(&*build(rule, options.as_object().unwrap()).unwrap(), &cut, &selection, &calibration, 4)
     }
 

@@ -4,9 +4,13 @@ use schemars::JsonSchema;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, check_depth};
+use super::rule::{
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, TrialMetric,
+    check_depth,
+};
 use crate::error::{Error, Result};
 use crate::files::csv;
+use crate::model::Cut;
 use crate::options::{self, Options};
 
 const NAME: &str = "shortened-llama";
@@ -134,9 +138,9 @@ impl Criterion for ShortenedLlama {
         check_depth(NAME, TOO_FEW_LAYERS, candidates, cut)
     }
 
-    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Vec<usize>> {
+    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
         match self {
-            Self::Measured => (0..cut.layers).map(|layer| vec![layer]).collect(),
+            Self::Measured => (0..cut.layers).map(|layer| Cut::layers([layer])).collect(),
             Self::Released { .. } => Vec::new(),
         }
     }
@@ -148,17 +152,20 @@ impl Criterion for ShortenedLlama {
         }
     }
 
+    fn importance(&self) -> Option<Importance> {
+        matches!(self, Self::Measured).then_some(Importance { quantity: "perplexity without", lowest_first: true })
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         match self {
             Self::Measured => {
-                let perplexities = stats.perplexities_without(&self.trials(cut))?;
+                let perplexities = stats.measure(TrialMetric::Perplexity, &self.trials(cut))?;
                 Ok(Selection::lowest(perplexities.into_iter().enumerate().collect(), cut.depth))
             }
             Self::Released { score, backbone } => {
                 let mut removed = order(score, backbone.as_deref(), cut)?;
                 removed.truncate(cut.depth);
-                removed.sort_unstable();
-                Ok(Selection { removed, scores: Vec::new() })
+                Ok(Selection::of_layers(removed, Vec::new()))
             }
         }
     }
@@ -167,8 +174,10 @@ impl Criterion for ShortenedLlama {
 #[cfg(test)]
 mod tests {
     use super::{RELEASED, released};
+    use crate::criterion::DepthUnit;
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
+    use crate::model::Cut;
     use serde_json::json;
 
     #[test]
@@ -191,7 +200,7 @@ mod tests {
 
     #[test]
     fn released_order_is_found_by_backbone_name_or_option() {
-        let cut = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3 };
+        let cut = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3, unit: DepthUnit::Layers };
         let order = |options| select(&super::ENTRY, &options, &cut, |_| 0.0, |_| 0.0);
         // The first three of the file's row.
         assert_eq!(order(json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
@@ -206,10 +215,15 @@ mod tests {
 
     #[test]
     fn measured_removes_the_lowest_leave_one_out_perplexities() {
-        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
-        let selection =
-            select(&super::ENTRY, &json!({}), &cut, |_| 0.0, |removed: &[usize]| [9.0, 2.0, 4.0, 3.0][removed[0]])
-                .unwrap();
+        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
+        let selection = select(
+            &super::ENTRY,
+            &json!({}),
+            &cut,
+            |_| 0.0,
+            |removed: &Cut| [9.0, 2.0, 4.0, 3.0][removed.whole_layers()[0]],
+        )
+        .unwrap();
         assert_eq!(selection.removed, [1, 3]);
         assert_eq!(selection.scores, [(0, 9.0), (1, 2.0), (2, 4.0), (3, 3.0)]);
     }

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Cosine, Criterion, CriterionEntry, PruneSpec, READS_FIRST_SEQUENCES, Selection, TOO_FEW_LAYERS,
-    build, check_depth,
+    CalibrationStats, Cosine, Criterion, CriterionEntry, Importance, PruneSpec, READS_FIRST_SEQUENCES, Selection,
+    TOO_FEW_LAYERS, build, check_depth,
 };
 use crate::calibrate::Pair;
 use crate::error::Result;
@@ -50,6 +50,10 @@ impl Criterion for ShortGpt {
         (0..self.candidates(cut)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
     }
 
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "block influence", lowest_first: true })
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let influences = self.pairs(cut).into_iter().map(|pair| Ok((pair.from, 1.0 - stats.similarity(pair)?)));
         Ok(Selection::lowest(influences.collect::<Result<_>>()?, cut.depth))
@@ -58,13 +62,14 @@ impl Criterion for ShortGpt {
 
 #[cfg(test)]
 mod tests {
+    use crate::criterion::DepthUnit;
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
     use serde_json::json;
 
     #[test]
     fn least_influential_layers_go_and_last_only_if_allowed() {
-        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 5, depth: 2, unit: DepthUnit::Layers };
         let cosines = [0.9, 0.2, 0.95, 0.3, 0.99];
         let removed =
             |options| select(&super::ENTRY, &options, &cut, |pair| cosines[pair.from], |_| 0.0).unwrap().removed;

@@ -4,9 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+    CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TOO_FEW_LAYERS, TrialMetric, build, check_depth,
 };
 use crate::error::{Error, Result};
+use crate::model::Cut;
 
 const NAME: &str = "sleb";
 const SOURCE: &str = "https://github.com/jiwonsong-dev/SLEB";
@@ -19,14 +20,9 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Sleb>(NAME, SOURC
 struct Sleb {}
 
 /// Returns `removed` extended by one layer, for each remaining layer.
-fn candidates(layers: usize, removed: &[usize]) -> Vec<Vec<usize>> {
-    (0..layers).filter(|layer| !removed.contains(layer)).map(|layer| with(removed, layer)).collect()
-}
-
-fn with(removed: &[usize], layer: usize) -> Vec<usize> {
-    let mut extended = [removed, &[layer]].concat();
-    extended.sort_unstable();
-    extended
+fn candidates(layers: usize, removed: &Cut) -> Vec<(usize, Cut)> {
+    let remaining = (0..layers).filter(|&layer| !removed.contains_layer(layer));
+    remaining.map(|layer| (layer, Cut::layers(removed.whole_layers().into_iter().chain([layer])))).collect()
 }
 
 impl Criterion for Sleb {
@@ -34,22 +30,24 @@ impl Criterion for Sleb {
         check_depth(NAME, TOO_FEW_LAYERS, cut.layers, cut)
     }
 
-    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Vec<usize>> {
+    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
         // The cost estimate assumes that layers in the middle are removed first.
         let start = (cut.layers - cut.depth) / 2;
-        (0..cut.depth).flat_map(|step| candidates(cut.layers, &(start..start + step).collect::<Vec<_>>())).collect()
+        let steps = (0..cut.depth).flat_map(|step| candidates(cut.layers, &Cut::layers(start..start + step)));
+        steps.map(|(_, trial)| trial).collect()
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let mut selection = Selection { removed: Vec::new(), scores: Vec::new() };
+        let mut selection = Selection::of_layers([], Vec::new());
         for _ in 0..cut.depth {
-            let candidates = candidates(cut.layers, &selection.removed);
-            let perplexities = stats.perplexities_without(&candidates)?;
-            let scored = candidates.into_iter().zip(perplexities);
+            let (layers, trials): (Vec<usize>, Vec<Cut>) =
+                candidates(cut.layers, &selection.removed).into_iter().unzip();
+            let perplexities = stats.measure(TrialMetric::Perplexity, &trials)?;
+            let scored = layers.into_iter().zip(trials).zip(perplexities);
             let best = scored.reduce(|best, next| if next.1 < best.1 { next } else { best });
-            let (removed, perplexity) = best.ok_or_else(|| Error::job("no layer is left to remove").at(NAME))?;
-            let gone = removed.iter().copied().find(|layer| !selection.removed.contains(layer)).unwrap_or(0);
-            selection.scores.push((gone, perplexity));
+            let ((layer, removed), perplexity) =
+                best.ok_or_else(|| Error::job("no layer is left to remove").at(NAME))?;
+            selection.scores.push((layer, perplexity));
             selection.removed = removed;
         }
         Ok(selection)
@@ -58,17 +56,19 @@ impl Criterion for Sleb {
 
 #[cfg(test)]
 mod tests {
+    use crate::criterion::DepthUnit;
     use crate::criterion::rule::PruneSpec;
     use crate::criterion::rule::tests::select;
+    use crate::model::Cut;
     use serde_json::json;
 
     #[test]
     fn overflowing_trials_are_refused() {
-        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
         for entry in [super::ENTRY, crate::criterion::shortened_llama::ENTRY] {
             for broken in [f64::NAN, f64::INFINITY] {
-                let some = |removed: &[usize]| if removed.contains(&2) { broken } else { 3.0 };
-                for perplexity in [&some as &dyn Fn(&[usize]) -> f64, &|_| broken] {
+                let some = |removed: &Cut| if removed.contains_layer(2) { broken } else { 3.0 };
+                for perplexity in [&some as &dyn Fn(&Cut) -> f64, &|_| broken] {
                     let error = select(&entry, &json!({}), &cut, |_| 0.0, perplexity).unwrap_err();
                     assert!(error.exit_code() == 4 && error.to_string().contains("no number"), "{error}");
                 }
@@ -78,14 +78,14 @@ mod tests {
 
     #[test]
     fn each_step_measures_the_remaining_layers() {
-        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2 };
+        let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
         // Alone, 1 hurts least and 2 next; but after 1, 2 hurts most and 3 least.
         let selection = select(
             &super::ENTRY,
             &json!({}),
             &cut,
             |_| 0.0,
-            |removed: &[usize]| match removed {
+            |removed: &Cut| match removed.whole_layers()[..] {
                 [1] => 1.0,
                 [2] => 2.0,
                 [1, 2] => 99.0,

@@ -178,7 +178,7 @@ pub fn score(
 mod tests {
     use super::*;
     use crate::model::engine::tests::Adding;
-    use crate::model::{Operator, Program, Repairs, Sublayer};
+    use crate::model::{Cut, Operator, Program, Repairs, Sublayer};
 
     #[test]
     fn parts_hold_every_member_once_and_in_order() {
@@ -221,7 +221,7 @@ mod tests {
     fn the_error_of_a_part_is_the_chunks() {
         // A step that the engine of these tests does not know.
         let branches = [((0, Sublayer::Mlp), Operator::diagonal(vec![1.0; 64]).unwrap())].into();
-        let edited = Program::repaired(4, &[1], &Repairs { branches, ..Repairs::default() });
+        let edited = Program::repaired(4, &Cut::layers([1]), &Repairs { branches, ..Repairs::default() });
         assert!(run(edited, &mut [0.0; 16]).is_err());
     }
 }

@@ -9,6 +9,9 @@ use super::matrix::Products;
 use super::operator::Operator;
 use super::parts::NamedPart;
 use super::program::{Program, Step};
+use super::sublayer::Sublayer;
+use super::tensor_name::MLP;
+use super::tensors::parts;
 use super::trie::{Cost, Trie};
 
 /// How much text a step has to do with.
@@ -71,6 +74,35 @@ impl Config {
             Some(layer_experts) => layer_experts.count * c + experts(layer_experts) * 3 * c * layer_experts.width,
             None => 3 * c * self.intermediate,
         }
+    }
+
+    /// Returns the number of parameters that a program stores, norms and biases among them. Tied tables count once.
+    pub fn parameters(&self, program: &Program) -> u64 {
+        program.0.iter().map(|step| self.step_parameters(step) as u64).sum()
+    }
+
+    fn step_parameters(&self, step: &Step) -> usize {
+        let table = self.vocab * self.hidden;
+        match step {
+            Step::Embed => table,
+            Step::Head => self.hidden + if self.tied_embeddings { 0 } else { table },
+            Step::Attention(layer) => self.sublayer_parameters(Sublayer::Attention, *layer),
+            Step::Mlp(layer) => self.sublayer_parameters(Sublayer::Mlp, *layer),
+            Step::Apply(operator) => operator.numbers(),
+            // The operator is folded into the weights.
+            Step::Edited(half, layer, _) => self.sublayer_parameters(*half, *layer),
+        }
+    }
+
+    /// Returns the number of parameters of a sublayer with its norms and biases.
+    fn sublayer_parameters(&self, sublayer: Sublayer, layer: usize) -> usize {
+        let norms = self.architecture.norms;
+        let of_mlp = |part: &str| {
+            let is_mlp_norm = Sublayer::Mlp.norms().iter().any(|&norm| norms[norm] == Some(part));
+            is_mlp_norm || part.split('.').next() == Some(MLP)
+        };
+        let parts = parts(self, layer).into_iter().filter(|(part, _)| of_mlp(part) == (sublayer == Sublayer::Mlp));
+        parts.map(|(_, shape)| shape.iter().product::<usize>()).sum()
     }
 
     fn attention_numbers(&self) -> usize {

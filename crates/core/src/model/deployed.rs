@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::attached::BranchPlace;
 use super::config::Config;
 use super::operator::Operator;
-use super::program::{Program, Step, Sublayer};
+use super::program::{Program, Step};
+use super::sublayer::Sublayer;
 use super::tensors::checked;
 use crate::error::Result;
 
@@ -124,7 +125,7 @@ pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Batch, Decoder, Engine, Repairs, Trie};
+    use crate::model::{Batch, Cut, Decoder, Engine, Repairs, Trie};
 
     fn config(name: &str) -> Config {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/arch/{name}/config.json"));
@@ -149,7 +150,7 @@ mod tests {
 
     fn repaired_mlp(operator: Arc<Operator>) -> Program {
         let branches = [((0, Sublayer::Mlp), operator)].into();
-        Program::repaired(3, &[1], &Repairs { branches, ..Repairs::default() })
+        Program::repaired(3, &Cut::layers([1]), &Repairs { branches, ..Repairs::default() })
     }
 
     /// Expected: logits of the program with factors as steps, against the plain program on folded weights. They differ only

@@ -1,13 +1,6 @@
-//! Forms of operators as the store keeps them: a name, and numbers in a fixed order.
-
-use std::sync::Arc;
+//! Names of the forms of operators, and the key of a form with its numbers.
 
 use sha2::{Digest, Sha256};
-
-use super::operator::{Matrix, Operator};
-use super::rms_norm::RmsNorm;
-use super::slice::elements;
-use crate::error::{Error, Result};
 
 pub(super) const DENSE: &str = "dense";
 pub(super) const DIAGONAL: &str = "diagonal";
@@ -16,82 +9,9 @@ pub(super) const BIAS: &str = "bias";
 /// Followed by the rank.
 pub(super) const LOW_RANK: &str = "rank-";
 /// `normed`, then `-unweighted` if the norm has no weight, then `-affine` if the map has a bias.
-const NORMED: &str = "normed";
+pub(super) const NORMED: &str = "normed";
 const UNWEIGHTED: &str = "-unweighted";
 const WITH_BIAS: &str = "-affine";
-
-impl Operator {
-    /// Returns the form and its numbers: epsilon and weight of a norm, then the row-major matrix, the diagonal or the two
-    /// factors, then the bias.
-    pub fn parts(&self) -> Result<(String, Vec<f32>)> {
-        let (form, mut values) = match &self.matrix {
-            Matrix::Identity => (BIAS.to_owned(), Vec::new()),
-            Matrix::Normed { norm, matrix } => {
-                let weight = if norm.weighted { elements(&norm.weight)?.to_vec() } else { Vec::new() };
-                let values = [&[norm.eps], &weight[..], &*elements(matrix)?].concat();
-                (normed_form(norm.weighted, self.bias.is_some()), values)
-            }
-            Matrix::Dense(matrix) => {
-                (if self.bias.is_some() { AFFINE } else { DENSE }.to_owned(), elements(matrix)?.to_vec())
-            }
-            Matrix::Diagonal(diagonal) => (DIAGONAL.to_owned(), elements(diagonal)?.to_vec()),
-            Matrix::LowRank { down, up } => {
-                let rank = up.dims()[0];
-                (format!("{LOW_RANK}{rank}"), [&*elements(down)?, &*elements(up)?].concat())
-            }
-        };
-        values.extend(self.bias()?.unwrap_or_default());
-        Ok((form, values))
-    }
-
-    /// Restores an operator from its [`Self::parts`].
-    ///
-    /// # Errors
-    /// An unknown form, or another number of values than it has.
-    pub fn from_parts(form: &str, mut values: Vec<f32>) -> Result<Arc<Self>> {
-        let count = values.len();
-        let misfit = || Error::damaged("an operator has another number of values").at(form).found(count);
-        match form {
-            DENSE => Self::dense(
-                (Some(count.isqrt()).filter(|channels| channels * channels == count)).ok_or_else(misfit)?,
-                values,
-            ),
-            DIAGONAL => Self::diagonal(values),
-            BIAS => Self::bias_only(values),
-            AFFINE => {
-                // C² + C is between C² and (C + 1)².
-                let channels = count.isqrt();
-                if channels * channels + channels != count {
-                    return Err(misfit());
-                }
-                let bias = values.split_off(channels * channels);
-                Self::affine(channels, values, bias)
-            }
-            normed if normed.starts_with(NORMED) => {
-                let (weighted, has_bias) = parse_normed(normed).ok_or_else(|| unknown_form(normed))?;
-                let vectors = usize::from(weighted) + usize::from(has_bias);
-                // 1 + C² + vectors·C numbers, where C² + 2C is below (C + 1)².
-                let channels = count.saturating_sub(1).isqrt();
-                if 1 + channels * channels + vectors * channels != count {
-                    return Err(misfit());
-                }
-                let bias = has_bias.then(|| values.split_off(count - channels));
-                let matrix = values.split_off(values.len() - channels * channels);
-                let weight = weighted.then(|| values.split_off(1));
-                Self::normed(RmsNorm { eps: values[0], weight }, channels, matrix, bias)
-            }
-            other => {
-                let rank = other.strip_prefix(LOW_RANK).and_then(|rank| rank.parse::<usize>().ok());
-                let rank = rank.filter(|&rank| rank > 0).ok_or_else(|| unknown_form(other))?;
-                if !count.is_multiple_of(2) || !(count / 2).is_multiple_of(rank) {
-                    return Err(misfit());
-                }
-                let up = values.split_off(count / 2);
-                Self::low_rank(count / 2 / rank, values, up)
-            }
-        }
-    }
-}
 
 /// Returns the form of a normed map.
 pub(super) fn normed_form(weighted: bool, has_bias: bool) -> String {
@@ -99,13 +19,9 @@ pub(super) fn normed_form(weighted: bool, has_bias: bool) -> String {
 }
 
 /// Parses the form of a normed map: whether its norm has a weight, and whether it has a bias.
-fn parse_normed(form: &str) -> Option<(bool, bool)> {
+pub(super) fn parse_normed(form: &str) -> Option<(bool, bool)> {
     let forms = [(true, false), (true, true), (false, false), (false, true)];
     forms.into_iter().find(|&(weighted, has_bias)| normed_form(weighted, has_bias) == form)
-}
-
-fn unknown_form(form: &str) -> Error {
-    Error::damaged("an operator of an unknown form").found(format!("`{form}`"))
 }
 
 /// Hashes a form and its numbers.
@@ -116,31 +32,4 @@ pub(super) fn key_of<const N: usize>(form: &str, parts: [&Vec<f32>; N]) -> [u8; 
         hash.update(value.to_le_bytes());
     }
     hash.finalize().into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::operator::tests::{affine_forms, normed_forms};
-
-    #[test]
-    fn operator_is_restored_from_parts_unless_damaged() {
-        let mut keys = Vec::new();
-        for operator in affine_forms().into_iter().chain(normed_forms()) {
-            let (form, mut values) = operator.parts().unwrap();
-            let back = Operator::from_parts(&form, values.clone()).unwrap();
-            // The epsilon of a norm is no parameter.
-            let parameters = values.len() - usize::from(operator.is_normed());
-            assert_eq!((back.key(), back.numbers()), (operator.key(), parameters), "{form}");
-            keys.push(back.key());
-            values.push(1.0);
-            assert!(["diagonal", "bias"].contains(&&*form) || Operator::from_parts(&form, values).is_err(), "{form}");
-        }
-        keys.sort();
-        keys.dedup();
-        assert_eq!(keys.len(), 9, "each form has a key of its own");
-        for form in ["rank-0", "rank-x", "sparse", "normed-x"] {
-            assert!(Operator::from_parts(form, vec![1.0; 4]).is_err(), "{form}");
-        }
-    }
 }

@@ -7,8 +7,8 @@ use candle_core::Tensor;
 use super::cache::Cache;
 use super::config::Config;
 use super::matrix::{LayerMatrix, Products};
-use super::program::Sublayer;
 use super::slice::{elements, tensor};
+use super::sublayer::Sublayer;
 use super::tensor_name::{
     DOWN, EMBEDDING, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
 };

@@ -5,31 +5,16 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use super::cut::Cut;
 use super::operator::Operator;
-
-/// A half of a layer: a branch that is computed from the residual stream and added to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Sublayer {
-    Attention,
-    Mlp,
-}
+use super::sublayer::Sublayer;
 
 impl Sublayer {
-    pub const BOTH: [Self; 2] = [Self::Attention, Self::Mlp];
-
     /// Returns the unmodified sublayer step with its residual addition.
     pub(super) fn step(self, layer: usize) -> Step {
         match self {
             Self::Attention => Step::Attention(layer),
             Self::Mlp => Step::Mlp(layer),
-        }
-    }
-
-    /// Returns the indices of the norms before and after the sublayer among a layer's four.
-    pub(super) fn norms(self) -> [usize; 2] {
-        match self {
-            Self::Attention => [0, 1],
-            Self::Mlp => [2, 3],
         }
     }
 }
@@ -158,21 +143,29 @@ impl Program {
     pub fn pruned(layers: usize, removed: &[usize], operator_at: impl Fn(usize) -> Option<Arc<Operator>>) -> Self {
         let starts = removed.iter().filter(|&&layer| layer == 0 || !removed.contains(&(layer - 1)));
         let stream = starts.filter_map(|&start| Some((start, operator_at(start)?))).collect();
-        Self::repaired(layers, removed, &Repairs { stream, ..Repairs::default() })
+        let cut = Cut::layers(removed.iter().copied());
+        Self::repaired(layers, &cut, &Repairs { stream, ..Repairs::default() })
     }
 
-    /// Returns the program without the layers `removed`, with all repairs.
-    pub fn repaired(layers: usize, removed: &[usize], repairs: &Repairs) -> Self {
+    /// Returns the program without the sublayers of a cut.
+    pub fn without(layers: usize, cut: &Cut) -> Self {
+        Self::repaired(layers, cut, &Repairs::default())
+    }
+
+    /// Returns the program without the sublayers of a cut, with all repairs.
+    pub fn repaired(layers: usize, cut: &Cut, repairs: &Repairs) -> Self {
         let mut steps = vec![Step::Embed];
         for layer in 0..layers {
-            if removed.contains(&layer) {
+            if cut.contains_layer(layer) {
                 steps.extend(repairs.stream.get(&layer).map(|operator| Step::Apply(Arc::clone(operator))));
                 continue;
             }
-            steps.extend(Sublayer::BOTH.map(|half| match repairs.branches.get(&(layer, half)) {
-                Some(operator) => Step::Edited(half, layer, Arc::clone(operator)),
-                None => half.step(layer),
-            }));
+            for half in Sublayer::BOTH.into_iter().filter(|&half| !cut.contains(layer, half)) {
+                steps.push(match repairs.branches.get(&(layer, half)) {
+                    Some(operator) => Step::Edited(half, layer, Arc::clone(operator)),
+                    None => half.step(layer),
+                });
+            }
         }
         steps.push(Step::Head);
         Self(steps)
@@ -207,7 +200,7 @@ mod tests {
             stream: [(1, first.clone()), (2, second.clone())].into(),
             branches: [((0, Sublayer::Mlp), branch.clone())].into(),
         };
-        let program = Program::repaired(4, &[1, 2], &repairs);
+        let program = Program::repaired(4, &Cut::layers([1, 2]), &repairs);
         use Step::{Apply, Attention, Edited, Embed, Head, Mlp};
         let expected = [
             Embed,
@@ -221,6 +214,14 @@ mod tests {
         ];
         assert_eq!(program.0, expected);
         assert_ne!(program, Program::pruned(4, &[1, 2], |_| None));
+    }
+
+    #[test]
+    fn single_sublayers_are_left_out() {
+        use Step::{Attention, Embed, Head, Mlp};
+        let cut = Cut::layers([2]).with(0, Sublayer::Mlp).with(1, Sublayer::Attention);
+        assert_eq!(Program::without(4, &cut).0, [Embed, Attention(0), Mlp(1), Attention(3), Mlp(3), Head]);
+        assert_eq!(Program::without(2, &Cut::default()), Program::dense(2));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use safetensors::Dtype;
 use super::architecture::QueryKeyNorm;
 use super::attached::{BranchPlace, norm_name};
 use super::config::Config;
-use super::program::Sublayer;
 use super::rounding::{WeightType, word};
+use super::sublayer::Sublayer;
 use super::tensor_name::{
     DOWN, EMBEDDING, FINAL_NORM, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
 };

@@ -13,8 +13,8 @@ use crate::common::{assert_close, engines, flat, json, numbers, python, relative
 use candle_core::Tensor;
 use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::corpus::{Tokenizer, Windows, description};
-use ghostlab_core::criterion::{self, CalibrationStats, Criterion, PruneSpec};
-use ghostlab_core::model::{Decoder, Engine, Operator, Program};
+use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, TrialMetric};
+use ghostlab_core::model::{Cut, Decoder, Engine, Operator, Program};
 use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Map, Value, json};
@@ -143,9 +143,9 @@ impl Group<'_> {
     }
 
     fn selected(&self, engine: &dyn Engine, calibrated: &Calibrated, id: &str, setting: &Value) -> Vec<usize> {
-        let mut none = |_: &[Vec<usize>]| panic!("no trial is asked for");
+        let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
         let mut stats =
-            CalibrationStats { similarities: &calibrated.similarities, activations: None, perplexities: &mut none };
+            CalibrationStats { similarities: &calibrated.similarities, activations: None, trials: &mut none };
         let selection = rule(setting).select(&cut(engine, setting), &mut stats).unwrap();
         assert_eq!(selection.removed, layers(&setting["removed"]), "{}: {id}", engine.id().name);
         let cosines = numbers(&setting["mean_cosines"]);
@@ -157,7 +157,7 @@ impl Group<'_> {
             let error = (ours - cosine).abs();
             assert!(error <= COSINE_TOLERANCE, "{}: {id}: cosine at {candidate}: {error:e}", engine.id().name);
         }
-        selection.removed
+        selection.removed.whole_layers()
     }
 
     /// Compares the operators that the oracle keeps.
@@ -177,7 +177,7 @@ impl Group<'_> {
 }
 
 fn cut<'a>(engine: &dyn Engine, setting: &Value) -> PruneSpec<'a> {
-    PruneSpec { backbone: "b", layers: engine.config().layers, depth: count(setting, "depth") }
+    PruneSpec { backbone: "b", layers: engine.config().layers, depth: count(setting, "depth"), unit: DepthUnit::Layers }
 }
 
 fn rule(setting: &Value) -> Box<dyn Criterion> {

@@ -12,8 +12,8 @@ use crate::common::{assert_close, flat, json, numbers, relative_error, shared, t
 use candle_core::Tensor;
 use ghostlab_core::calibrate::{HookPoint, Pair, PassRequest, SimilarityAxis};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
-use ghostlab_core::criterion::{self, CalibrationStats, PruneSpec};
-use ghostlab_core::model::{Decoder, Program, Repairs, Sublayer};
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, TrialMetric};
+use ghostlab_core::model::{Cut, Decoder, Program, Repairs, Sublayer};
 use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair};
 use serde_json::{Value, json};
@@ -73,18 +73,18 @@ impl Backbone {
     fn scores(&self, name: &str, options: &Value, depth: usize) -> (Vec<usize>, Vec<(usize, f64)>) {
         let options: Options = options.as_object().unwrap().clone();
         let rule = criterion::build(name, &options).unwrap();
-        let cut = PruneSpec { backbone: "b", layers: self.layers(), depth };
+        let cut = PruneSpec { backbone: "b", layers: self.layers(), depth, unit: DepthUnit::Layers };
         let mut request = pairs_only(rule.pairs(&cut));
         request.sites.extend(rule.sites(&cut));
         let calibrated = self.calibrated(&request);
-        let mut none = |_: &[Vec<usize>]| panic!("no trial is asked for");
+        let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
         let mut stats = CalibrationStats {
             similarities: &calibrated.similarities,
             activations: Some(&calibrated.activations),
-            perplexities: &mut none,
+            trials: &mut none,
         };
         let selection = rule.select(&cut, &mut stats).unwrap();
-        (selection.removed, selection.scores)
+        (selection.removed.whole_layers(), selection.scores)
     }
 
     /// Mean cosines of the tokens of the streams that enter the layers of each pair.
@@ -184,7 +184,11 @@ fn replaceme_equals_its_own_repository() {
             assert!(error <= OPERATOR_TOLERANCE, "{id}: {error:e}");
         }
         let branches = [((span.start - 1, Sublayer::Mlp), operator.clone())].into();
-        let program = Program::repaired(backbone.layers(), &removed, &Repairs { branches, ..Repairs::default() });
+        let program = Program::repaired(
+            backbone.layers(),
+            &Cut::layers(removed.iter().copied()),
+            &Repairs { branches, ..Repairs::default() },
+        );
         let windows = evaluation_windows(&backbone.tokenizer, &official["perplexity_texts"]["wikitext2"]);
         let ours = losses(&backbone.decoder, &[program], &windows)[0].perplexity();
         assert_close(id, ours, setting["perplexity"]["wikitext2"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);

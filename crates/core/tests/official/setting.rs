@@ -10,7 +10,7 @@ use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, r
 use ghostlab_core::evaluate::perplexity::{Losses, PerplexityEval};
 use ghostlab_core::evaluate::score;
 use ghostlab_core::files::sha256;
-use ghostlab_core::model::{Engine, Operator, Program, Repairs, Trie};
+use ghostlab_core::model::{Cut, Engine, Operator, Program, Repairs, Trie};
 use ghostlab_core::recovery::{Boundary, Recovery, Repair, Solution, Span};
 use serde_json::Value;
 
@@ -111,7 +111,7 @@ pub(crate) fn pruned(layers: usize, removed: &[usize], solved: &[(Span, Solution
             repairs.stream.insert(span.start, operator.clone());
         }
     }
-    Program::repaired(layers, removed, &repairs)
+    Program::repaired(layers, &Cut::layers(removed.iter().copied()), &repairs)
 }
 
 /// The values of an operator in the oracle's form: a diagonal `[C]`, else `[C, C]`.

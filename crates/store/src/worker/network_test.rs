@@ -51,7 +51,7 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
     let (mut acts, mut beats): (Vec<u64>, Vec<u64>) = (vec![0; machines], vec![15_000; machines]);
     let mut draws = Draws(seed);
     let mut outcome = Outcome { jobs, done: 0, deaths: 0, seconds: 0 };
-    while !((0..jobs).all(|job| (&server).file(&done_path(job)).is_some())) {
+    while !(0..jobs).all(|job| server.file(&done_path(job)).is_some()) {
         let next = (0..machines).min_by_key(|&number| acts[number].min(beats[number])).unwrap();
         let now = acts[next].min(beats[next]);
         assert!(now < 86_400_000, "it does not come to an end: {outcome:?}");

@@ -205,7 +205,7 @@ fn suspended_process_notices_its_lost_leases() {
 
 /// The last lease check looks as if it preceded the stop.
 fn expire_lease(lease: &Lease) {
-    lock(&lease.known).0 -= PATIENCE * 2
+    lock(&lease.known).0 -= PATIENCE * 2;
 }
 
 #[test]

@@ -28,9 +28,10 @@ use crate::model::engine::{
     Engine, EngineId, HostRows, InStep, PROMPT_TOKENS, Predicted, ResidualStream, Watched, by_part, in_step,
     side_by_side,
 };
-use crate::model::program::{Step, Sublayer};
+use crate::model::program::Step;
 use crate::model::rms_norm::RmsNorm;
 use crate::model::rope::Rotaries;
+use crate::model::sublayer::Sublayer;
 use crate::model::tensor_name::FINAL_NORM;
 use crate::model::tensors::{self, checked};
 use crate::model::trie::{Model, Observer, Trie};

@@ -7,7 +7,7 @@ use super::parts::{GatedTensors, LayerTensors, MlpTensors};
 use crate::error::Result;
 use crate::model::config::Config;
 use crate::model::experts::Experts;
-use crate::model::program::Sublayer;
+use crate::model::sublayer::Sublayer;
 
 /// How far a half of a layer is computed.
 #[derive(Clone, Copy, PartialEq)]

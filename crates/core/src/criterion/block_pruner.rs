@@ -1,0 +1,70 @@
+//! BlockPruner: repeatedly removes the sublayer whose removal leaves the lowest perplexity (arXiv 2406.10594), beyond the
+//! paper. Its authors calibrate on Alpaca.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::depth::DepthUnit;
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TrialMetric, build};
+use super::sublayers::{check_sublayers, greedy_trials, remove_greedily};
+use crate::error::Result;
+use crate::model::Cut;
+
+const NAME: &str = "block-pruner";
+const SOURCE: &str = "https://github.com/MrGGLS/BlockPruner";
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<BlockPruner>(NAME, SOURCE, build::<BlockPruner>).label("BlockPruner").beyond();
+
+/// Greedy removal by the perplexity of the calibration windows.
+/// Of equal perplexities the first of all attentions, then of all MLPs, is removed.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct BlockPruner {}
+
+impl Criterion for BlockPruner {
+    fn units(&self) -> &'static [DepthUnit] {
+        DepthUnit::OF_SUBLAYERS
+    }
+
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
+        check_sublayers(NAME, cut)
+    }
+
+    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
+        greedy_trials(cut)
+    }
+
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        remove_greedily(NAME, cut, &cut.unit.candidates(cut.layers), |cuts| {
+            stats.measure(TrialMetric::Perplexity, cuts)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::criterion::depth::DepthUnit;
+    use crate::criterion::rule::PruneSpec;
+    use crate::criterion::rule::tests::select;
+    use crate::model::{Cut, Sublayer};
+
+    #[test]
+    fn each_step_measures_the_remaining_sublayers() {
+        let cut = PruneSpec { backbone: "b", layers: 2, depth: 2, unit: DepthUnit::Sublayers };
+        let first = (1, Sublayer::Mlp);
+        // Alone, the MLP of layer 1 costs least and its attention next, but not after the MLP is removed.
+        let perplexity = |removed: &Cut| match (removed.contains(1, Sublayer::Mlp), removed.len()) {
+            (true, 1) => 1.0,
+            (true, _) if removed.contains(1, Sublayer::Attention) => 99.0,
+            (true, _) => 4.0,
+            _ if removed.contains(1, Sublayer::Attention) => 2.0,
+            _ => 9.0,
+        };
+        let selection = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, perplexity).unwrap();
+        // Both remaining candidates cost 4: the attention is the first.
+        assert_eq!(selection.removed, Cut::sublayers([first, (0, Sublayer::Attention)]));
+        assert_eq!(selection.scores, [(3, 1.0), (0, 4.0)]);
+    }
+}

@@ -1,0 +1,174 @@
+//! How much a criterion removes: a number of whole layers, or of sublayers of a kind.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::model::Sublayer;
+use crate::named::named;
+
+/// Unit in which a depth counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DepthUnit {
+    #[default]
+    Layers,
+    Attention,
+    Mlp,
+    /// Sublayers of both kinds.
+    Sublayers,
+}
+
+named!(DepthUnit: Layers = "layers", Attention = "attention", Mlp = "mlp", Sublayers = "sublayers");
+
+impl DepthUnit {
+    /// The units of a cut that need not consist of whole layers.
+    pub const OF_SUBLAYERS: &'static [Self] = &[Self::Attention, Self::Mlp, Self::Sublayers];
+
+    /// Whether the unit is a whole layer.
+    pub fn is_layers(&self) -> bool {
+        *self == Self::Layers
+    }
+
+    /// Returns the number of units in a backbone.
+    pub fn available(self, layers: usize) -> usize {
+        if self == Self::Sublayers { 2 * layers } else { layers }
+    }
+
+    /// Returns the sublayers that a cut in this unit may remove: all attentions, then all MLPs. The order decides ties, as
+    /// in the published codes.
+    pub fn candidates(self, layers: usize) -> Vec<(usize, Sublayer)> {
+        let kinds = Sublayer::BOTH.into_iter().filter(|kind| match self {
+            Self::Attention => *kind == Sublayer::Attention,
+            Self::Mlp => *kind == Sublayer::Mlp,
+            Self::Layers | Self::Sublayers => true,
+        });
+        kinds.flat_map(|kind| (0..layers).map(move |layer| (layer, kind))).collect()
+    }
+}
+
+/// A number of layers or sublayers to remove.
+///
+/// A grid and a key write whole layers as a number, and sublayers as `{"attention": 8}`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Depth {
+    pub count: usize,
+    pub unit: DepthUnit,
+}
+
+impl Depth {
+    /// Creates a depth in whole layers.
+    pub const fn layers(count: usize) -> Self {
+        Self { count, unit: DepthUnit::Layers }
+    }
+
+    /// Whether the depth counts whole layers.
+    pub fn is_in_layers(self) -> bool {
+        self.unit == DepthUnit::Layers
+    }
+
+    /// Returns the part of a cell's name: `7`, or `attention-8`.
+    pub fn word(self) -> String {
+        match self.unit {
+            DepthUnit::Layers => self.count.to_string(),
+            unit => format!("{unit}-{}", self.count),
+        }
+    }
+}
+
+/// `7`, or `8 attention`.
+impl fmt::Display for Depth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.unit {
+            DepthUnit::Layers => write!(f, "{}", self.count),
+            unit => write!(f, "{} {unit}", self.count),
+        }
+    }
+}
+
+impl From<usize> for Depth {
+    fn from(layers: usize) -> Self {
+        Self::layers(layers)
+    }
+}
+
+/// Whether the depth is this number of whole layers.
+impl PartialEq<usize> for Depth {
+    fn eq(&self, layers: &usize) -> bool {
+        *self == Self::layers(*layers)
+    }
+}
+
+impl Serialize for Depth {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.unit {
+            DepthUnit::Layers => self.count.serialize(serializer),
+            unit => serializer.collect_map([(unit.name(), self.count)]),
+        }
+    }
+}
+
+impl JsonSchema for Depth {
+    fn schema_name() -> Cow<'static, str> {
+        "CutDepth".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [
+            {"description": "Number of layers.", "type": "integer", "minimum": 0},
+            {
+                "description": "Number of sublayers by kind: attention, mlp, or sublayers of both kinds.",
+                "type": "object",
+                "additionalProperties": {"type": "integer", "minimum": 0},
+            },
+        ]})
+    }
+}
+
+/// The two forms of a depth in JSON.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum DepthForm {
+    Layers(usize),
+    Unit(std::collections::BTreeMap<String, usize>),
+}
+
+impl<'de> Deserialize<'de> for Depth {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match DepthForm::deserialize(deserializer)? {
+            DepthForm::Layers(count) => Ok(Self::layers(count)),
+            DepthForm::Unit(map) => match map.first_key_value().filter(|_| map.len() == 1) {
+                Some((unit, &count)) => Ok(Self { count, unit: unit.parse().map_err(D::Error::custom)? }),
+                None => Err(D::Error::custom("expected one unit, such as {\"attention\": 8}")),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_of_whole_layers_is_a_number() {
+        let attention = Depth { count: 8, unit: DepthUnit::Attention };
+        for (depth, json) in [(Depth::layers(7), "7"), (attention, r#"{"attention":8}"#)] {
+            assert_eq!(serde_json::to_string(&depth).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Depth>(json).unwrap(), depth);
+        }
+        for wrong in [r#"{"heads": 8}"#, r#"{"attention": 8, "mlp": 2}"#, "{}", r#""7""#] {
+            assert!(serde_json::from_str::<Depth>(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((attention.word(), attention.to_string()), ("attention-8".to_owned(), "8 attention".to_owned()));
+    }
+
+    #[test]
+    fn candidates_are_all_attentions_then_all_mlps() {
+        use Sublayer::{Attention, Mlp};
+        assert_eq!(DepthUnit::Sublayers.candidates(2), [(0, Attention), (1, Attention), (0, Mlp), (1, Mlp)]);
+        assert_eq!(DepthUnit::Mlp.candidates(2), [(0, Mlp), (1, Mlp)]);
+    }
+}

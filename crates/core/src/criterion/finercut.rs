@@ -1,0 +1,69 @@
+//! FinerCut: repeatedly removes the sublayer whose removal moves the logits least (arXiv 2405.18218), beyond the paper.
+//!
+//! The published script spares layer 0 in its first step. Here layer 0 may be removed.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::depth::DepthUnit;
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, TrialMetric, build};
+use super::sublayers::{check_sublayers, greedy_trials, remove_greedily};
+use crate::error::Result;
+use crate::evaluate::logit_distance::LogitDistance;
+use crate::model::{Cut, Sublayer};
+use crate::options::Variant;
+
+const NAME: &str = "finercut";
+const SOURCE: &str = "https://github.com/YaNgZhAnG-V5/llm_dissect";
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<FinerCut>(NAME, SOURCE, build::<FinerCut>).label("FinerCut").variants(VARIANTS).beyond();
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "distance", value: "js", word: "js", label: "FinerCut, Jensen-Shannon" }];
+
+/// Greedy removal by the distance of the logits to those of the dense backbone.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct FinerCut {
+    /// Distance of the logits of a token.
+    distance: LogitDistance,
+}
+
+/// Returns the candidates in the order of their names in the published code, which decides ties:
+/// `model.layers.10.mlp.down_proj` is before `model.layers.10.self_attn.o_proj` and `model.layers.2.mlp.down_proj`.
+fn in_order_of_names(cut: &PruneSpec<'_>) -> Vec<(usize, Sublayer)> {
+    let mut candidates = cut.unit.candidates(cut.layers);
+    candidates.sort_by_cached_key(|&(layer, kind)| (format!("{layer}."), kind == Sublayer::Attention));
+    candidates
+}
+
+impl Criterion for FinerCut {
+    fn units(&self) -> &'static [DepthUnit] {
+        DepthUnit::OF_SUBLAYERS
+    }
+
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
+        check_sublayers(NAME, cut)
+    }
+
+    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
+        greedy_trials(cut)
+    }
+
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        let metric = TrialMetric::Distance(self.distance);
+        remove_greedily(NAME, cut, &in_order_of_names(cut), |cuts| stats.measure(metric, cuts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_are_ordered_by_their_published_names() {
+        let cut = PruneSpec { backbone: "b", layers: 11, depth: 1, unit: DepthUnit::Sublayers };
+        let order: Vec<usize> = in_order_of_names(&cut).iter().map(|(layer, kind)| kind.number(*layer)).collect();
+        assert_eq!(order[..8], [1, 0, 3, 2, 21, 20, 5, 4]);
+    }
+}

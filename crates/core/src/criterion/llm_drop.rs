@@ -1,0 +1,84 @@
+//! LLM-Drop: the sublayers that change the residual stream least (arXiv 2406.15786), beyond the paper.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::depth::DepthUnit;
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build};
+use super::sublayers::{check_sublayers, lowest_sublayers};
+use crate::calibrate::Pair;
+use crate::error::Result;
+
+const NAME: &str = "llm-drop";
+const SOURCE: &str = "https://github.com/CASE-Lab-UMD/LLM-Drop";
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<LlmDrop>(NAME, SOURCE, build::<LlmDrop>).label("LLM-Drop").beyond();
+
+/// Removes the sublayers with the lowest `1 − mean cos(x, x + f(x))` over tokens, where `f` includes the norm.
+/// The depth says which kind is removed. Of equal scores the first of all attentions, then of all MLPs, is removed.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct LlmDrop {}
+
+impl Criterion for LlmDrop {
+    fn units(&self) -> &'static [DepthUnit] {
+        DepthUnit::OF_SUBLAYERS
+    }
+
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
+        check_sublayers(NAME, cut)
+    }
+
+    fn pairs(&self, cut: &PruneSpec<'_>) -> Vec<Pair> {
+        cut.unit.candidates(cut.layers).into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect()
+    }
+
+    fn importance(&self) -> Option<Importance> {
+        Some(Importance { quantity: "1 − cosine", lowest_first: true })
+    }
+
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        let mut scores = Vec::new();
+        for (layer, kind) in cut.unit.candidates(cut.layers) {
+            scores.push(((layer, kind), 1.0 - stats.similarity(Pair::around(layer, kind))?));
+        }
+        Ok(lowest_sublayers(&scores, cut.depth))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::criterion::depth::DepthUnit;
+    use crate::criterion::rule::PruneSpec;
+    use crate::criterion::rule::tests::select;
+
+    #[test]
+    fn lowest_scores_of_the_kind_are_removed() {
+        for (unit, depth, expected) in [
+            (DepthUnit::Attention, 2, r#"["attention 0","attention 2"]"#),
+            (DepthUnit::Mlp, 1, r#"["mlp 1"]"#),
+            // The attention of layer 2 and the MLP of layer 1 are equal: the attention is removed first.
+            (DepthUnit::Sublayers, 1, r#"["attention 2"]"#),
+            (DepthUnit::Sublayers, 3, r#"["attention 0","mlp 1","attention 2"]"#),
+        ] {
+            let cut = PruneSpec { backbone: "b", layers: 3, depth, unit };
+            let cosines = [[0.8, 0.5], [0.1, 0.9], [0.9, 0.7]];
+            let similarity = |pair: crate::calibrate::Pair| {
+                cosines[pair.from][usize::from(pair.axis == crate::calibrate::SimilarityAxis::Mlp)]
+            };
+            let selection = select(&super::ENTRY, &json!({}), &cut, similarity, |_| 0.0).unwrap();
+            assert_eq!(serde_json::to_string(&selection.removed).unwrap(), expected, "{unit} {depth}");
+        }
+    }
+
+    #[test]
+    fn depths_that_leave_nothing_are_refused() {
+        for (unit, depth) in [(DepthUnit::Attention, 4), (DepthUnit::Mlp, 4), (DepthUnit::Sublayers, 6)] {
+            let cut = PruneSpec { backbone: "b", layers: 3, depth, unit };
+            let error = select(&super::ENTRY, &json!({}), &cut, |_| 0.0, |_| 0.0).unwrap_err();
+            assert!(error.to_string().contains("too few sublayers"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Shared parts of the criteria that remove sublayers: greedy removal, and the check of a depth.
+
+use super::rule::{PruneSpec, Selection, check_depth};
+use crate::error::{Error, Result};
+use crate::model::{Cut, Sublayer};
+
+/// Rejects a depth that would remove more sublayers than there are, or all of a backbone.
+pub(super) fn check_sublayers(name: &str, cut: &PruneSpec<'_>) -> Result<()> {
+    let candidates = cut.unit.candidates(cut.layers).len();
+    let max = candidates - usize::from(candidates == 2 * cut.layers);
+    check_depth(name, "has too few sublayers to choose from", max, cut)
+}
+
+/// Selects the candidates with the lowest scores, the first of equal ones.
+pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize) -> Selection {
+    let mut ranked = scores.to_vec();
+    // The sort is stable.
+    ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let removed: Cut = ranked.into_iter().take(depth).map(|(sublayer, _)| sublayer).collect();
+    let scores = scores.iter().map(|&((layer, kind), score)| (kind.number(layer), score)).collect();
+    Selection { removed, scores }
+}
+
+/// Removes the sublayer whose removal costs least, and measures the others again, `depth` times.
+/// The first candidate of equal costs is removed.
+/// The scores are the removed sublayers in order, each with the cost after its removal.
+pub(super) fn remove_greedily(
+    name: &str,
+    cut: &PruneSpec<'_>,
+    candidates: &[(usize, Sublayer)],
+    mut costs: impl FnMut(&[Cut]) -> Result<Vec<f64>>,
+) -> Result<Selection> {
+    let mut selection = Selection { removed: Cut::default(), scores: Vec::new() };
+    for _ in 0..cut.depth {
+        let remaining = remaining(candidates, &selection.removed);
+        let trials: Vec<Cut> = remaining.iter().map(|&(layer, kind)| selection.removed.with(layer, kind)).collect();
+        let measured = remaining.into_iter().zip(costs(&trials)?);
+        let best = measured.reduce(|best, next| if next.1 < best.1 { next } else { best });
+        let ((layer, kind), cost) = best.ok_or_else(|| Error::job("no sublayer is left to remove").at(name))?;
+        selection.scores.push((kind.number(layer), cost));
+        selection.removed = selection.removed.with(layer, kind);
+    }
+    Ok(selection)
+}
+
+/// Returns cuts like those that [`remove_greedily`] measures, for the cost estimate. It assumes that candidates in the
+/// middle are removed first.
+pub(super) fn greedy_trials(cut: &PruneSpec<'_>) -> Vec<Cut> {
+    let candidates = cut.unit.candidates(cut.layers);
+    let start = candidates.len().saturating_sub(cut.depth) / 2;
+    let mut removed = Cut::default();
+    let mut trials = Vec::new();
+    for &(layer, kind) in candidates.iter().skip(start).take(cut.depth) {
+        trials.extend(remaining(&candidates, &removed).into_iter().map(|(layer, kind)| removed.with(layer, kind)));
+        removed = removed.with(layer, kind);
+    }
+    trials
+}
+
+fn remaining(candidates: &[(usize, Sublayer)], removed: &Cut) -> Vec<(usize, Sublayer)> {
+    candidates.iter().copied().filter(|&(layer, kind)| !removed.contains(layer, kind)).collect()
+}

@@ -1,0 +1,153 @@
+//! Distances of a variant's logits to those of the dense backbone.
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::corpus::Windows;
+use crate::error::{Error, Result};
+use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, Step, Trie};
+use crate::named::named;
+
+/// Distance of the logits of two models at a token.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogitDistance {
+    /// `acos(clamp(cos, 0, 1))` of the two rows of logits.
+    #[default]
+    Angle,
+    /// `½ KL(m‖p) + ½ KL(m‖q)` with the mean `m` of the probabilities `p` and `q`, divided by the size of the vocabulary.
+    Js,
+}
+
+named!(LogitDistance: Angle = "angle", Js = "js");
+
+/// Rows of logits that are in memory at a time, for each of two models.
+const BLOCK_ROWS: usize = 64;
+
+impl LogitDistance {
+    /// Computes the distance of two rows of logits, with sums in f64.
+    fn between(self, dense: &[f32], variant: &[f32]) -> f64 {
+        match self {
+            Self::Angle => angle(dense, variant),
+            Self::Js => jensen_shannon(dense, variant),
+        }
+    }
+
+    /// Computes the mean distance of each program to the dense backbone over all tokens of each window:
+    /// `[program][window]`.
+    ///
+    /// # Errors
+    /// A step that fails.
+    pub fn by_window(self, engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<Vec<f64>>> {
+        let mut trunks = vec![Program::trunk(engine.config().layers)];
+        for program in programs {
+            let mut trunk = program.clone();
+            trunk.0.retain(|step| *step != Step::Head);
+            trunks.push(trunk);
+        }
+        let trie = Trie::new(&trunks);
+        let ends: Vec<usize> = (0..trunks.len()).filter_map(|program| trie.path(program).last().copied()).collect();
+        let mut distances = vec![Vec::with_capacity(windows.count()); programs.len()];
+        for window in windows.iter() {
+            let mut streams = EndStreams { ends: &ends, streams: vec![None; ends.len()] };
+            engine.run(&trie, &Batch::windows([window]), &mut streams)?;
+            let means = self.of_window(engine, &streams.streams, window.len())?;
+            distances.iter_mut().zip(means).for_each(|(all, mean)| all.push(mean));
+        }
+        Ok(distances)
+    }
+
+    /// Computes the mean distance of each of a window's streams to the first.
+    fn of_window(self, engine: &dyn Engine, streams: &[Option<HostRows>], tokens: usize) -> Result<Vec<f64>> {
+        let vocab = engine.config().vocab;
+        let mut sums = vec![0.0; streams.len() - 1];
+        for first in (0..tokens).step_by(BLOCK_ROWS) {
+            let rows: Vec<usize> = (first..(first + BLOCK_ROWS).min(tokens)).collect();
+            let dense = logits(engine, streams[0].as_ref(), &rows)?;
+            let dense = dense.values()?;
+            for (sum, stream) in sums.iter_mut().zip(&streams[1..]) {
+                let variant = logits(engine, stream.as_ref(), &rows)?;
+                let variant = variant.values()?;
+                let pairs = dense.par_chunks_exact(vocab).zip(variant.par_chunks_exact(vocab));
+                // Collected first, so that the order of the sum does not depend on the threads.
+                let of_rows: Vec<f64> = pairs.map(|(dense, variant)| self.between(dense, variant)).collect();
+                *sum += of_rows.iter().sum::<f64>();
+            }
+        }
+        Ok(sums.into_iter().map(|sum| sum / tokens as f64).collect())
+    }
+}
+
+fn logits(engine: &dyn Engine, stream: Option<&HostRows>, rows: &[usize]) -> Result<HostRows> {
+    let stream = stream.ok_or_else(|| Error::job("a program has no stream at its end"))?;
+    engine.logits(&stream.values()?, rows)
+}
+
+/// Keeps the streams at the ends of programs.
+struct EndStreams<'a> {
+    /// Node of each program's end.
+    ends: &'a [usize],
+    streams: Vec<Option<HostRows>>,
+}
+
+impl Observer<dyn ResidualStream> for EndStreams<'_> {
+    fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        let Some(stream) = stream.filter(|_| self.ends.contains(&node)) else { return Ok(()) };
+        let rows = stream.rows()?;
+        for (end, kept) in self.ends.iter().zip(&mut self.streams) {
+            if *end == node {
+                *kept = Some(rows.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn angle(a: &[f32], b: &[f32]) -> f64 {
+    let mut dot = 0.0;
+    let mut aa = 0.0;
+    let mut bb = 0.0;
+    for (&a, &b) in a.iter().zip(b) {
+        dot += f64::from(a) * f64::from(b);
+        aa += f64::from(a) * f64::from(a);
+        bb += f64::from(b) * f64::from(b);
+    }
+    (dot / (aa.sqrt() * bb.sqrt())).clamp(0.0, 1.0).acos()
+}
+
+fn jensen_shannon(a: &[f32], b: &[f32]) -> f64 {
+    let log_normalizers = [a, b].map(log_sum_exp);
+    let mut sum = 0.0;
+    for (&a, &b) in a.iter().zip(b) {
+        let p = f64::from(a) - log_normalizers[0];
+        let q = f64::from(b) - log_normalizers[1];
+        let mean = 0.5 * (p.exp() + q.exp());
+        // The limit for a mean of 0 is 0.
+        if mean > 0.0 {
+            sum += mean * (mean.ln() - 0.5 * (p + q));
+        }
+    }
+    sum / a.len() as f64
+}
+
+fn log_sum_exp(logits: &[f32]) -> f64 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    f64::from(max) + logits.iter().map(|&logit| (f64::from(logit) - f64::from(max)).exp()).sum::<f64>().ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_by_hand() {
+        assert!((angle(&[1.0, 0.0], &[1.0, 1.0]) - std::f64::consts::FRAC_PI_4).abs() < 1e-12);
+        assert_eq!(angle(&[1.0, 0.0], &[-1.0, 0.0]), std::f64::consts::FRAC_PI_2);
+        // Probabilities (1/2, 1/2) and (1/4, 3/4): mean (3/8, 5/8).
+        let expected = 0.375 * (0.375f64 / 0.125f64.sqrt()).ln() + 0.625 * (0.625f64 / 0.375f64.sqrt()).ln();
+        let found = jensen_shannon(&[0.0, 0.0], &[0.0, 3f32.ln()]);
+        assert!((found - expected / 2.0).abs() < 1e-8, "{found}");
+        assert!(jensen_shannon(&[4.0, 1.0], &[4.0, 1.0]).abs() < 1e-15);
+    }
+}

@@ -1,0 +1,299 @@
+//! Cuts of sublayers and the criteria that select them, against a reference in plain PyTorch
+//! (`shared/oracles/beyond`, whose README has the formulas and tolerances).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
+
+use std::path::{Path, PathBuf};
+
+use crate::common::stories::perplexities;
+use crate::common::{assert_close, checkout, engines, json, numbers, shared};
+use ghostlab_core::calibrate::{self, HookPoint, InMemory, Pair, PassRequest, Piece, Similarities};
+use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, TrialMetric};
+use ghostlab_core::model::{CPU, Cut, Engine, Program, Sublayer, Trie};
+use ghostlab_core::options::Options;
+use serde_json::{Value, json};
+
+/// Tolerances of the reference for an engine in f32.
+const SCORE: f64 = 1e-6;
+/// Tolerance of divergences, the reference's for damage.
+const DIVERGENCE: f64 = 1e-5;
+const PERPLEXITY: f64 = 2e-6;
+
+/// The bundled backbones of the reference.
+const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
+
+/// One backbone of the reference with its texts.
+struct World {
+    name: &'static str,
+    folder: PathBuf,
+    calibration: Windows,
+    evaluation: Windows,
+    numbers: Value,
+}
+
+impl World {
+    /// Reads a bundled backbone. `None` without the shared folder.
+    fn tiny(name: &'static str) -> Option<Self> {
+        let data = checkout().join("data/tiny");
+        let corpora = ["train", "test"].map(|part| data.join(format!("corpora/wiki-{part}.jsonl.gz")));
+        Self::read(name, data.join(&name[5..]), &corpora)
+    }
+
+    /// Reads the real backbone with WikiText-2. `None` without the shared folder.
+    fn real() -> Option<Self> {
+        let corpora = shared("real/corpora")?;
+        let corpora = ["validation", "test"].map(|part| corpora.join(format!("wikitext2-{part}.parquet")));
+        Self::read("real", shared("real/backbone")?, &corpora)
+    }
+
+    fn read(name: &'static str, folder: PathBuf, corpora: &[PathBuf; 2]) -> Option<Self> {
+        let numbers = json(&shared("oracles/beyond/numbers.json")?)[name].clone();
+        let tokenizer = Tokenizer::load(folder.join("tokenizer.json")).unwrap();
+        let rows = |path: &Path| read_rows(path, None).unwrap();
+        let calibration = calibration(Rule::Wikitext2, &rows(&corpora[0]), &tokenizer, 16, 256, 0).unwrap();
+        let evaluation = evaluation(Rule::Wikitext2, &rows(&corpora[1]), &tokenizer, 256, Some(40)).unwrap();
+        let world = Self { name, folder, calibration, evaluation, numbers };
+        for (key, windows) in [("calibration", &world.calibration), ("evaluation", &world.evaluation)] {
+            let sum: u64 = windows.ids.iter().map(|&id| u64::from(id)).sum();
+            assert_eq!(sum, world.numbers[format!("{key}_checksum")].as_u64().unwrap(), "{name}: {key}");
+        }
+        Some(world)
+    }
+
+    fn engines(&self) -> Vec<Box<dyn Engine>> {
+        engines(&self.folder)
+    }
+
+    /// Returns the variants whose name begins with `prefix`, each with its cut.
+    fn variants(&self, prefix: &str) -> Vec<(&String, &Value, Cut)> {
+        let variants = self.numbers["variants"].as_object().unwrap().iter();
+        let variants = variants.filter(|(name, variant)| name.starts_with(prefix) && variant["removed"].is_array());
+        variants.map(|(name, variant)| (name, variant, cut(&variant["removed"]))).collect()
+    }
+
+    /// Selects with a criterion, with similarities and trials of an engine.
+    fn select(
+        &self,
+        engine: &dyn Engine,
+        similarities: &Similarities,
+        (name, options): (&str, &Value),
+        (unit, depth): (DepthUnit, usize),
+    ) -> Selection {
+        let options: Options = options.as_object().unwrap().clone();
+        let rule = criterion::build(name, &options).unwrap();
+        let cut = PruneSpec { backbone: self.name, layers: engine.config().layers, depth, unit };
+        criterion::check(name, &*rule, &cut).unwrap();
+        let mut trials = |metric: TrialMetric, cuts: &[Cut]| self.measure(engine, metric, cuts);
+        let mut stats = CalibrationStats { similarities, activations: None, trials: &mut trials };
+        rule.select(&cut, &mut stats).unwrap()
+    }
+
+    fn measure(
+        &self,
+        engine: &dyn Engine,
+        metric: TrialMetric,
+        cuts: &[Cut],
+    ) -> ghostlab_core::error::Result<Vec<f64>> {
+        let programs: Vec<Program> = cuts.iter().map(|cut| Program::without(engine.config().layers, cut)).collect();
+        match metric {
+            TrialMetric::Perplexity => Ok(perplexities(engine, &programs, &self.calibration)),
+            TrialMetric::Distance(distance) => {
+                let windows = distance.by_window(engine, &programs, &self.calibration)?;
+                Ok(windows.iter().map(|means| means.iter().sum::<f64>() / means.len() as f64).collect())
+            }
+        }
+    }
+
+    /// Measures the similarities of the streams around all sublayers.
+    fn similarities(&self, engine: &dyn Engine) -> Similarities {
+        let candidates = DepthUnit::Sublayers.candidates(engine.config().layers);
+        let pairs = candidates.into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect();
+        let request = PassRequest { pairs, ..PassRequest::default() };
+        let windows: Vec<&[u32]> = self.calibration.iter().collect();
+        let mut kept = InMemory::default();
+        let mut pieces = [Piece { windows, first_sequence: 0, spool: &mut kept }];
+        calibrate::run(engine, &mut pieces, 1024, &request, |_| Ok(())).unwrap().remove(0)
+    }
+
+    /// Compares a greedy selection with the reference's steps.
+    fn compare_steps(&self, engine: &dyn Engine, selection: &Selection, steps: &[Value], tolerance: f64) {
+        assert_eq!(selection.scores.len(), steps.len());
+        for (index, ((removed, cost), step)) in selection.scores.iter().zip(steps).enumerate() {
+            let what = format!("{} {} step {index}", self.name, engine.id());
+            assert_eq!(Sublayer::numbered(*removed), sublayer(&step["removed"]), "{what}: {:?}", selection.scores);
+            assert_close(&what, *cost, step["cost"].as_f64().unwrap(), tolerance);
+        }
+    }
+}
+
+/// Parses `attn 3` or `mlp 3`.
+fn sublayer(name: &Value) -> (usize, Sublayer) {
+    let (kind, layer) = name.as_str().unwrap().split_once(' ').unwrap();
+    let kind = if kind == "attn" { Sublayer::Attention } else { Sublayer::Mlp };
+    (layer.parse().unwrap(), kind)
+}
+
+fn cut(removed: &Value) -> Cut {
+    removed.as_array().unwrap().iter().map(sublayer).collect()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
+/// Parses the kind and the depth of `half:attn:4`.
+fn depth(variant: &str) -> (DepthUnit, usize) {
+    let [_, kind, depth] = variant.split(':').collect::<Vec<_>>()[..] else { panic!("{variant}") };
+    let unit = match kind {
+        "attn" => DepthUnit::Attention,
+        "mlp" => DepthUnit::Mlp,
+        _ => DepthUnit::Sublayers,
+    };
+    (unit, depth.parse().unwrap())
+}
+
+fn perplexities_of_all_cuts(world: &World) {
+    for engine in world.engines() {
+        let layers = engine.config().layers;
+        let mut variants: Vec<_> =
+            ["half:", "blockpruner:", "finercut:"].iter().flat_map(|prefix| world.variants(prefix)).collect();
+        // candle takes several times as long.
+        variants.truncate(if engine.id().name == CPU.name { variants.len() } else { 3 });
+        assert!(!variants.is_empty());
+        let mut programs = vec![Program::dense(layers)];
+        programs.extend(variants.iter().map(|(_, _, cut)| Program::without(layers, cut)));
+        let found = perplexities(&*engine, &programs, &world.evaluation);
+        let what = format!("{} {}", world.name, engine.id());
+        assert_close(&what, found[0], number(&world.numbers["dense"]["ppl"]), PERPLEXITY);
+        for (((name, variant, cut), program), found) in variants.iter().zip(&programs[1..]).zip(&found[1..]) {
+            assert_close(&format!("{what} {name}"), *found, number(&variant["ppl"]), PERPLEXITY);
+            let attentions = program.0.iter().filter(|step| matches!(step.half(), Some((Sublayer::Attention, _))));
+            assert_eq!(attentions.count() as u64, variant["attentions"].as_u64().unwrap(), "{what} {name}");
+            let parameters = engine.config().parameters(program);
+            assert_eq!(parameters, variant["parameters"].as_u64().unwrap(), "{what} {name}");
+            let ours = engine.config().cache_bytes(program) / engine.config().cache_bytes(&Program::dense(1));
+            assert_eq!(ours, variant["attentions"].as_u64().unwrap(), "{what} {name}: {cut}");
+        }
+    }
+}
+
+#[test]
+fn perplexities_without_sublayers_equal_the_reference() {
+    TINY.into_iter().filter_map(World::tiny).for_each(|world| perplexities_of_all_cuts(&world));
+}
+
+#[test]
+#[ignore = "slow: thirteen variants of the real backbone on two engines"]
+fn perplexities_of_the_real_backbone_equal_the_reference() {
+    World::real().iter().for_each(perplexities_of_all_cuts);
+}
+
+fn llm_drop_of_all_kinds(world: &World) {
+    let expected = [&world.numbers["half_scores"]["attn"], &world.numbers["half_scores"]["mlp"]].map(numbers);
+    for engine in world.engines() {
+        let similarities = world.similarities(&*engine);
+        for (name, _, cut) in world.variants("half:") {
+            let what = format!("{} {} {name}", world.name, engine.id());
+            let selection = world.select(&*engine, &similarities, ("llm-drop", &json!({})), depth(name));
+            assert_eq!(selection.removed, cut, "{what}: {:?}", selection.scores);
+            for &(candidate, score) in &selection.scores {
+                assert_close(&what, score, expected[candidate % 2][candidate / 2], SCORE);
+            }
+        }
+    }
+}
+
+#[test]
+fn llm_drop_selects_what_the_reference_does() {
+    TINY.into_iter().filter_map(World::tiny).for_each(|world| llm_drop_of_all_kinds(&world));
+}
+
+#[test]
+fn llm_drop_on_the_real_backbone_equals_the_reference() {
+    World::real().iter().for_each(llm_drop_of_all_kinds);
+}
+
+fn nbl_bounds_and_cuts(world: &World) {
+    let bounds = numbers(&world.numbers["nbl_bounds"]["stream"]);
+    for engine in world.engines() {
+        let layers = engine.config().layers;
+        let sites = (0..layers).flat_map(|layer| [HookPoint::Stream(layer), HookPoint::Middle(layer)]);
+        let activations = calibrate::in_memory(&*engine, &world.calibration, sites).unwrap();
+        let rule = criterion::build("nbl", &Options::new()).unwrap();
+        for (name, variant) in world.numbers["variants"].as_object().unwrap() {
+            let Some(depth) = name.strip_prefix("nbl-dropped:stream:") else { continue };
+            let what = format!("{} {} {name}", world.name, engine.id());
+            let unit = DepthUnit::Attention;
+            let cut = PruneSpec { backbone: world.name, layers, depth: depth.parse().unwrap(), unit };
+            criterion::check("nbl", &*rule, &cut).unwrap();
+            let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
+            let similarities = Similarities::default();
+            let activations = Some(&activations);
+            let mut stats = CalibrationStats { similarities: &similarities, activations, trials: &mut none };
+            let selection = rule.select(&cut, &mut stats).unwrap();
+            let expected = numbers(&variant["removed"]).into_iter().map(|layer| (layer as usize, Sublayer::Attention));
+            assert_eq!(selection.removed, expected.collect::<Cut>(), "{what}: {:?}", selection.scores);
+            for &(candidate, bound) in &selection.scores {
+                assert_close(&what, bound, bounds[candidate / 2], SCORE);
+            }
+            let program = Program::without(layers, &selection.removed);
+            let perplexity = perplexities(&*engine, &[program], &world.evaluation)[0];
+            assert_close(&what, perplexity, number(&variant["ppl"]), PERPLEXITY);
+        }
+    }
+}
+
+#[test]
+fn nbl_bounds_equal_the_reference() {
+    TINY.into_iter().filter_map(World::tiny).for_each(|world| nbl_bounds_and_cuts(&world));
+}
+
+/// Compares the first `steps` of a greedy criterion on one engine.
+fn greedy(world: &World, engine: &dyn Engine, (name, options): (&str, &Value), expected: &Value, steps: usize) {
+    let expected = &expected.as_array().unwrap()[..steps];
+    let selection = world.select(engine, &Similarities::default(), (name, options), (DepthUnit::Sublayers, steps));
+    let tolerance = if options["distance"] == "js" { DIVERGENCE } else { SCORE };
+    world.compare_steps(engine, &selection, expected, tolerance);
+}
+
+/// The first step alone: each step takes minutes on candle.
+#[test]
+fn block_pruner_removes_what_the_reference_does() {
+    for (name, steps) in [("tiny-llama", 1), ("tiny-olmo2", 1)] {
+        let Some(world) = World::tiny(name) else { return };
+        let engine = &*world.engines()[0];
+        greedy(&world, engine, ("block-pruner", &json!({})), &world.numbers["blockpruner"], steps);
+    }
+}
+
+#[test]
+fn finercut_removes_what_the_reference_does() {
+    let Some(world) = World::tiny("tiny-llama") else { return };
+    let engine = &*world.engines()[0];
+    for distance in ["angle", "js"] {
+        let expected = &world.numbers[format!("finercut_{distance}")];
+        greedy(&world, engine, ("finercut", &json!({"distance": distance})), expected, 1);
+    }
+}
+
+#[test]
+fn criteria_refuse_a_depth_in_another_unit() {
+    for (name, unit, expected) in [
+        ("llm-drop", DepthUnit::Layers, "`{attention: 2}`"),
+        ("block-pruner", DepthUnit::Layers, "`{sublayers: 2}`"),
+        ("shortgpt", DepthUnit::Mlp, "`2`"),
+    ] {
+        let rule = criterion::build(name, &Options::new()).unwrap();
+        let cut = PruneSpec { backbone: "b", layers: 8, depth: 2, unit };
+        let error = criterion::check(name, &*rule, &cut).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains(expected), "{name}: {error}");
+    }
+}
+
+#[test]
+fn shared_steps_of_sublayer_cuts_run_once() {
+    let cuts = [Cut::default(), Cut::sublayers([(3, Sublayer::Mlp)]), Cut::layers([3])];
+    let trie = Trie::new(&cuts.map(|cut| Program::without(4, &cut)));
+    // Six sublayers before the MLP of layer 3 and attention 3; its MLP once; three heads.
+    assert_eq!((trie.sublayers(), trie.len()), (8, 1 + 8 + 3));
+}

@@ -1,0 +1,314 @@
+//! `ghostlab layers MODEL --corpus TEXT`: scores of every layer and sublayer by all criteria that rank them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueHint};
+use serde_json::{Map, Value, json};
+
+use super::answer::layers::{CriterionScores, LayerScore, RankedLayers};
+use super::answer::{self, Answer};
+use super::grid_args::{EngineArgs, LimitArgs, Threads};
+use super::home::{self, StoreArgs};
+use super::named_entries::{SharedEntries, backbone, fetchable, with_entries};
+use super::out::columns;
+use super::{fetch, progress, stop, work};
+use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
+use crate::corpus::Rule;
+use crate::criterion::{self, DepthUnit, Ranking};
+use crate::error::{Error, Result};
+use crate::files::output::OutputFile;
+use crate::grid::Grid;
+use crate::model::Sublayer;
+use crate::quantity::MAX;
+use crate::results::GridOutcome;
+use crate::{artifact, exec};
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// A folder with config.json, tokenizer.json and *.safetensors; a .gguf file; `org/name[@revision]` of the hub's cache; or the name of
+    /// a file in `backbones/`.
+    model: String,
+    /// Text to measure on, by name (any file in `corpora/`) or a text file.
+    #[arg(long, value_name = "TEXT")]
+    corpus: String,
+    /// Number of sequences of the text.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
+    sequences: u32,
+    /// Tokens of a sequence.
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
+    length: u32,
+    /// How the rows of a text file are joined and its sequences drawn.
+    #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
+    rule: String,
+    /// Only these criteria, by name. The default is all that rank layers or sublayers.
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    criteria: Vec<String>,
+    /// Draw the ranks to this file: .svg, .pdf or .png.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    figure: Option<PathBuf>,
+    /// Write the figure over another file that is there.
+    #[arg(long, requires = "figure")]
+    force: bool,
+    /// Download missing inputs from the hub first.
+    #[arg(long)]
+    fetch: bool,
+    /// The profile whose texts are meant by their names: `profiles/NAME.yaml` here or among the experiments. By default
+    /// that of the model's entry in `backbones/`, where it names one.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    threads: Threads,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// Name of the grid in messages. It has no file; names are resolved as for a grid in the current folder.
+const FILE: &str = "layers";
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let format = arguments.figure.as_deref().map(figure_format).transpose()?;
+    arguments.threads.start()?;
+    let model = Path::new(&arguments.model);
+    let store = arguments.store.store(Some(model).filter(|model| model.is_dir()))?;
+    let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
+    let rankings = arguments.rankings()?;
+    let text = arguments.grid(&rankings)?;
+    if arguments.fetch {
+        let needs = Grid::needs_of_text(&text, Path::new(FILE))?;
+        fetch::bring(&[needs], &store, false, &stop)?;
+    }
+    let mut grid = Grid::of_text(&text, Path::new(FILE)).map_err(fetchable)?;
+    artifact::hold(&mut grid, &work::hash(&store))?;
+    let output = arguments.figure.as_ref().map(|path| OutputFile {
+        path,
+        inputs: home::inputs(&grid, &store),
+        force: arguments.force,
+        is_ours: |_| false,
+    });
+    output.as_ref().map_or(Ok(()), OutputFile::check)?;
+    let settings = arguments.limits.settings(arguments.engine.request());
+    let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
+    let ranked = arguments.ranked(&rankings, &outcome)?;
+    if let (Some(output), Some(format)) = (&output, format) {
+        let drawing = figure(&ranked).draw()?;
+        let bytes = drawing.forms().find(|(ending, _)| *ending == format).map(|(_, bytes)| bytes);
+        output.write(bytes.unwrap_or_default())?;
+    }
+    answer::show(ranked, Answer::Layers, |answer| {
+        println!("{} ({}), {}", answer.model, answer.engine, answer.calibration);
+        println!("\n{}", table(answer));
+        println!("In brackets: the rank; 1 is removed first.");
+        answer.figure.iter().for_each(|figure| println!("written: {figure}"));
+    })
+}
+
+impl Arguments {
+    /// Returns the criteria to compute.
+    fn rankings(&self) -> Result<Vec<Ranking>> {
+        let all = criterion::rankings();
+        let known: Vec<&str> = all.iter().map(|ranking| ranking.name).collect();
+        if let Some(unknown) = self.criteria.iter().find(|name| !known.contains(&name.as_str())) {
+            return Err(Error::bad_input("a criterion does not rank layers or sublayers")
+                .at(format!("--criteria {unknown}"))
+                .expected(known.join(", "))
+                .found(format!("`{unknown}`")));
+        }
+        let is_wanted =
+            |ranking: &Ranking| self.criteria.is_empty() || self.criteria.iter().any(|name| name == ranking.name);
+        Ok(all.into_iter().filter(is_wanted).collect())
+    }
+
+    /// Writes the grid as JSON, which is YAML: a cut of one layer or sublayer by each criterion.
+    fn grid(&self, rankings: &[Ranking]) -> Result<String> {
+        let (name, backbones) = backbone(&self.model)?;
+        let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
+        let length = self.length as usize;
+        let (corpora, read) =
+            shared.texts_of("--corpus", std::slice::from_ref(&self.corpus), length, &self.rule, Some(1))?;
+        let corpus = read.first().map(|entry| entry["corpus"].clone()).unwrap_or_default();
+        let mut rows = rankings.iter().map(|ranking| {
+            let depth = if ranking.unit.is_layers() { json!(1) } else { json!({ ranking.unit.name(): 1 }) };
+            json!({"criterion": ranking.name, "depth": depth})
+        });
+        let first = rows.next().unwrap_or_default();
+        let mut grid = json!({
+            "name": FILE, "backbone": [name], "criterion": first["criterion"], "depth": first["depth"],
+            "recovery": "none", "include": rows.collect::<Vec<Value>>(),
+            "calibration": {"corpus": corpus, "sequences": self.sequences, "length": self.length},
+            "evaluate": {"perplexity": read},
+        });
+        with_entries(&mut grid, backbones, Map::new(), corpora);
+        Ok(grid.to_string())
+    }
+
+    /// Reads the criteria's scores from the results.
+    fn ranked(&self, rankings: &[Ranking], outcome: &GridOutcome) -> Result<RankedLayers> {
+        let mut criteria = Vec::new();
+        for ranking in rankings {
+            let found = outcome
+                .cells
+                .iter()
+                .find(|cell| cell.cell.criterion.as_ref().is_some_and(|method| method.name == ranking.name));
+            let cell = found.ok_or_else(|| Error::job("a criterion has no cell").at(ranking.name))?;
+            if let Some(failure) = &cell.failure {
+                return Err(Error::job("a criterion failed").at(ranking.name).found(failure));
+            }
+            criteria.extend(columns_of(ranking, &cell.scores));
+        }
+        let layers = outcome.cells.first().map_or(0, |cell| cell.layers);
+        let engines: Vec<String> = outcome.engines.values().map(ToString::to_string).collect();
+        Ok(RankedLayers {
+            model: self.model.clone(),
+            engine: engines.join(", "),
+            calibration: format!("{} sequences of {} tokens of {}", self.sequences, self.length, self.corpus),
+            layers,
+            criteria,
+            figure: self.figure.as_ref().map(|path| path.display().to_string()),
+        })
+    }
+}
+
+/// Returns a figure's format, which its file extension names.
+fn figure_format(path: &Path) -> Result<&'static str> {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    Drawing::ENDINGS.into_iter().find(|known| *known == ending).ok_or_else(|| {
+        Error::bad_input("the format of a figure is unknown")
+            .at(format!("--figure {}", path.display()))
+            .expected(format!("a file name that ends in .{}", Drawing::ENDINGS.join(", .")))
+            .found(if ending.is_empty() { "no ending".to_owned() } else { format!(".{ending}") })
+    })
+}
+
+/// Splits a criterion's scores by what they are of: layers, attentions or MLPs. Ranks are among all of them.
+fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    let direction = if ranking.lowest_first { 1.0 } else { -1.0 };
+    order.sort_by(|&a, &b| (direction * scores[a].1).total_cmp(&(direction * scores[b].1)));
+    let mut columns: BTreeMap<Option<Sublayer>, Vec<LayerScore>> = BTreeMap::new();
+    for (rank, index) in order.into_iter().enumerate() {
+        let (candidate, score) = scores[index];
+        let (layer, sublayer) = match ranking.unit {
+            DepthUnit::Layers => (candidate, None),
+            _ => {
+                let (layer, sublayer) = Sublayer::numbered(candidate);
+                (layer, Some(sublayer))
+            }
+        };
+        columns.entry(sublayer).or_default().push(LayerScore { layer, score, rank: rank + 1 });
+    }
+    let quantity = ranking.quantity;
+    columns
+        .into_iter()
+        .map(|(sublayer, mut scores)| {
+            scores.sort_by_key(|score| score.layer);
+            CriterionScores {
+                criterion: ranking.name.to_owned(),
+                label: criterion::label(ranking.name).to_owned(),
+                quantity: quantity.to_owned(),
+                of: sublayer.map_or("layer", Sublayer::name).to_owned(),
+                lowest_first: ranking.lowest_first,
+                scores,
+            }
+        })
+        .collect()
+}
+
+/// Formats a row per layer and a column per criterion.
+fn table(ranked: &RankedLayers) -> String {
+    let mut labels = vec![String::new()];
+    let mut heads = vec!["layer".to_owned()];
+    for column in &ranked.criteria {
+        labels.push(column.label.clone());
+        heads.push(if column.of == "layer" {
+            column.quantity.clone()
+        } else {
+            format!("{}, {}", column.of, column.quantity)
+        });
+    }
+    let mut rows = vec![labels, heads];
+    for layer in 0..ranked.layers {
+        let mut row = vec![layer.to_string()];
+        row.extend(ranked.criteria.iter().map(|column| {
+            let score = column.scores.iter().find(|score| score.layer == layer);
+            score.map_or("kept".to_owned(), |score| format!("{} ({})", shown(score.score), score.rank))
+        }));
+        rows.push(row);
+    }
+    let right: Vec<usize> = (1..=ranked.criteria.len()).collect();
+    columns(&rows, &right)
+}
+
+/// Formats a score: four decimals below 10, two from 10 on.
+fn shown(score: f64) -> String {
+    if score.abs() >= 10.0 { format!("{score:.2}") } else { format!("{score:.4}") }
+}
+
+/// Draws the ranks over the layers.
+fn figure(ranked: &RankedLayers) -> Figure {
+    let lines = ranked.criteria.iter().map(|column| Line {
+        method: format!("{} {}", column.criterion, column.of),
+        label: if column.of == "layer" { column.label.clone() } else { format!("{}, {}", column.label, column.of) },
+        points: column
+            .scores
+            .iter()
+            .map(|score| Point { x: score.layer as f64, y: Some(score.rank as f64), error: None })
+            .collect(),
+    });
+    Figure {
+        around: Surroundings {
+            title: format!("Ranks of the layers of {}", ranked.model),
+            description: "For each criterion the rank of every layer; the layer of rank 1 is removed first.".into(),
+            heading: format!("{}: which layer is removed first", ranked.model),
+            note: format!("{}; a layer without a point is never removed", ranked.calibration),
+            ..Surroundings::default()
+        },
+        plot: Plot::Curves(Curves {
+            x: Axis { label: "Layer".into(), ..Axis::default() },
+            y: Axis { label: "Rank (1 is removed first)".into(), ..Axis::default() },
+            lines: lines.collect(),
+            levels: Vec::new(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_among_all_sublayers_and_columns_are_by_kind() {
+        let ranking =
+            Ranking { name: "llm-drop", unit: DepthUnit::Sublayers, quantity: "1 − cosine", lowest_first: true };
+        let found = columns_of(&ranking, &[(0, 0.5), (2, 0.1), (1, 0.3), (3, 0.2)]);
+        let ranks: Vec<(&str, Vec<usize>)> = found
+            .iter()
+            .map(|column| (column.of.as_str(), column.scores.iter().map(|score| score.rank).collect()))
+            .collect();
+        assert_eq!(ranks, [("attention", vec![4, 1]), ("mlp", vec![3, 2])]);
+    }
+
+    #[test]
+    fn highest_scores_are_first_where_the_criterion_says_so() {
+        let ranking =
+            Ranking { name: "llm-streamline", unit: DepthUnit::Layers, quantity: "cosine", lowest_first: false };
+        let found = columns_of(&ranking, &[(1, 0.5), (2, 0.9)]);
+        assert_eq!(
+            found[0].scores,
+            [LayerScore { layer: 1, score: 0.5, rank: 2 }, LayerScore { layer: 2, score: 0.9, rank: 1 }]
+        );
+    }
+
+    #[test]
+    fn figure_format_is_named_by_the_ending() {
+        assert_eq!(figure_format(Path::new("a/ranks.pdf")).unwrap(), "pdf");
+        let error = figure_format(Path::new("ranks.jpg")).unwrap_err().to_string();
+        assert!(error.contains(".svg, .pdf, .png") && error.contains(".jpg"), "{error}");
+    }
+}

@@ -1,0 +1,128 @@
+//! Grids of sublayer cuts on a bundled backbone, against a reference in plain PyTorch (`shared/oracles/beyond`).
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use crate::common::world::World;
+use crate::common::{assert_close, checkout, json, numbers, shared};
+use ghostlab::exec::{self, GridOutcome, RunSettings};
+use ghostlab::grid::Grid;
+use ghostlab::model::{Cut, Sublayer};
+use ghostlab::stage;
+use ghostlab_store::Store;
+use serde_json::Value;
+
+/// Tolerances of the reference for an engine in f32.
+const SCORE: f64 = 1e-6;
+const PERPLEXITY: f64 = 2e-6;
+
+/// Returns the cut of a variant of the reference, which writes `attn 3` and `mlp 3`.
+fn cut(removed: &Value) -> Cut {
+    let sublayers = removed.as_array().unwrap().iter().map(|name| {
+        let (kind, layer) = name.as_str().unwrap().split_once(' ').unwrap();
+        (layer.parse().unwrap(), if kind == "attn" { Sublayer::Attention } else { Sublayer::Mlp })
+    });
+    sublayers.collect()
+}
+
+fn tiny_grid(axes: &str) -> String {
+    let data = checkout().canonicalize().unwrap().join("data/tiny");
+    let data = data.display();
+    format!(
+        "backbones:\n  tiny: {{path: {data}/llama}}\ncorpora:\n\
+         \x20 train: {{path: {data}/corpora/wiki-train.jsonl.gz, rule: wikitext2}}\n\
+         \x20 test: {{path: {data}/corpora/wiki-test.jsonl.gz, rule: wikitext2, limit: 40}}\n\
+         backbone: tiny\ncalibration: {{corpus: train, sequences: 16, length: 256}}\n{axes}"
+    )
+}
+
+fn run(axes: &str, folder: &Path) -> GridOutcome {
+    let text = tiny_grid(&format!("{axes}evaluate: {{perplexity: [{{corpus: test, length: 256}}]}}\n"));
+    let grid = Grid::of_text(&text, &folder.join("grid.yaml")).unwrap();
+    let store = Store::open(&folder.join("store"), stage::WORDS).unwrap();
+    exec::run(&grid, RunSettings::default(), &store, &(), &AtomicBool::new(false)).unwrap()
+}
+
+#[test]
+fn grid_of_sublayer_cuts_equals_the_reference() {
+    let Some(file) = shared("oracles/beyond/numbers.json") else { return };
+    let reference = json(&file)["tiny-llama"].take();
+    let folder = tempfile::tempdir().unwrap();
+    let outcome = run(
+        "criterion: llm-drop\ndepth: [{attention: 4}, {mlp: 2}, {sublayers: 4}]\nrecovery: none\n\
+         include:\n  - {criterion: block-pruner, depth: {sublayers: 1}}\n",
+        folder.path(),
+    );
+    let variants = [
+        ("tiny.llm-drop-attention-4.none", "half:attn:4"),
+        ("tiny.llm-drop-mlp-2.none", "half:mlp:2"),
+        ("tiny.llm-drop-sublayers-4.none", "half:joint:4"),
+    ];
+    assert_eq!(outcome.cells.len(), 1 + variants.len() + 1);
+    for (name, variant) in variants {
+        let expected = &reference["variants"][variant];
+        let result = outcome.cells.iter().find(|result| result.cell.to_string() == name).unwrap();
+        assert_eq!(result.failure, None, "{name}");
+        assert_eq!(result.removed, cut(&expected["removed"]), "{name}: {:?}", result.scores);
+        let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
+        assert_close(name, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+    }
+    let block_pruner = outcome.cells.last().unwrap();
+    let step = &reference["blockpruner"][0];
+    assert_eq!(block_pruner.removed, cut(&Value::Array(vec![step["removed"].clone()])));
+    assert_close("block-pruner", block_pruner.scores[0].1, step["cost"].as_f64().unwrap(), SCORE);
+    let scores = [&reference["half_scores"]["attn"], &reference["half_scores"]["mlp"]].map(numbers);
+    for &(candidate, score) in &outcome.cells[3].scores {
+        assert_close("score", score, scores[candidate % 2][candidate / 2], SCORE);
+    }
+}
+
+#[test]
+fn finercut_resumes_from_its_stored_trials() {
+    let Some(file) = shared("oracles/beyond/numbers.json") else { return };
+    let reference = json(&file)["tiny-llama"].take();
+    let folder = tempfile::tempdir().unwrap();
+    for depth in [1, 2] {
+        let axes = format!("criterion: finercut\ndepth: {{sublayers: {depth}}}\nrecovery: none\n");
+        let outcome = run(&axes, folder.path());
+        let result = &outcome.cells[1];
+        assert_eq!(result.failure, None);
+        for ((candidate, cost), step) in result.scores.iter().zip(reference["finercut_angle"].as_array().unwrap()) {
+            let removed = cut(&Value::Array(vec![step["removed"].clone()]));
+            assert_eq!(removed, Cut::sublayers([Sublayer::numbered(*candidate)]));
+            assert_close("cost", *cost, step["cost"].as_f64().unwrap(), SCORE);
+        }
+        assert_eq!(result.scores.len(), depth);
+    }
+}
+
+#[test]
+fn commands_show_or_refuse_a_cut_of_sublayers() {
+    let world = World::new();
+    let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let text = text.replace("[llm-streamline]", "llm-drop").replace("[1, 2]", "{attention: 2}");
+    let from = text.find("recovery:").unwrap();
+    let to = text.find("calibration:").unwrap();
+    world.write("grid.yaml", format!("{}recovery: none\n{}", &text[..from], &text[to..]));
+    let plan = world.ghostlab(&["plan", "grid.yaml", "--all"]);
+    let shown = String::from_utf8(plan.stdout).unwrap();
+    assert!(shown.contains("tiny.llm-drop-attention-2.none"), "{shown}");
+    world.runs(&[]);
+    let table = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
+    assert!(table.contains("attention "), "{table}");
+    let explained = world.ghostlab(&["explain", "grid.yaml", "llm-drop"]);
+    let explained = String::from_utf8(explained.stdout).unwrap();
+    assert!(explained.contains("removes [attention "), "{explained}");
+    let explained = world.ghostlab(&["explain", "grid.yaml", "llm-drop", "--json"]);
+    let explained: Value = serde_json::from_slice(&explained.stdout).unwrap();
+    let size = &explained["answer"]["size"];
+    // Two of the backbone's four attentions are left.
+    let cache = ["kv_cache_bytes", "dense_kv_cache_bytes"].map(|key| size[key].as_u64().unwrap());
+    assert_eq!(cache[0] * 2, cache[1], "{size}");
+    let refused = world.ghostlab(&["export", "grid.yaml", "tiny.llm-drop-attention-2.none", "--to", "out"]);
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{message}");
+    assert!(message.contains("cannot be exported yet") && message.contains("2 attention"), "{message}");
+    assert!(!world.path("out").exists());
+}
