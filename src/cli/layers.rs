@@ -85,6 +85,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::bring(&[needs], &store, false, &stop)?;
     }
     let mut grid = Grid::of_text(&text, Path::new(FILE)).map_err(fetchable)?;
+    // Only the criteria's scores are shown.
+    grid.evaluate.perplexity.clear();
     artifact::hold(&mut grid, &work::hash(&store))?;
     let output = arguments.figure.as_ref().map(|path| OutputFile {
         path,

@@ -158,7 +158,9 @@ impl Protocol {
                 Of::Task(_) if *metric == metric::TASK => {
                     scored.iter().filter_map(|used| Some(Self::task(grid, used, outcome.task(used)?))).collect()
                 }
-                Of::Task(_) => scored.iter().map(|used| derived(ScoredOn::Task((*used).clone()))).collect(),
+                Of::Task(_) | Of::Flips(_) => {
+                    scored.iter().map(|used| derived(ScoredOn::Task((*used).clone()))).collect()
+                }
                 Of::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
                 Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Decode(_) | Of::Repair(_) | Of::Defined => Vec::new(),
             }

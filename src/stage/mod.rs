@@ -242,6 +242,7 @@ mod tests {
 
     use super::*;
     use crate::calibrate::{HookPoint, Pair, SimilarityAxis};
+    use crate::criterion::TrialMetric;
     use crate::evaluate::logit_distance::LogitDistance;
     use crate::model::{CPU, Cut};
     use crate::work::backbone::ScoredExtent;
@@ -256,9 +257,12 @@ mod tests {
         let members = [
             (activations::rows(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
             (activations::sums(backbone, &tokens, &pairs, &(4..8)), pass),
-            (scores::trial(backbone, &tokens, &Cut::layers([1, 2])), scores::trials(backbone, &tokens).key()),
             (
-                scores::distance_trial(backbone, &tokens, LogitDistance::Angle, &Cut::layers([1])),
+                scores::trial(backbone, &tokens, TrialMetric::Perplexity, &Cut::layers([1, 2])),
+                scores::trials(backbone, &tokens).key(),
+            ),
+            (
+                scores::trial(backbone, &tokens, TrialMetric::Distance(LogitDistance::Angle), &Cut::layers([1])),
                 scores::trials(backbone, &tokens).key(),
             ),
             (teacher::shard(backbone, &tokens, &(0..4)), teacher::family(backbone, &tokens).key()),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{Cost, Family, KeyedBackbone, Member, Stage, Words};
+use crate::criterion::TrialMetric;
 use crate::error::{Error, Result};
 use crate::evaluate::damage::{Damages, WIDTH};
-use crate::evaluate::logit_distance::LogitDistance;
 use crate::evaluate::perplexity::Losses;
 use crate::evaluate::{EvalSet, choices};
 use crate::files::sha256;
@@ -115,14 +115,13 @@ pub(super) fn trials(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of the score without one cut.
-pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, removed: &Cut) -> Key {
-    trials(backbone, tokens).member([(REMOVED, json!(removed))])
-}
-
-/// Returns the key of the distances of the logits without one cut.
-pub fn distance_trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, distance: LogitDistance, removed: &Cut) -> Key {
-    trials(backbone, tokens).member([(REMOVED, json!(removed)), (DISTANCE, json!(distance))])
+/// Returns the key of the score, or of the distances of the logits, without one cut.
+pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
+    let removed = (REMOVED, json!(removed));
+    match metric {
+        TrialMetric::Perplexity => trials(backbone, tokens).member([removed]),
+        TrialMetric::Distance(distance) => trials(backbone, tokens).member([removed, (DISTANCE, json!(distance))]),
+    }
 }
 
 /// Estimates trials. Steps of a greedy search are sequential, so each size is a run of its own.

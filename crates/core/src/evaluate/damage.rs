@@ -34,18 +34,26 @@ impl Damage {
     /// Estimates the measure and its standard error over windows from the windows' means ([`Damages::by_window`]). The
     /// error is propagated to first order through root and exponential. `None` if a value is not finite, or without one.
     pub fn estimate(self, windows: &[f64]) -> Option<Measure> {
-        let count = windows.len() as f64;
-        let mean = windows.iter().sum::<f64>() / count;
-        let variance = windows.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
-        let error = (variance / count).sqrt();
-        let (value, error) = match self {
-            // A root of zero has no derivative.
-            Self::RmsChange if mean == 0.0 => (0.0, error),
-            Self::RmsChange => (mean.sqrt(), error / (2.0 * mean.sqrt())),
-            Self::PerplexityRatio => (mean.exp(), error * mean.exp()),
-            _ => (mean, error),
+        let mean = Measure::of(windows)?;
+        // Value, and derivative with respect to the mean.
+        let (value, slope) = match self {
+            // A root of zero has no derivative. All squares are zero then, and so is their error.
+            Self::RmsChange if mean.value == 0.0 => (0.0, 1.0),
+            Self::RmsChange => (mean.value.sqrt(), 0.5 / mean.value.sqrt()),
+            Self::PerplexityRatio => (mean.value.exp(), mean.value.exp()),
+            _ => (mean.value, 1.0),
         };
-        value.is_finite().then_some(Measure { value, stderr: Some(error).filter(|error| error.is_finite()) })
+        let stderr = mean.stderr.map(|error| slope * error).filter(|error| error.is_finite());
+        value.is_finite().then_some(Measure { value, stderr })
+    }
+
+    /// Returns the least and the greatest possible value. The greatest is `None` if there is none.
+    pub fn range(self) -> (f64, Option<f64>) {
+        match self {
+            Self::KlDenseVariant | Self::KlVariantDense | Self::PerplexityRatio => (0.0, None),
+            Self::SameTop | Self::MeanAbsoluteChange | Self::RmsChange => (0.0, Some(1.0)),
+            Self::MeanChange => (-1.0, Some(1.0)),
+        }
     }
 
     /// Returns the place of the measure among a window's values.
@@ -154,6 +162,11 @@ impl EvalSet for DamageEval<'_> {
 
     fn count(&self, chunk: usize) -> usize {
         WIDTH * self.windows.count(chunk)
+    }
+
+    /// The dense program has a stream of its own.
+    fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
+        engine.pass_tokens(programs + 1)
     }
 
     fn trie(&self, programs: &[Program]) -> Trie {

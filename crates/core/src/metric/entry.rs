@@ -7,7 +7,7 @@ use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
-use crate::tasks::{Answered, Measure, TaskResult};
+use crate::tasks::{Answered, Flip, Measure, TaskResult};
 
 /// Which way a metric is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +112,36 @@ pub struct TaskSample<'a> {
     pub dense: Option<&'a Answered>,
 }
 
+impl TaskSample<'_> {
+    /// Computes a metric of a task: its value and error. `None` if undefined, or for metrics of other objects.
+    pub fn estimate(&self, metric: &MetricEntry) -> Option<Measure> {
+        match metric.of {
+            Of::Task(estimate) => estimate(self),
+            Of::Flips(_) => {
+                let values: Vec<f64> =
+                    self.by_document(metric)?.into_iter().map(|holds| f64::from(u8::from(holds))).collect();
+                Measure::of(&values).map(Measure::in_percent)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether each document is answered correctly.
+    pub fn right(&self) -> Vec<bool> {
+        let kind = self.result.task.column;
+        self.answers.documents().map(|document| document.right(kind)).collect()
+    }
+
+    /// Returns the bit of each document that a paired test of a metric compares: whether it flips, or whether it is answered
+    /// correctly. `None` without the dense model's answers to the same documents.
+    pub fn by_document(&self, metric: &MetricEntry) -> Option<Vec<bool>> {
+        let Of::Flips(flip) = metric.of else { return Some(self.right()) };
+        let kind = self.result.task.column;
+        let pairs = self.dense?.documents().zip(self.answers.documents());
+        pairs.map(|(dense, variant)| (dense.id == variant.id).then(|| flip.holds(&dense, &variant, kind))).collect()
+    }
+}
+
 /// Repair metrics by boundary.
 #[derive(Debug)]
 pub struct RepairSample<'a> {
@@ -130,6 +160,8 @@ pub enum Of {
     /// All texts of a grid together.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
     Task(fn(&TaskSample<'_>) -> Option<Measure>),
+    /// A task whose answers are compared with the dense model's.
+    Flips(Flip),
     Tasks(fn(&[TaskSample<'_>]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),
     /// Tokens decoded after a prompt.

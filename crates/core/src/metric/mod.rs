@@ -136,7 +136,7 @@ impl MetricEntry {
     /// Returns the metric on a text or task that a grid calls `name`.
     pub fn on(&'static self, name: &str) -> Metric {
         let known = match self.of {
-            Of::Task(_) => TASKS.iter().find(|task| task.name == name).map(|task| task.label),
+            Of::Task(_) | Of::Flips(_) => TASKS.iter().find(|task| task.name == name).map(|task| task.label),
             _ => TEXTS.iter().find(|(text, _)| *text == name).map(|(_, label)| *label),
         };
         let id = if self.id.is_empty() { name.to_owned() } else { format!("{}_{name}", self.id) };
@@ -151,7 +151,7 @@ impl MetricEntry {
 
     /// Returns whether ids of the metric name the measured object.
     fn has_members(&self) -> bool {
-        matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Task(_))
+        matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Task(_) | Of::Flips(_))
     }
 
     /// Returns the part of an id after the metric's word.
@@ -254,7 +254,7 @@ impl Metric {
 
     /// Returns the task that the metric is measured on, if any.
     pub fn task_name(&self) -> Option<&str> {
-        self.member.as_deref().filter(|_| matches!(self.of, Of::Task(_)))
+        self.member.as_deref().filter(|_| matches!(self.of, Of::Task(_) | Of::Flips(_)))
     }
 
     /// Returns the other metrics of the same text or task, in the registry's order.

@@ -27,7 +27,7 @@ pub(super) trait Compare: Model<Residual: Clone> {
 }
 
 /// Runs a trie that was built by [`Trie::against`]. With `most_streams` it runs layer by layer and holds at most so many
-/// streams.
+/// streams. If some have no room, the reference program runs alone first, so that no other stream waits for its stream.
 ///
 /// # Errors
 /// A step that fails, or a trie without a reference.
@@ -43,7 +43,14 @@ pub(super) fn compared<M: Compare>(
     let comparing = Comparing { model, head, reference: RefCell::new(None) };
     let mut clock = Clock(seconds);
     let outputs = match most_streams {
-        Some(most) => trie.run_by_layer(most, &comparing, batch, &mut clock)?,
+        Some(most) => {
+            // The reference program's stream stays until the end.
+            let room = most.saturating_sub(1);
+            if trie.programs() > room {
+                comparing.reference.replace(reference_stream(model, trie, batch)?);
+            }
+            trie.run_by_layer(room, &comparing, batch, &mut clock)?
+        }
         None => trie.run(&comparing, batch, &mut clock)?,
     };
     let reference = comparing.reference.into_inner().ok_or_else(missing)?;
@@ -52,6 +59,15 @@ pub(super) fn compared<M: Compare>(
         Output::Waiting(stream) => model.compare(batch, &reference, &stream),
     };
     outputs.into_iter().map(|output| output.map(resolve).transpose()).collect()
+}
+
+/// Runs the reference program alone.
+fn reference_stream<M: Compare>(model: &M, trie: &Trie, batch: &M::Batch) -> Result<Option<M::Residual>> {
+    let Some(alone) = trie.reference_alone() else { return Ok(None) };
+    let Some(head) = alone.reference_head() else { return Ok(None) };
+    let comparing = Comparing { model, head, reference: RefCell::new(None) };
+    alone.run(&comparing, batch, &mut ())?;
+    Ok(comparing.reference.into_inner())
 }
 
 /// Runs the parts through the trie independently, in parallel.

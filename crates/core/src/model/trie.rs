@@ -127,6 +127,12 @@ impl Trie {
         trie
     }
 
+    /// Builds the trie of the program that others are compared with. `None` without one.
+    pub(super) fn reference_alone(&self) -> Option<Self> {
+        let steps = self.reference.as_ref()?.iter().map(|&node| self.nodes[node].step.clone());
+        Some(Self::against(&Program(steps.collect()), &[]))
+    }
+
     /// Returns the head of the program that others are compared with.
     pub(super) fn reference_head(&self) -> Option<usize> {
         self.reference.as_ref()?.last().copied()

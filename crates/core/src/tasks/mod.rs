@@ -6,6 +6,7 @@
 //! accuracies, and [`export`] writes the harness' format.
 
 mod export;
+mod flip;
 mod length;
 mod limit;
 pub mod python;
@@ -16,6 +17,7 @@ mod split;
 mod task;
 
 pub use export::export;
+pub use flip::Flip;
 pub use length::max_length;
 pub use limit::DocumentLimit;
 pub use request::{Bos, Encoder, Prefix, Tokenised, continuation, prompt, rolling};
