@@ -139,7 +139,7 @@ fn plan_counts_stored_trials_of_distances() {
     world.write("grid.yaml", grid.replace("sublayers: 1", "sublayers: 2"));
     let plan = world.ghostlab(&["plan", "grid.yaml", "--json"]);
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
-    let artifacts = plan["answer"]["artifacts"].as_array().unwrap();
+    let artifacts = plan["answer"]["grids"][0]["artifacts"].as_array().unwrap();
     let trials = artifacts.iter().find(|count| count["kind"] == "trials").unwrap();
     // Four layers have eight sublayers. The first step is stored, and the second removes one of seven.
     assert_eq!((&trials["needed"], &trials["stored"]), (&Value::from(15), &Value::from(8)), "{trials}");
