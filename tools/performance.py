@@ -25,11 +25,9 @@ MAX_LINES, MAX_WIDTH = 120, 158
 HEAD = """\
 # Performance
 
-`tools/performance.py` writes this page from [`benches/results`](../benches/results).
-The CSV files there also have dates, commits, rates of the peers, spreads of rounds, notes and older rows.
+`tools/performance.py` writes this page from [`benches/results`](../benches/results), whose CSV files have dates, commits, rates, spreads and notes.
 A ratio above 1 means that ghostlab is faster.
 Both sides use the same number of threads and the same float type, except that `q8_0` is the peer's type next to our bf16.
-Rates and times of ghostlab are those of the first processor.
 
 ```sh
 just bench-peers                     # all parts, on a quiet machine; adds a CSV file and updates this page
@@ -70,11 +68,6 @@ def measurements():
     return list(newest.values())
 
 
-def amount(text):
-    """Writes a number with separators of thousands."""
-    return f"{float(text):,.{len(text.partition('.')[2])}f}" if text else "–"
-
-
 def float_type(row):
     """Returns the float type that tells rows of one work apart: the peer's, that of the work, or none."""
     found = TYPE.search(row["peer"]) or TYPE.search(row["what"])
@@ -96,15 +89,13 @@ def lines_of(rows, processors):
 
 
 def line(part, what, peer, types, processors):
-    ratios, rates, unit = [], [], ""
+    ratios = []
     for name, measured in types.items():
         shown = [measured[processor]["ratio"] if processor in measured else "–" for processor in processors]
+        while shown[-1] == "–":
+            shown.pop()
         ratios.append(f"{name} {' / '.join(shown)}".strip())
-        row = measured.get(processors[0])
-        if row and row["ours"] and name != "q8_0":
-            rates.append(f"{name} {amount(row['ours'])}".strip())
-            unit = row["unit"]
-    return f"| {part} | {what} | {peer} | {', '.join(ratios)} | {', '.join(rates)} {unit} |".replace("|   |", "| – |")
+    return f"| {part} | {what} | {peer} | {', '.join(ratios)} |"
 
 
 def reason(row, reasons):
@@ -119,11 +110,15 @@ def slower(rows):
     reasons, found = read(REASONS), {}
     for row in rows:
         if float(row["ratio"]) < 1:
-            processor = row["processor"].partition(",")[0]
-            place = f"{row['part']} {float_type(row)} {row['ratio']} ({processor})".replace("  ", " ")
-            found.setdefault(reason(row, reasons), []).append(place)
+            name = f"{row['part']} {float_type(row)}".strip()
+            found.setdefault(reason(row, reasons), {}).setdefault(name, []).append(row["ratio"])
     wrap = textwrap.TextWrapper(MAX_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return [wrap.fill(f"- {because}: {', '.join(places)}.") for because, places in found.items()]
+    return [wrap.fill(f"- {because}: {', '.join(places(names))}.") for because, names in found.items()]
+
+
+def places(names):
+    """Returns the ratios of each part and float type."""
+    return [f"{name} {', '.join(ratios)}" for name, ratios in names.items()]
 
 
 def table(title, rows):
@@ -131,7 +126,7 @@ def table(title, rows):
     newest = sorted(rows, key=lambda row: row["place"], reverse=True)
     processors = list(dict.fromkeys(row["processor"] for row in newest))
     caption = f"Ratios on {' / '.join(processors)}, the newest of {newest[0]['date']}." if rows else "No measurements."
-    head = ["| part | work | peer | ratio | ghostlab |", "| --- | --- | --- | --- | --- |"]
+    head = ["| part | work | peer | ratio |", "| --- | --- | --- | --- |"]
     return "\n".join([f"## {title}", "", caption, "", *head, *lines_of(rows, processors)]) + "\n"
 
 
