@@ -19,9 +19,9 @@ const END: &str = "<!-- Until here. -->\n";
 fn export(position: Place) -> &'static str {
     match position {
         Place::Nothing => "plain",
-        Place::Rows => "in weights",
-        Place::Branch => "by architecture",
-        Place::Stream => "a step",
+        Place::Rows => "in `o_proj` and `down_proj`",
+        Place::Branch => "in `down_proj`, or as in the table above",
+        Place::Stream => "an f32 operator of the residual stream, next to the weights",
     }
 }
 
