@@ -35,8 +35,7 @@ just bench-peers choices grid        # some parts, printed only; --help lists pa
 LLAMA_CPP=…/llama.cpp just bench-peers llamacpp   # a peer that you build
 ```
 
-Python is `target/python`, or `GHOSTLAB_PYTHON`.
-Rounds alternate. A run ends if the results of both sides differ by more than a tolerance.
+Python is `target/python`, or `GHOSTLAB_PYTHON`. A run ends if the results of both sides differ by more than a tolerance.
 On a GPU, `tools/gpu_bench.sh` measures instead ([engines.md](engines.md)).
 """
 
@@ -95,7 +94,7 @@ def line(part, what, peer, types, processors):
         while shown[-1] == "–":
             shown.pop()
         ratios.append(f"{name} {' / '.join(shown)}".strip())
-    return f"| {part} | {what} | {peer} | {', '.join(ratios)} |"
+    return f"| `{part}`: {what} | {peer} | {', '.join(ratios)} |".replace(" = ", "=")
 
 
 def reason(row, reasons):
@@ -126,7 +125,7 @@ def table(title, rows):
     newest = sorted(rows, key=lambda row: row["place"], reverse=True)
     processors = list(dict.fromkeys(row["processor"] for row in newest))
     caption = f"Ratios on {' / '.join(processors)}, the newest of {newest[0]['date']}." if rows else "No measurements."
-    head = ["| part | work | peer | ratio |", "| --- | --- | --- | --- |"]
+    head = ["| part and work | peer | ratio |", "| --- | --- | --- |"]
     return "\n".join([f"## {title}", "", caption, "", *head, *lines_of(rows, processors)]) + "\n"
 
 
