@@ -35,7 +35,8 @@ just bench-peers choices grid        # some parts, printed only; --help lists pa
 LLAMA_CPP=…/llama.cpp just bench-peers llamacpp   # a peer that you build
 ```
 
-Python is `target/python`, or `GHOSTLAB_PYTHON`. A run ends if the results of both sides differ by more than a tolerance.
+Python is `target/python`, or `GHOSTLAB_PYTHON`.
+A run ends if the results of both sides differ by more than a tolerance.
 On a GPU, `tools/gpu_bench.sh` measures instead ([engines.md](engines.md)).
 """
 
