@@ -5,13 +5,10 @@ use std::cell::RefCell;
 use rayon::prelude::*;
 
 use super::batch::{Batch, Divergence};
-use super::engine::{Clock, InStep};
+use super::engine::{Clock, Compared, InStep};
 use super::program::Step;
 use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
-
-/// Divergences by program, one per target of a batch. `None` for programs without a head.
-pub type Compared = Vec<Option<Vec<Divergence>>>;
 
 /// A model that compares the streams of two programs at the head.
 pub(super) trait Compare: Model<Residual: Clone> {

@@ -5,13 +5,13 @@ use std::time::Instant;
 use candle_core::{Device, Tensor};
 
 use super::batch::Batch;
-use super::compare::{Compared, compared, compared_side_by_side};
+use super::compare::{compared, compared_side_by_side};
 use super::config::Config;
 use super::decoder::Decoder;
 use super::decoding::{Decoding, TrieDecoding};
 use super::engine::{
-    BatchObserver, Clock, Each, Engine, EngineId, HostRows, InStep, Predicted, ResidualStream, Watched, by_part,
-    one_by_one, side_by_side,
+    BatchObserver, Clock, Compared, Each, Engine, EngineId, HostRows, InStep, Predicted, ResidualStream, Watched,
+    by_part, one_by_one, side_by_side,
 };
 use super::passes::Passes;
 use super::program::Step;

@@ -8,8 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::batch::{Batch, Prediction};
-use super::compare::Compared;
+use super::batch::{Batch, Divergence, Prediction};
 use super::config::Config;
 use super::decoding::Decoding;
 use super::kernel_family::KernelFamily;
@@ -70,6 +69,9 @@ impl Tolerance {
 
 /// Predictions by program, one per target of a batch. `None` for programs without a head.
 pub type Predicted = Vec<Option<Vec<Prediction>>>;
+
+/// Divergences by program, one per target of a batch. `None` for programs without a head.
+pub type Compared = Vec<Option<Vec<Divergence>>>;
 
 /// [`Engine::prompt_tokens`] of most.
 pub(super) const PROMPT_TOKENS: usize = 2048;

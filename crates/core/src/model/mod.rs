@@ -62,7 +62,6 @@ pub use batch::{Batch, Divergence, Prediction, ScoredRow};
 pub use candle::{CandleEngine, CandlesOwn, DeviceName, FloatType, FrozenWeights, Gpu, Placement};
 pub(crate) use candle::{is_out_of_memory, out_of_memory};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
-pub use compare::Compared;
 pub use config::{Config, LongRope, Rope, Scaling};
 pub use content::{TensorHashes, content, tensor_hashes};
 pub use cost::Load;
@@ -71,7 +70,9 @@ pub use decoder::Decoder;
 pub(crate) use decoding::likeliest;
 pub use decoding::{BlockId, Decoding, Run};
 pub use deployed::{Deployed, deployed, merged, whole};
-pub use engine::{BatchObserver, CPU, Engine, EngineId, HostRows, Predicted, ResidualStream, Tolerance, together};
+pub use engine::{
+    BatchObserver, CPU, Compared, Engine, EngineId, HostRows, Predicted, ResidualStream, Tolerance, together,
+};
 pub use gguf::gguf_config;
 pub use kernel_family::KernelFamily;
 pub use length_regime::LengthRegime;

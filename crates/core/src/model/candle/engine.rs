@@ -21,11 +21,11 @@ use super::parts::{LayerTensors, Parts, weight_bytes};
 use super::{head, ops};
 use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Divergence, Prediction};
-use crate::model::compare::{Compare, Compared, compared, compared_side_by_side};
+use crate::model::compare::{Compare, compared, compared_side_by_side};
 use crate::model::config::Config;
 use crate::model::decoding::{Decoding, TrieDecoding};
 use crate::model::engine::{
-    Engine, EngineId, HostRows, InStep, PROMPT_TOKENS, Predicted, ResidualStream, Watched, by_part, in_step,
+    Compared, Engine, EngineId, HostRows, InStep, PROMPT_TOKENS, Predicted, ResidualStream, Watched, by_part, in_step,
     side_by_side,
 };
 use crate::model::program::Step;
