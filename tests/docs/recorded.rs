@@ -167,10 +167,10 @@ fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
     bullets.iter().map(|(words, counts)| format!("- {}: {words}: {}.\n", verdict.word(), counts.join(", "))).collect()
 }
 
-/// Formats `0 of 2 in table2`, and how many are significant if any is true.
+/// Formats `0 of 2 in table2`, and how many are significant if any is.
 fn settings_count(entry: &JudgedClaim<'_>) -> String {
     let source = entry.claim.id.split('-').next().unwrap().replace("abstract", "table3");
-    let significant = entry.ours.best.as_ref().and_then(|best| best.significant).filter(|_| entry.ours.held > 0);
+    let significant = entry.ours.best.as_ref().and_then(|best| best.significant).filter(|count| *count > 0);
     let significant = significant.map_or_else(String::new, |count| format!(" ({count} significantly)"));
     format!("{} of {} in {source}{significant}", entry.ours.held, entry.ours.total)
 }
