@@ -2,7 +2,6 @@ use serde_json::json;
 
 use super::*;
 
-/// Converts a literal to JSON.
 fn json_of(text: &str) -> serde_json::Value {
     json!(read(text).unwrap_or_else(|error| panic!("{text}: {error}")))
 }
@@ -112,7 +111,7 @@ fn what_is_no_literal_is_refused_with_its_place() {
     assert!(error.contains("character 7") && error.contains("\"x]\""), "{error}");
 }
 
-/// Generates a value of at most `depth` levels, and a `repr` that Python might print.
+/// Generates a random value of at most `depth` levels and a possible `repr` of it.
 fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Value, String) {
     let parts = if depth == 0 { 0 } else { random(4) };
     match random(if depth == 0 { 3 } else { 5 }) {
