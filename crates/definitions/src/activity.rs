@@ -7,9 +7,9 @@ use std::sync::OnceLock;
 
 /// Receiver of activity reports. Both methods run on the working thread.
 pub trait Watcher: Sync {
-    /// Called when the thread starts on an input, named by file, line and field.
+    /// Reports that the thread starts on an input, named by file, line and field.
     fn started(&self, input: Arguments<'_>);
-    /// Called when one file or document is finished.
+    /// Reports that one file or document is finished.
     fn finished(&self);
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn next_tag(text: &str) -> Option<usize> {
     text.match_indices('{').map(|(position, _)| position).find(|position| text[position + 1..].starts_with(['{', '%']))
 }
 
-/// Counts the operators before the end of a tag and returns the count with the position of that end.
+/// Returns the number of operators before the end of a tag, and the position of that end.
 fn operators(code: &str) -> (usize, usize) {
     const WORDS: [&str; 7] = ["and", "or", "not", "is", "in", "if", "else"];
     let mut count = 0;

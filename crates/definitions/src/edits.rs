@@ -47,7 +47,7 @@ pub fn ter(pairs: &[(&str, &str)]) -> f64 {
     }
 }
 
-/// Counts the edits and shifts that turn `text` into `reference`.
+/// Returns the number of edits and shifts that turn `text` into `reference`.
 fn rate(text: &[usize], reference: &[usize]) -> usize {
     if reference.is_empty() {
         return text.len();

@@ -232,7 +232,7 @@ mod tests {
         let (_folder, location) = place(named);
         assert_eq!(kept_rows("utils.art", &location).unwrap().repr(), "{'name': 'all.art'}");
         assert!(kept_rows("utils.sea", &location).is_none());
-        // A direct call lacks the `of` argument, and an f-string with an unknown name does not match.
+        // A direct call misses the `of` argument, and an f-string with an unknown name does not match.
         assert!(kept_rows("utils.process_docs", &location).is_none());
         let (_folder, location) = place(&named.replace("all.{of}", "{other}.{of}"));
         assert!(kept_rows("utils.art", &location).is_none());

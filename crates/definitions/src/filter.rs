@@ -355,7 +355,7 @@ mod tests {
         Ok(pipeline.apply(answers, &serde_json::from_str(document).unwrap())?.repr())
     }
 
-    /// Expected values: the filters of the harness at `4e7e0d4`.
+    /// Compares with the filters of the harness at `4e7e0d4`.
     #[test]
     fn filters_give_what_the_harness_gives() {
         let all = [

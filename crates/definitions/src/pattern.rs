@@ -297,7 +297,7 @@ fn class(chars: &[char], open: usize, out: &mut String) -> usize {
 mod tests {
     use super::*;
 
-    /// Expected values: `re.findall`, Python 3.11.
+    /// Compares with `re.findall`, Python 3.11.
     #[test]
     fn patterns_find_what_python_finds() {
         assert_eq!(joined_groups(r"#### (\-?[0-9\.\,]+)", "#### 1,5. x #### -2"), "1,5.;-2");

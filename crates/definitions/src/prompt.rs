@@ -195,7 +195,7 @@ mod tests {
         values.iter().filter_map(Value::as_int).collect()
     }
 
-    /// Expected values: `random.Random(1234)`, Python 3.11. Excluding a document draws one extra example.
+    /// Compares with `random.Random(1234)`, Python 3.11. Excluding a document draws one extra example.
     #[test]
     fn examples_are_drawn_as_the_harness_draws() {
         let mut drawn = pool(100, false);

@@ -214,7 +214,7 @@ fn decimal(unscaled: i128, scale: usize) -> PythonObject {
 mod tests {
     use super::*;
 
-    /// Expected values: `str` and `repr`, Python 3.11.
+    /// Compares with `str` and `repr`, Python 3.11.
     #[test]
     fn objects_print_as_in_python() {
         let us = Unit::Microsecond;

@@ -102,7 +102,7 @@ fn table_reprs(columns: Option<Vec<String>>, path: &Path) -> Vec<String> {
     table(path, columns).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>()
 }
 
-/// Expected values: `datasets` 5.2.
+/// Compares with `datasets` 5.2.
 #[test]
 fn a_column_of_numbers_has_one_type() {
     for (name, text, expected) in [

@@ -283,7 +283,7 @@ mod tests {
         Template::new(source, &location)?.render(&serde_json::from_str(document).unwrap())
     }
 
-    /// Expected values: Jinja 3.1 in the harness' environment.
+    /// Compares with Jinja 3.1 in the harness' environment.
     #[test]
     fn templates_print_as_python_prints() {
         let all = [

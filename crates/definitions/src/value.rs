@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// Expected values: `repr(…)`, Python 3.11.
+    /// Compares with `repr(…)`, Python 3.11.
     #[test]
     fn values_print_as_in_python() {
         assert_eq!(

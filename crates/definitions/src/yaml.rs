@@ -364,7 +364,7 @@ impl EventReader {
             let Tree::Scalar(name) = key.tree else {
                 return Err(self.bad(&span_of_key, "a key of a mapping is a list or a mapping itself"));
             };
-            // As in PyYAML, the last duplicate key wins and keeps the position of the first.
+            // The last duplicate key wins and keeps the position of the first, as in PyYAML.
             index.set(&mut pairs, name, value);
         }
         merged.retain(|(key, _)| index.position(&pairs, key).is_none());
@@ -476,7 +476,7 @@ fn read_radix(digits: &str, radix: u32) -> Option<Value> {
 mod tests {
     use super::*;
 
-    /// Expected values: `yaml.safe_load`, PyYAML 6.
+    /// Compares with `yaml.safe_load`, PyYAML 6.
     #[test]
     fn plain_scalars_are_of_version_1_1() {
         let read = |text: &str| parse(&format!("- {text}"), "f").unwrap().plain().unwrap().repr();

@@ -211,7 +211,7 @@ fn chat_template_choice_has_no_delimiter_without_begun_answer() {
     assert_eq!(first(&text, &Setting { multiturn: true, ..in_one }).0, "<Choose.><one><a><one>");
 }
 
-/// Scores a definition with the given answers to its requests.
+/// Computes the scores of a definition for the given answers to its requests.
 fn scored(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(String, f64, Option<f64>)> {
     let task = task_of(text, rows).unwrap();
     let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
@@ -378,7 +378,7 @@ fn the_first_document_decides_what_all_have() {
     assert!(error.contains("the question is no text") && error.contains("test.jsonl:2"), "{error}");
 }
 
-/// Scores a generation task with the given answers to each document.
+/// Computes the scores of a generation task for the given answers to each document.
 fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
     let text = choices(&format!("output_type: generate_until\n{more}"));
     let task = task_of(&text, rows)?;
@@ -429,7 +429,7 @@ fn matches_exactly(target: &str, options: &str, answer: &str) -> bool {
     generated(&more, ONE, &[&[answer]]).unwrap() == [1.0]
 }
 
-/// Expected value: `bootstrap_stderr` of the harness on Python 3.11, with three chunks of 1,000 samples from
+/// Compares with `bootstrap_stderr` of the harness on Python 3.11, with three chunks of 1,000 samples from
 /// `Random(0)` to `Random(2)`.
 #[test]
 fn errors_are_drawn_by_pythons_generators_chunk_by_chunk() {

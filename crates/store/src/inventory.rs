@@ -186,7 +186,7 @@ impl Store {
         }
     }
 
-    /// Counts objects of older stage versions, from listings and pack headers only.
+    /// Returns the number of objects of older stage versions, from listings and pack headers only.
     pub fn of_older_stages(&self) -> usize {
         self.folders(&self.root)
             .iter()

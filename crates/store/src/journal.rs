@@ -42,7 +42,7 @@ pub struct Journal {
 
 impl Journal {
     pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Self {
-        // The same backbone under two names gives two jobs with the same journal folder.
+        // A backbone with two names gives two jobs that share a journal folder.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let path = folder.join(format!("{process}.{}.jsonl", OPENINGS.fetch_add(1, Relaxed)));
         Self { disk, folder, own: path, buffer: Vec::new(), read: BTreeMap::new() }

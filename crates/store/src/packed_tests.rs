@@ -44,7 +44,7 @@ fn whole(store: &Store, value: u32) -> bool {
     }
 }
 
-/// Counts files and folders below a folder.
+/// Returns the number of files and folders below a folder.
 fn inodes(folder: &Path) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| 1 + inodes(&entry.path())).sum()
@@ -55,7 +55,7 @@ fn packs(root: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Counts the damaged objects in a store.
+/// Returns the number of damaged objects in a store.
 fn damaged(store: &Store) -> usize {
     store
         .entries()

@@ -52,7 +52,7 @@ pub(crate) struct Worker {
     /// Leases of this process. The record in a lease does not identify the thread that holds it.
     held: Arc<Mutex<HashSet<PathBuf>>>,
     seen: Mutex<HashMap<String, (u64, Duration)>>,
-    /// Times at which leases of other processes were last tried in vain or first seen.
+    /// Times at which leases of other processes were last found contended or first seen.
     tried: Mutex<HashMap<String, Duration>>,
     listed: Mutex<Option<ClaimListing>>,
     /// Hashes reserved by this process, removed together with the record.

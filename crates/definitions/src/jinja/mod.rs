@@ -1,4 +1,4 @@
-//! Jinja filters, tests and globals that minijinja lacks or implements differently, with Python semantics.
+//! Jinja filters, tests and globals that minijinja omits or implements differently, with Python semantics.
 
 mod checks;
 mod format;

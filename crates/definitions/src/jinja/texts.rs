@@ -108,7 +108,7 @@ fn regex_replace(
     let replacement = replacement.or(kwargs.get("repl")?).ok_or_else(|| missing_argument("repl"))?;
     let count = count.or(kwargs.get("count")?).unwrap_or(0);
     kwargs.assert_all_used()?;
-    // As in Python, a count of 0 replaces all matches, and a negative count replaces none.
+    // A count of 0 replaces all matches and a negative count replaces none, as in Python.
     let count = match usize::try_from(count) {
         Ok(0) => usize::MAX,
         Ok(count) => count,

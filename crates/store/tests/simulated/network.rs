@@ -1,4 +1,4 @@
-//! Simulated network file system. Clients cache what they see for a minute, so changes of other clients show late.
+//! Simulated network file system. Clients cache contents for a minute, so changes of other clients show late.
 //! Successful links and renames report failure, clocks differ, and every operation is counted. There are no locks.
 
 use std::any::Any;
@@ -245,7 +245,7 @@ impl Client {
         record["id"].as_str().filter(|id| *id != self.process.id).map(str::to_owned)
     }
 
-    /// Counts a change and invalidates caches of this client. Fails if the machine has crashed.
+    /// Registers a change and invalidates caches of this client. Fails if the machine has crashed.
     fn change(&self, what: &'static str, paths: &[&Path]) -> io::Result<()> {
         if self.is_down() {
             return Err(io::Error::other("the machine is down"));
