@@ -107,7 +107,7 @@ pub(crate) fn check_pattern(source: &str) -> Result<()> {
 /// # Errors
 /// Fails if the row has more than [`MAX_ROW_VALUES`] values or too many bytes.
 pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
-    // Delimiters inside strings are counted too, so only a longer row can exceed the limit.
+    // Each value needs a delimiter, so a shorter row cannot exceed the limit. Delimiters in strings count too.
     if row.len() > MAX_ROW_VALUES
         && row.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() > MAX_ROW_VALUES
     {

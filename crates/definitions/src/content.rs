@@ -12,7 +12,7 @@ use crate::value::Value;
 use crate::yaml::{Node, Place, Tree};
 
 /// Keys that affect neither requests nor scores: names, data locations and row checks. The number of few-shot examples
-/// is a setting of its own.
+/// is set separately.
 const NAMES: [&str; 15] = [
     "task",
     "task_alias",

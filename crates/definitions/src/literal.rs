@@ -250,8 +250,7 @@ impl LiteralReader<'_> {
                     text.extend(self.next());
                 }
                 Some('\\') => self.escape(text)?,
-                // Python normalizes every line ending in source code to "
-                // ".
+                // Python normalizes every line ending in source code to a newline.
                 Some('\r') => {
                     self.next();
                     self.take("\n");

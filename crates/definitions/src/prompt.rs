@@ -108,7 +108,6 @@ pub fn choice(choices: &[Value], number: i64) -> Option<&Value> {
 ///
 /// # Errors
 /// Fails if the answer is negative or contains a negative index.
-/// When there is one.
 pub(crate) fn check_label(choices: Option<&[Value]>, answer: &Value) -> Result<()> {
     let Some(choices) = choices else { return Ok(()) };
     let answers = answer.as_list().unwrap_or(std::slice::from_ref(answer));

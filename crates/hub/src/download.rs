@@ -28,8 +28,8 @@ struct Transfer<'a> {
     part: PartialFile,
     expected: Expected,
     file: &'a str,
-    /// Whether the last response was a complete but unusable file. A single one may come from a proxy that does not
-    /// know the file.
+    /// Whether the last response was unusable. One such response is tolerated, because it may come from a proxy that
+    /// does not know the file.
     doubted: bool,
 }
 

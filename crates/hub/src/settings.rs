@@ -60,6 +60,7 @@ impl Default for Patience {
 const HUB: &str = "https://huggingface.co";
 
 impl HubSettings {
+    /// Reads the settings from the environment.
     ///
     /// # Errors
     /// Fails if the endpoint, the token or a timeout is invalid, or the token file cannot be read.

@@ -56,7 +56,7 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 /// Fails if the file cannot be written.
 pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
     static NOTED: AtomicU64 = AtomicU64::new(0);
-    // The process that records an attempt, its own or that of a dead process, uses its own counter.
+    // The name includes the recording process and its counter, because it may also record attempts of dead processes.
     let number = NOTED.fetch_add(1, Relaxed);
     let file_name = format!("{}.{}.{number}.json", attempt.process, std::process::id());
     let folder = folder(root, name);

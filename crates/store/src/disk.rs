@@ -322,7 +322,7 @@ impl Disk for SystemDisk {
     }
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        // One listing and a few files. Most folders contain two or three.
+        // Count one listing, and two or three files as in most folders.
         self.count(4);
         match fs::remove_dir_all(path) {
             // The path is not a folder.
@@ -360,7 +360,7 @@ impl Disk for SystemDisk {
 
     fn now(&self) -> Duration {
         static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        // Start late enough that a file first seen now may already count as unchanged for long.
+        // Add an offset, so that a record may count as unchanged since before this process started.
         ORIGIN.get_or_init(Instant::now).elapsed() + Duration::from_secs(1 << 20)
     }
 

@@ -22,7 +22,6 @@ impl Shadow {
     ///
     /// # Errors
     /// Fails if temporary files cannot be written.
-    /// No room for temporary files.
     pub fn of(store: &Store, made: &[ObjectKind]) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(|error| temp_error(&error))?;
         let root = std::path::absolute(store.root()).map_err(|error| temp_error(&error))?;

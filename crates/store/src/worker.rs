@@ -156,7 +156,7 @@ impl Heartbeat {
 /// Restores the record and reserved hashes of a process after another process considered it dead (because it was
 /// stopped or its machine slept) and removed them.
 fn revive(disk: &dyn Disk, record: &Path, process: &Process, uses: &Uses) {
-    // If the record cannot be written, other processes only wait for less time than they could.
+    // A failure is harmless: other processes then take over leases earlier than necessary.
     if disk.create(record, &process.record()).is_ok() {
         uses.note_again();
     }

@@ -93,7 +93,7 @@ fn as_string(tokens: &[Spanned<'_>], start: usize, end: usize) -> Option<[Edit; 
     ])
 }
 
-/// Returns whether a token can end an operand, so that a following sign is a binary operator.
+/// Returns whether a token can end an operand, which makes a following sign a binary operator.
 fn ends_operand(token: &Token<'_>) -> bool {
     match token {
         Token::Ident(name) => !WORDS.contains(name),
@@ -132,7 +132,7 @@ fn is_boundary(tokens: &[Spanned<'_>], at: usize, level: Level) -> bool {
     }
 }
 
-/// Returns the first token of the operand that ends before `end`.
+/// Returns the index of the first token of the operand that ends before `end`.
 fn operand_start(tokens: &[Spanned<'_>], end: usize, level: Level) -> usize {
     let mut depth = 0_usize;
     for at in (0..end).rev() {
@@ -149,7 +149,7 @@ fn operand_start(tokens: &[Spanned<'_>], end: usize, level: Level) -> usize {
     0
 }
 
-/// Returns the token after the last token of the operand that starts at `start`.
+/// Returns the index after the last token of the operand that starts at `start`.
 fn operand_end(tokens: &[Spanned<'_>], start: usize, level: Level) -> usize {
     let mut depth = 0_usize;
     for at in start..tokens.len() {
@@ -205,7 +205,7 @@ fn is_containment(tokens: &[Spanned<'_>], at: usize) -> bool {
     !(is_loop && matches!(others.next(), Some((Token::BlockStart, _))))
 }
 
-/// Returns the bracket that matches the closing bracket at `close`.
+/// Returns the index of the bracket that matches the closing bracket at `close`.
 fn opening(tokens: &[Spanned<'_>], close: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for at in (0..=close).rev() {
@@ -223,7 +223,7 @@ fn opening(tokens: &[Spanned<'_>], close: usize) -> Option<usize> {
     None
 }
 
-/// Returns the first token of a value with its attributes, items and calls, which ends before `end`.
+/// Returns the index of the first token of a value with its attributes, items and calls, which ends before `end`.
 ///
 /// # Errors
 /// Fails if the value is the result of a filter or test, because Jinja has no items or attributes there.

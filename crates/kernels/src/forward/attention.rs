@@ -1,6 +1,6 @@
 //! Causal attention within segments and their prefixes, in blocks of queries. Fully masked key blocks are skipped.
 //!
-//! Only the scores of one query block are materialized, and they stay in cache. Products use [`gemm`]. This module adds
+//! Only the scores of one query block are materialized, and they stay in cache. Products use `gemm`. This module adds
 //! rotary embeddings, the softmax and the mask.
 
 use std::ops::Range;

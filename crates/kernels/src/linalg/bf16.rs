@@ -95,7 +95,7 @@ impl Bf16Kernels {
         }
     }
 
-    /// Returns the number of rows that take no longer together than one row alone.
+    /// Returns the number of rows that the kernel multiplies together.
     pub fn tile_rows(self) -> usize {
         match self {
             Self::Portable => ROWS,

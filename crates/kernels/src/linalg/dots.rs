@@ -15,9 +15,8 @@ const MAX_ELEMENTS: usize = 16 * 16;
 /// Number of row elements that the crate sums at a time.
 const PIECE: usize = 1024;
 
-/// Multiplies two matrices with contiguous rows of `a` and columns of `b`. Returns whether it did. Otherwise the `gemm`
-/// crate must be used: for larger products, other layouts, processors with AVX-512, and processors without FMA.
-/// is summed.
+/// Multiplies two matrices with contiguous rows of `a` and columns of `b`. Returns false if the `gemm` crate must be used
+/// instead: for larger products, other layouts, and processors with AVX-512 or without FMA.
 ///
 /// # Shapes
 /// `a [m, k]`, `b [k, n]`, `destination [m, n]`.

@@ -13,8 +13,8 @@ use super::unsolved::{Result, Unsolved};
 
 /// Number of f32 rows converted at a time. Large enough for full speed, and small enough to need little memory.
 const CONVERTED_ROWS: usize = 1024;
-/// Maximum order for which all eigenvalues are computed, in less than a second. Beyond it, only the extreme ones are,
-/// where they suffice.
+/// Maximum order for which all eigenvalues are always computed, in less than a second. Larger systems compute only the
+/// extreme ones where these suffice.
 const SMALL: usize = 512;
 
 /// Running sums `XᵀX` and `XᵀY` over rows.
@@ -69,6 +69,7 @@ impl NormalEquations {
         spectrum::floor(self.channels, greatest, trace.max(self.numbers))
     }
 
+    /// Adds rows.
     ///
     /// # Shapes
     /// `x`, `y [rows, C]`.
@@ -221,7 +222,7 @@ impl NormalEquations {
         MatRef::from_column_major_slice(&self.gram, self.channels, self.channels)
     }
 
-    /// Checks the diagonal, which is nonfinite if any value of its channel in `X` is.
+    /// Checks that the diagonal is finite. A nonfinite value of `X` makes it nonfinite.
     fn check_finite(&self) -> Result<()> {
         match self.gram.iter().step_by(self.channels + 1).position(|v| !v.is_finite()) {
             Some(channel) => Err(not_finite(&format!("channel {channel} of X"))),

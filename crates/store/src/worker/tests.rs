@@ -197,7 +197,7 @@ fn suspended_process_notices_its_lost_leases() {
     // Taking a lease first restores the record.
     let lease = claimed();
     assert!(one.record.exists() && matches!(two.claim("a"), ClaimResult::Theirs(_)));
-    // Neither does a clock change hide the loss of a lease.
+    // A change of the system clock does not hide the loss of a lease.
     lock(&lease.known).1 += PATIENCE * 9;
     fs::remove_file(one.claims.join("a")).unwrap();
     assert!(!lease.holds());
