@@ -19,7 +19,6 @@ pub enum Item {
     Number(f64),
     /// A log-likelihood and its divisor: words or bytes.
     Weighted(f64, f64),
-    /// The gold label and the predicted label.
     Labels(Value, i64),
     /// The index of the gold choice and the probability of each choice.
     Probabilities(usize, Vec<f64>),
@@ -28,7 +27,6 @@ pub enum Item {
 }
 
 impl Item {
-    /// Converts a boolean to a number.
     pub(crate) fn hit(hit: bool) -> Self {
         Self::Number(f64::from(u8::from(hit)))
     }

@@ -23,7 +23,6 @@ const MAX_MEMBERS: usize = 20_000;
 pub enum Entry {
     /// A task definition with includes resolved. A Python `class` is included and rejected when requested.
     Task(Node),
-    /// A group definition.
     Group(Node),
     /// The tasks of a tag.
     Tag(BTreeSet<String>),

@@ -66,7 +66,6 @@ const ALL: [(Kind, &str, Aggregation, bool, &[Output]); 15] = [
     (Kind::Ter, "ter", Aggregation::Ter, true, &[Output::Generate]),
 ];
 
-/// Metric of a definition.
 #[derive(Debug, Clone)]
 pub struct Metric {
     pub kind: Kind,

@@ -16,7 +16,6 @@ pub enum Role {
 
 ghostlab_core::names!(Role: System = "system", User = "user", Assistant = "assistant");
 
-/// Message of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub role: Role,

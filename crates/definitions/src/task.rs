@@ -69,7 +69,6 @@ pub enum Ask {
 /// Request to the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Index of the document.
     pub document: usize,
     /// Index among the requests of the document.
     pub index: usize,

@@ -164,7 +164,6 @@ pub(crate) struct JsonStyle {
     pub(crate) indent: Option<usize>,
     /// Whether to escape non-ASCII characters.
     pub(crate) ascii: bool,
-    /// Whether to sort keys.
     pub(crate) sorted: bool,
     /// Separators after items and keys.
     pub(crate) separators: Option<(String, String)>,

@@ -261,7 +261,6 @@ fn document(text: &str, file: &str) -> Result<Node> {
 struct EventReader {
     file: Arc<str>,
     anchors: HashMap<usize, Node>,
-    /// Number of values so far, with aliases expanded.
     count: usize,
     /// Bytes of text so far, with aliases expanded.
     text_bytes: usize,

@@ -53,7 +53,6 @@ pub struct PlannedFile {
     pub sha256: Option<ContentHash>,
     /// Name of the content in the cache, if known.
     pub(crate) blob: Option<BlobName>,
-    /// Path in the cache, if cached.
     pub cached: Option<PathBuf>,
     /// Number of bytes present from an earlier attempt.
     pub here: u64,

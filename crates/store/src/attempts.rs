@@ -51,9 +51,6 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 }
 
 /// Records an attempt.
-///
-/// # Errors
-/// Fails if the file cannot be written.
 pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
     static NOTED: AtomicU64 = AtomicU64::new(0);
     // The name includes the recording process and its counter, because it may also record attempts of dead processes.

@@ -22,23 +22,14 @@ use ghostlab_core::files::{atomic, regular};
 /// File system and clock operations that a store needs.
 pub trait Disk: fmt::Debug + Send + Sync {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// Fails if the file is missing or cannot be read.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.read_from(path, 0)
     }
 
     /// Reads a file from byte `start`.
-    ///
-    /// # Errors
-    /// Fails if the file is missing or cannot be read.
     fn read_from(&self, path: &Path, start: u64) -> io::Result<Vec<u8>>;
 
     /// Reads up to `bytes` bytes of a file from byte `start`.
-    ///
-    /// # Errors
-    /// Fails if the file is missing or cannot be read.
     fn read_part(&self, path: &Path, start: u64, bytes: u64) -> io::Result<Vec<u8>> {
         let mut read = self.read_from(path, start)?;
         read.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -46,21 +37,12 @@ pub trait Disk: fmt::Debug + Send + Sync {
     }
 
     /// Opens a large file for streaming.
-    ///
-    /// # Errors
-    /// Fails if the file is missing or cannot be read.
     fn reader(&self, path: &Path) -> io::Result<Box<dyn Read + Send>>;
 
     /// Maps an immutable file into memory.
-    ///
-    /// # Errors
-    /// Fails if the file is missing or cannot be read.
     fn map(&self, path: &Path) -> io::Result<Mapped>;
 
     /// Returns the size of a file in bytes.
-    ///
-    /// # Errors
-    /// Fails if the file is missing.
     fn size(&self, path: &Path) -> io::Result<u64>;
 
     /// Creates a file, and its folder if missing. The file is durable on return.
@@ -88,15 +70,9 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     /// Appends to a file atomically. Creates the file and its folder if missing. The change is on the server on return.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     /// Replaces a file atomically. If the process is killed, temporary files remain until [`Self::sweep`].
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     /// Removes temporary files of [`Self::replace`] that killed processes left in a folder.
@@ -115,15 +91,9 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
-    ///
-    /// # Errors
-    /// Fails if the file is missing.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Creates a folder and its parents if they are missing.
-    ///
-    /// # Errors
-    /// Fails if a folder cannot be created.
     fn make_folder(&self, path: &Path) -> io::Result<()>;
 
     /// Removes a folder and its contents.

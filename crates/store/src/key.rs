@@ -38,7 +38,6 @@ impl ObjectKind {
 /// Stage-specific settings of a store, supplied by the program.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreWords {
-    /// All kinds of stored objects.
     pub kinds: &'static [ObjectKind],
     /// Kind of the many small objects that share pack files.
     pub packed: ObjectKind,

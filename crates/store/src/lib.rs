@@ -304,7 +304,6 @@ impl Store {
         groups.flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
     }
 
-    /// Returns whether a key hash has an object.
     pub fn has_hash(&self, kind: ObjectKind, hash: &str) -> bool {
         self.standing(kind, hash).is_some()
     }
@@ -623,7 +622,6 @@ impl Store {
         self.disk.now()
     }
 
-    /// Sleeps for `time`, or until `stop` is set.
     pub fn sleep(&self, time: Duration, stop: &AtomicBool) {
         self.disk.sleep(time, stop);
     }

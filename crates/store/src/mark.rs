@@ -107,9 +107,6 @@ impl Mark {
     }
 
     /// Turns a folder into a store. If several processes do so at the same time, one marker wins.
-    ///
-    /// # Errors
-    /// Fails if the folder is not writable.
     pub(super) fn begin(self, root: &Path) -> std::io::Result<()> {
         self.shared.make_folder(root)?;
         self.write(root, |file, path| match file.persist_noclobber(path) {
@@ -121,9 +118,6 @@ impl Mark {
     }
 
     /// Replaces an existing marker.
-    ///
-    /// # Errors
-    /// Fails if the marker cannot be written.
     pub(super) fn replace(self, root: &Path) -> std::io::Result<()> {
         self.write(root, |file, path| file.persist(path).map(drop))
     }

@@ -145,7 +145,6 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a pack into a folder and returns its path.
     fn put_pack(&self, folder: &Path, members: &[Packing]) -> Result<PathBuf> {
         let (bytes, index) = packed::file_of(members)?;
         let path = folder.join(ghostlab_core::files::sha256::of_bytes(&bytes));

@@ -15,7 +15,6 @@ pub struct Stray {
     expected: &'static str,
 }
 
-/// Folders that contain files.
 const OF_FILES: [&str; 6] = ["claims", "index", "plans", "processes", "runs", "uses"];
 /// Folders that contain folders of files.
 const OF_FOLDERS: [&str; 2] = ["attempts", "journals"];

@@ -56,7 +56,6 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
     printed(out.len()).map(|()| out)
 }
 
-/// Formats one value for a `%` conversion.
 fn one(options: &str, conversion: char, value: &Jinja) -> Result<String, Error> {
     let is_number = matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
     let (conversion, value) = match conversion {

@@ -10,7 +10,6 @@ use super::simd;
 /// Marker type for bf16 weights with the layout of [`Bf16`], multiplied on tile registers.
 pub struct Bf16Amx;
 
-/// Rows as bf16 pairs.
 pub struct PairRows {
     words: Vec<u32>,
     row_words: usize,

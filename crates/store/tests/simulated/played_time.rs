@@ -106,7 +106,6 @@ impl Time {
         lock(&self.now).time
     }
 
-    /// Suspends a process for a simulated time.
     pub(crate) fn sleep(&self, process: usize, time: Duration) {
         let mut now = lock(&self.now);
         now.sleeps[process] += 1;

@@ -22,7 +22,6 @@ pub use status::{AmxStatus, status};
 use super::pairs::{PairPanels, RowWords};
 use super::panels::LANES;
 
-/// Rows of a tile register.
 const TILE_ROWS: usize = 16;
 /// Pairs per row of a left tile register, and rows of a right one.
 const TILE_PAIRS: usize = 16;
