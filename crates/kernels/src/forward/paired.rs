@@ -118,8 +118,8 @@ impl SeenKeys<'_> {
         }
     }
 
-    /// Multiplies the softmax numerators `scores [rows, stride]` by the values. Writes the result to `out [rows,
-    /// wide]`, or adds it if `adds`.
+    /// Multiplies the softmax numerators `scores [rows, stride]` by the values. Writes the result to
+    /// `out [rows, wide]`, or adds it if `adds`.
     fn sum(
         &self,
         head: usize,

@@ -164,8 +164,8 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// Computes `gate ← gelu(gate) · up` in the tanh form, `gelu(g) = g/2·(1 + tanh y) = g / (1 + e^−2y)`, `y = √(2/π)·(g +
-/// 0.044715·g³)`.
+/// Computes `gate ← gelu(gate) · up` in the tanh form, `gelu(g) = g/2·(1 + tanh y) = g / (1 + e^−2y)`,
+/// `y = √(2/π)·(g + 0.044715·g³)`.
 #[inline(always)]
 pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
     // 2·√(2/π).
@@ -199,8 +199,8 @@ pub fn soft_cap(xs: &mut [f32], cap: f32) {
     }
 }
 
-/// Applies the rotary embedding to the first `R` channels of a head, with Hugging Face's half-split pairs `(x_i, x_{i +
-/// R/2})`. Scales all channels by `scale`.
+/// Applies the rotary embedding to the first `R` channels of a head, with Hugging Face's half-split pairs
+/// `(x_i, x_{i + R/2})`. Scales all channels by `scale`.
 ///
 /// # Shapes
 /// `x [D]`, `cos [R/2]`, `sin [R/2]`, `out [D]`.

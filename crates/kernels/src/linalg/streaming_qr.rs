@@ -158,8 +158,8 @@ impl StreamingQr {
     }
 }
 
-/// Triangularizes `panel [height, width]`, `height > width`, by Householder reflections, and applies them to `rest
-/// [height, ..]`.
+/// Triangularizes `panel [height, width]`, `height > width`, by Householder reflections, and applies them to
+/// `rest [height, ..]`.
 fn reflect(mut panel: MatMut<'_, f64>, rest: MatMut<'_, f64>) {
     let (height, width) = panel.shape();
     let mut coefficients = Mat::zeros(width, width);
