@@ -54,7 +54,7 @@ pub trait Decoding {
     /// Frees a block.
     fn free(&mut self, block: BlockId);
 
-    /// Returns the bytes of keys and values per token of these programs.
+    /// Returns the KV-cache bytes per token for these programs.
     fn token_bytes(&self, programs: &[usize]) -> u64;
 }
 
@@ -174,7 +174,7 @@ pub(super) struct TrieDecoding<'a, M: Cached> {
 /// Runs that share steps, and the data that the steps need.
 struct Together<'r, S> {
     placed: Vec<Placed<'r>>,
-    /// Which of the call's they are.
+    /// Indices of the runs in the call.
     runs: Vec<usize>,
     shared: S,
 }

@@ -8,7 +8,7 @@ use super::entries::Entries;
 use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 
-/// Between 1 (no rotation differs from another) and far beyond any context.
+/// Valid bases. The upper bound exceeds any useful context length.
 const THETAS: RangeInclusive<f64> = 1.0..=1e15;
 const FACTORS: RangeInclusive<f64> = 1e-3..=1e6;
 /// Config keys that select the layers without rotary embedding.
