@@ -1,4 +1,5 @@
-//! The block with the smallest angular distance at the last token (Gromov et al.; used by ReplaceMe; design §6).
+//! Angular distance: removes the block with the smallest angular distance at the last token (Gromov et al.; used by
+//! ReplaceMe; design §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! The layers that the grid lists (design §6).
+//! Layers listed in the grid (design §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
