@@ -27,13 +27,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum ErrorKind {
     /// Invalid user input: a grid, a config, a weight file.
     BadInput,
-    /// Something is not there: a model, a corpus, room on the disk, the right to write.
+    /// Missing resource: a model, a corpus, disk space, a write permission.
     Missing,
-    /// A job failed while it ran.
+    /// Failure of a running job.
     Job,
     /// Stored data differs from the written data.
     Damaged,
-    /// The user stopped it.
+    /// The user interrupted the run.
     Interrupted,
 }
 
@@ -47,7 +47,7 @@ pub struct ErrorParts {
     pub kind: ErrorKind,
     /// Description of the failure.
     pub what: String,
-    /// Where: a file, a line of YAML, a tensor, a cell.
+    /// Location: a file, a line of YAML, a tensor, a cell.
     #[serde(rename = "where")]
     pub place: Option<String>,
     /// Expected value.
