@@ -21,7 +21,7 @@ use serde::Serialize;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Kind of a failure. Each kind has its own exit code.
+/// Error kind. Each kind has its own exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
@@ -31,9 +31,9 @@ pub enum ErrorKind {
     Missing,
     /// Failure of a running job.
     Job,
-    /// Stored data differs from the written data.
+    /// Stored data that differs from what was written.
     Damaged,
-    /// The user interrupted the run.
+    /// Run interrupted by the user.
     Interrupted,
 }
 

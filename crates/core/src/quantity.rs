@@ -21,7 +21,7 @@ pub const MAX_RETRIES: u32 = 1000;
 /// Maximum seconds of any wait: one year, which cannot overflow when added to a timestamp.
 pub const MAX_SECONDS: u64 = 366 * 86_400;
 
-/// Size in bytes, given in gigabytes. Must be positive and finite.
+/// Size in bytes, given in gigabytes. Positive and at most 10⁶ GB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "f64")]
 pub struct Gigabytes(u64);

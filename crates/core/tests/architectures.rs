@@ -1,7 +1,7 @@
 //! Every architecture and rope type against transformers' forward pass and greedy tokens, on random models from
-//! tools/arch_models.py: odd group sizes of query heads, windows shorter and longer than the text, tied and untied
-//! heads, experts in all or some layers. The tolerance is a relative Frobenius error of 1e-5, as for the committed
-//! models (arch.rs).
+//! tools/arch_models.py: grouped-query attention with an unusual head width, windows shorter and longer than the text,
+//! tied and untied output projections, experts in all or some layers. The tolerance is a relative Frobenius error of
+//! 1e-5, as for the committed models (arch.rs).
 //!
 //! Skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run` creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
@@ -147,7 +147,7 @@ fn compare_float_types(folder: &Path) {
     for engine in common::engines_of_all_types(folder) {
         let logits = forward(&*engine, &Batch::windows([ids.as_slice()])).1;
         let error = relative_error(&logits, &flat(&expected["logits.1"]));
-        // Several tens of roundings to 8 bits.
+        // Tolerance for several tens of roundings to 8 significant bits.
         let most = if engine.config().experts.is_some() { 1.0 } else { 0.1 };
         assert!(error < most, "{} {}: {error:e}", engine.id(), folder.display());
     }

@@ -1,4 +1,4 @@
-//! Window rules of the paper's reference code.
+//! Rules of the paper's reference code for cutting windows from a corpus.
 
 use std::str::FromStr;
 

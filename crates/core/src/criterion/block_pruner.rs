@@ -15,8 +15,8 @@ const SOURCE: &str = "https://github.com/MrGGLS/BlockPruner";
 pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<BlockPruner>(NAME, SOURCE, build::<BlockPruner>).label("BlockPruner").beyond();
 
-/// Greedy removal by the perplexity of the calibration windows.
-/// Of equal perplexities the first of all attentions, then of all MLPs, is removed.
+/// Greedy removal by the perplexity on the calibration windows. Ties go to attention sublayers before MLPs, then to the
+/// lower layer.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct BlockPruner {}

@@ -18,15 +18,16 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<LlmStreamlineOpti
     .short("streamline")
     .deviations(READS_FIRST_SEQUENCES);
 
-/// Removes the block whose input and output are most similar, and keeps the first and the last layer.
+/// Removal of the block whose input and output are most similar. The first and last layers are kept.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LlmStreamlineOptions {
-    /// Axis of the cosine.
+    /// Axis over which the cosine is computed.
     cosine: Cosine,
 }
 
-/// Selects the block start `s` in `1..=L−n−1` with the highest mean cosine of `X_s` and `X_{s+n}`. The first maximum wins.
+/// Selection of the block start `s` in `1..=L−n−1` with the highest mean cosine of `X_s` and `X_{s+n}`. The first
+/// maximum wins.
 struct LlmStreamline {
     axis: SimilarityAxis,
 }

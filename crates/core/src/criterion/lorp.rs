@@ -21,11 +21,11 @@ const SOURCE: &str = "https://github.com/daniel-eai/LoRP-Locality-Aware-Redundan
 pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<Lorp>(NAME, SOURCE, build::<Lorp>).label("LoRP").beyond();
 
-/// Removes the most redundant layers of clusters of similar layers, and keeps the first and the last layer.
+/// Removal of the most redundant layers of clusters of similar layers. The first and last layers are kept.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Lorp {
-    /// Number of clusters. Follows from the mean similarity of all layers if it is absent.
+    /// Number of clusters. Defaults to a value derived from the mean similarity of all layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     clusters: Option<usize>,

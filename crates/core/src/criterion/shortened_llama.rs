@@ -23,7 +23,7 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortenedLlamaOpt
 /// Orders published in the reference repository, by backbone and score.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
 
-/// Removes the layers whose individual removal increases the perplexity least.
+/// Removal of the layers whose individual removal increases the perplexity least.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ShortenedLlamaOptions {

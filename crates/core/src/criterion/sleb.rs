@@ -13,8 +13,8 @@ const NAME: &str = "sleb";
 const SOURCE: &str = "https://github.com/jiwonsong-dev/SLEB";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Sleb>(NAME, SOURCE, build::<Sleb>).label("SLEB");
 
-/// Greedy removal; the first layer of equal perplexities is removed.
-/// The scores are the removed layers in order, each with the perplexity after its removal.
+/// Greedy removal by perplexity. The first layer wins ties. The scores are the removed layers in order, each with the
+/// perplexity after its removal.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Sleb {}

@@ -146,12 +146,12 @@ fn divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
     Ok((divergence.sum_all()? / positions as f64)?)
 }
 
-/// The text that an operator is trained on: sequences of the calibration's corpus, drawn by its rule.
-/// Each sequence is one step and is read once.
+/// Training text of an operator: sequences drawn from the calibration's corpus by its rule. Each sequence is used for
+/// one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Finetune {
-    /// Number of sequences, and of steps.
+    /// Number of sequences, which is also the number of steps.
     #[schemars(range(min = 1))]
     pub sequences: usize,
     /// Tokens per sequence.

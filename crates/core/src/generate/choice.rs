@@ -23,7 +23,7 @@ impl Choice {
         Self { sampling, generator: Mt::new_with_key(words) }
     }
 
-    /// Samples the next token. Returns `None` if a logit is NaN or infinite.
+    /// Samples the next token. Returns `None` if no logit is finite or one is NaN or +∞.
     pub(super) fn next(&mut self, logits: &[f32]) -> Option<u32> {
         likeliest(logits)?;
         // Use 53 random bits, like CPython's `random.random()`.

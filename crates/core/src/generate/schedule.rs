@@ -71,7 +71,7 @@ pub fn generate(
 /// Blocks in order, with the number of tokens used of each.
 type Chain = Vec<(BlockId, usize)>;
 
-/// One prompt under one program.
+/// Continuation of one prompt under one program.
 struct Sequence {
     prompt: usize,
     program: usize,
@@ -86,7 +86,7 @@ struct Sequence {
 }
 
 impl Sequence {
-    /// Chooses the next token from its logits. Returns `None` if a logit is NaN or infinite.
+    /// Chooses the next token from its logits. Returns `None` if no logit is finite or one is NaN or +∞.
     fn next(&mut self, logits: &mut [f32], prompt: &[u32], settings: &Settings) -> Option<u32> {
         likeliest(logits)?;
         settings

@@ -24,13 +24,13 @@ impl Detokenizer for Tokenizer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// A token of [`end_of_text`](super::Settings::end_of_text), which is the last of the ids.
+    /// The last id is a token of [`end_of_text`](super::Settings::end_of_text).
     EndOfText,
-    /// A stop text.
+    /// The text contains a stop.
     Stop,
     /// The maximum number of new tokens was reached.
     Length,
-    /// A NaN or infinite logit.
+    /// A logit was NaN or +∞, or none was finite.
     NotFinite,
 }
 

@@ -44,8 +44,8 @@ pub trait Decoding {
     /// Fails if a step fails or an id is outside the vocabulary. The session must not be used afterwards.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>>;
 
-    /// Returns the argmax of the next-token logits (lowest id on ties), or `None` if a logit is NaN or infinite. No
-    /// other value leaves the engine.
+    /// Returns the argmax of the next-token logits (lowest id on ties), or `None` if there is no finite logit or one is
+    /// NaN or +∞. Only the ids are transferred from the device.
     ///
     /// # Errors
     /// See [`Self::run`].
@@ -58,7 +58,7 @@ pub trait Decoding {
     fn token_bytes(&self, programs: &[usize]) -> u64;
 }
 
-/// Returns the argmax (lowest id on ties). Returns `None` for empty logits or if a logit is NaN or infinite.
+/// Returns the argmax (lowest id on ties). Returns `None` if there is no finite logit or one is NaN or +∞.
 pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
     let mut best = (None, f32::NEG_INFINITY);
     for (token, &logit) in (0..).zip(logits) {

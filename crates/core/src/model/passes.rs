@@ -11,7 +11,7 @@ const MIN_STREAMS: usize = 4;
 pub(super) struct Passes {
     /// Bytes available for streams.
     bytes: u64,
-    /// Bytes of one token's stream.
+    /// Bytes of one token's residual stream.
     row: u64,
     /// Current estimate of the tokens per pass.
     tokens: AtomicUsize,

@@ -1,4 +1,5 @@
-//! LinearPatch: one scale per channel, in the given basis or in a rotated one (reference: the LinearPatch repository; design §7).
+//! LinearPatch: scales each channel of the stream, optionally in a rotated basis (reference: the LinearPatch
+//! repository; design §7).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,7 +49,7 @@ fn fitted_sequences(case: &PruneCase<'_>) -> usize {
 /// Epsilon that the reference code adds to the mean magnitude before a removed layer in the layer-by-layer repair.
 const MAGNITUDE_EPSILON: f64 = 1e-8;
 
-/// A scale for each channel of the stream (`diag`) or of the stream rotated by a Hadamard matrix (`rotate`).
+/// One scale per channel of the stream (`diag`) or of the stream rotated by a Hadamard matrix (`rotate`).
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LinearPatchOptions {
@@ -93,8 +94,8 @@ impl Recovery for LinearPatch {
         self.placement.spans(region)
     }
 
-    /// Returns all sequences if the criterion removes one block, whichever layers it selects, as in the reference code
-    /// (design §1).
+    /// Returns the sequences on which the scales are fitted. They depend on the criterion but not on the layers it
+    /// selects, as in the reference code (design §1).
     fn fitted_on(&self, one_block: bool) -> Fitted {
         if one_block && self.placement == Placement::Region { Fitted::All } else { Fitted::First }
     }

@@ -15,7 +15,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE,
     .label("Pruned")
     .style(Style::new(Hue::Grey, Marker::Cross, Dash::Dashed));
 
-/// The layers are only removed.
+/// Removal without repair.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct None {}

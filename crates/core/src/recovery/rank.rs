@@ -19,7 +19,7 @@ const NAME: &str = "rank";
 pub(super) const ENTRY: RecoveryEntry =
     RecoveryEntry::new::<Rank>(NAME, "", build).label("Ghost Layer, low rank").beyond();
 
-/// `W = I + D·U`: ghosted's map restricted to the directions that change the stream most.
+/// Ghosted's map `W = I + D·U`, restricted to the directions that change the stream most.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Rank {

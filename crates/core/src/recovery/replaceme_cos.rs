@@ -1,4 +1,5 @@
-//! ReplaceMe by cosine distance: a map of the MLP output trained with Adam (reference: the ReplaceMe repository; design §7).
+//! ReplaceMe with cosine distance: a linear map of the MLP output, trained with Adam (reference: the ReplaceMe
+//! repository; design §7).
 
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -27,7 +28,8 @@ const MAX_BATCH: usize = 1 << 20;
 /// Lower bound of norms, as in `torch.nn.functional.cosine_similarity`.
 const NORM_EPSILON: f32 = 1e-8;
 
-/// `T` from `I` by Adam on `1 − mean cos(A·T, Y)`, over all sequences; `A` and `Y` as in `replaceme-ls`.
+/// Map `T`, initialized to `I` and trained with Adam on the loss `1 − mean cos(A·T, Y)` over all sequences. `A` and `Y`
+/// are those of `replaceme-ls`.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Cosine {
@@ -37,7 +39,7 @@ struct Cosine {
     epochs: usize,
     /// Tokens per step.
     batch: usize,
-    /// Order of the tokens.
+    /// Order in which tokens are visited.
     order: TokenOrder,
     /// Seed of the shuffle.
     seed: u64,
@@ -51,7 +53,7 @@ enum TokenOrder {
     /// A new random order in each epoch.
     #[default]
     Shuffled,
-    /// The order of the calibration sequences.
+    /// Order of the calibration sequences.
     Sequential,
 }
 

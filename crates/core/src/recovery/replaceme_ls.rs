@@ -19,7 +19,8 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<LeastSquares>(NAME,
     .label("ReplaceMe (LS)")
     .style(Style::new(Hue::Green, Marker::Square, Dash::Long));
 
-/// `T = (AᵀA + αI)⁻¹AᵀY` with `A` the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all sequences.
+/// Map `T = (AᵀA + αI)⁻¹AᵀY`, where `A` is the MLP output of layer `s − 1` and `Y = X_post − (X_pre − A)`, over all
+/// sequences.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LeastSquares {

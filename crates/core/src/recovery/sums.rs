@@ -12,7 +12,7 @@ use crate::model::is_out_of_memory;
 
 /// Running sums of `XᵀX` and `XᵀY`.
 pub(super) struct Sums {
-    /// Sums on the CPU, including those fetched from the device.
+    /// Sums on the CPU, including those already fetched from the device.
     normal: NormalEquations,
     device: Option<OnDevice>,
 }

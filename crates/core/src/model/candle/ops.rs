@@ -2,7 +2,7 @@
 //! operations, because its fused norm, softmax and rotary embedding silently cut the autograd graph. Otherwise they use
 //! [`fused`]. candle's `log_softmax` is avoided because it accumulates in the tensor's dtype.
 //!
-//! Half precision follows tensor cores: operands and results of a product have the tensor's dtype, with f32
+//! Half precision behaves as on tensor cores: operands and results of a product have the tensor's dtype, with f32
 //! accumulation. Norms, softmax, rotary embedding and operators are computed in f32 and rounded once. f64 tensors stay
 //! f64.
 
@@ -54,7 +54,7 @@ pub fn biased(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     }
 }
 
-/// Computes `x + y` of equal shapes: residual stream plus branch.
+/// Adds a branch to the residual stream: `x + y` of equal shapes.
 pub fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if fused::may_be(&[x, y]) { fused::sum(x, y) } else { Ok((x + y)?) }
 }

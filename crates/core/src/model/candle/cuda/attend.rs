@@ -16,7 +16,7 @@ use crate::model::decoding::{BlockId, Placed, not_cached};
 /// Head widths for which kernels are compiled. The kernel names contain them.
 pub(super) const WIDTHS: [usize; 4] = [32, 64, 128, 256];
 
-/// Channels per vectorized load of a thread.
+/// Maximum channels per vectorized load of a thread.
 const LOADED: usize = 8;
 
 /// Returns the index of the kernel width for a head, if the kernels support it.

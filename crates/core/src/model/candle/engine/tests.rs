@@ -56,8 +56,7 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
         let mut engine = load(&fixture(name), FloatType::F32);
         let all = log_probabilities(&engine);
         assert_eq!(engine.notes(), [""; 0]);
-        // The batch has 272 rows and its longest tree 90. Batches of 272 and 136 rows exceed the limit; 68 rows would
-        // split the tree.
+        // The batch has 272 rows. Its longest tree, which is never split, has 90.
         engine.room = 100;
         let piecewise = log_probabilities(&engine);
         assert_eq!(all.len(), piecewise.len());
