@@ -251,7 +251,6 @@ fn hub_files(plan: &Plan) -> Vec<HubFile> {
         .collect()
 }
 
-/// Returns the files that a target requests.
 fn requested(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
     let file = Path::new(target);
     match (file.is_file(), target.ends_with(".yaml")) {
@@ -277,7 +276,6 @@ fn requested(target: &str, arguments: &Arguments) -> Result<Vec<Request>> {
     Ok(requested_inputs(&inputs_of(target, arguments)?, file.is_file(), arguments))
 }
 
-/// Returns the files that the inputs of grids request.
 fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -> Vec<Request> {
     let in_use = (arguments.lock && !is_file).then(|| lock_in_use(arguments));
     let mut requests = Vec::new();

@@ -15,7 +15,6 @@ use crate::plan::{BackbonePlan, Estimate, Plan, StoreState};
 use crate::results::Provenance;
 use ghostlab_store::Store;
 
-/// Inputs of the artifact list.
 pub(super) struct ArtifactList<'a> {
     pub(super) store: &'a Store,
     pub(super) results: &'a Path,

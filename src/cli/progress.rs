@@ -35,7 +35,6 @@ pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
 /// Reporter that writes each event to stdout as a JSON line.
 pub(super) struct JsonLines;
 
-/// Event with its timestamp.
 #[derive(Serialize)]
 struct TimedEvent<'a, E> {
     time: String,

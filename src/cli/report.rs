@@ -58,7 +58,6 @@ const HERE: &str = "here";
 /// End marker of the recorded page.
 const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
 
-/// Returns the output directory of reports.
 fn output(reports: &Path) -> OutputFolder {
     OutputFolder::new(reports, "pages")
 }

@@ -375,9 +375,6 @@ fn will_time(grid: &Grid, runner: &Runner<'_>) -> bool {
 }
 
 /// Refuses to record times on a machine where the times of one computation vary too much.
-///
-/// # Errors
-/// Fails if the spread is noise.
 fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
     if !spread.is_noise() {
         return Ok(());

@@ -83,7 +83,6 @@ impl GivenWork {
         Ok(Self { artifact: Artifact::read(&call.file)?, grid, gated, overrides })
     }
 
-    /// Returns the gate's grid.
     pub(super) fn gate(&self) -> Option<&Grid> {
         match &self.gated {
             Gated::Yes(gate) => gate.as_deref(),
@@ -145,9 +144,6 @@ pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
 }
 
 /// Refuses to replace the results of a later run with different settings or inputs by those of a submission.
-///
-/// # Errors
-/// Fails if the results directory holds such a run.
 pub(super) fn not_over_a_later_one(
     file: &Path,
     submission: &Submission,

@@ -173,7 +173,7 @@ fn said(worked: Worked) -> String {
     match worked {
         Worked::Left => "others work on the rest; this worker exited".to_owned(),
         Worked::Done { cells: all, failed: 0, complete } if complete == all => format!("all {} are stored", cells(all)),
-        // Latencies, or what another worker has failed at.
+        // The rest are latencies, or cells that failed on another worker.
         Worked::Done { cells: all, failed: 0, complete } => {
             format!(
                 "{} of {} need objects that no worker makes; `ghostlab status` lists them",

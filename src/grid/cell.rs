@@ -83,7 +83,6 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Creates the dense cell.
     pub(super) fn dense(backbone: &str) -> Self {
         let backbone = backbone.to_owned();
         let name = String::new();
@@ -102,7 +101,6 @@ impl Cell {
     }
 }
 
-/// Formats the name.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)
@@ -180,7 +178,6 @@ impl<M: MethodAxis + ?Sized> Method<M> {
         Self::new(name, &Options::new()).map(|options| options.resolved).unwrap_or_default()
     }
 
-    /// Creates a method without options.
     #[cfg(test)]
     pub(crate) fn named(name: &str) -> Self {
         Self::new(name, &Options::new()).unwrap()

@@ -92,7 +92,6 @@ pub struct TaskDefinition {
     pub definition: Definition,
     /// Splits in use.
     pub rows: FileRows,
-    /// Source on the hub, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Whether the data is synthetic.
@@ -100,7 +99,6 @@ pub struct TaskDefinition {
 }
 
 impl TaskDefinition {
-    /// Returns the files of a split.
     pub fn files(&self, split: &str) -> &[PathBuf] {
         self.rows.splits.get(split).map(Vec::as_slice).unwrap_or_default()
     }
@@ -177,7 +175,6 @@ pub(super) struct DefinitionEntry {
     pub(super) how: Asking,
 }
 
-/// Definition with its data.
 #[derive(Debug, Clone)]
 pub(super) struct DefinedTask {
     definition: Definition,

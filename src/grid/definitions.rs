@@ -137,7 +137,6 @@ pub struct Backbone {
     /// Directory, absolute or relative to the current directory.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
-    /// Number of decoder layers.
     pub layers: usize,
     /// Repository on the hub, including one replaced by a local copy.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,7 +183,6 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Returns the input files.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.stream {
             None => vec![self.path.clone()],

@@ -84,13 +84,11 @@ impl AxisChoice<'_> {
 pub struct Grid {
     /// Name of the results directory: the key `name`, or the file stem.
     pub name: String,
-    /// File of the grid.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub file: PathBuf,
     /// Files of named entries in use.
     #[serde(serialize_with = "crate::files::shown::paths")]
     pub entries: Vec<PathBuf>,
-    /// Name of the applied profile.
     pub profile: Option<String>,
     /// Lock file for hub inputs, which need not exist.
     #[serde(skip)]
@@ -339,7 +337,6 @@ struct Layers {
     library: named::Library,
     /// Files of named entries in use.
     entries: Vec<PathBuf>,
-    /// Name of the profile.
     profile: Option<String>,
 }
 

@@ -15,7 +15,6 @@ use crate::files::parts;
 use crate::hub::{Commit, Hub, HubSettings, Lock, PlannedRepo, Repo, RepoKind, Source, Want, Wanted};
 use crate::package::is_pinned_requirement;
 
-/// Kind of a named input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
     Backbone,
@@ -110,7 +109,6 @@ pub struct Need {
     place: YamlPosition,
     /// Whether the same file gives a path and a hub source. The hub is then used if the path does not exist.
     either: bool,
-    /// Shard settings of a sharded text.
     shards: Option<WrittenShards>,
     /// Whether the input is the whole repository directory rather than specific files.
     whole: bool,
@@ -196,12 +194,10 @@ impl<'a> Around<'a> {
         }
     }
 
-    /// Returns the path of the lock file.
     pub fn lock_file(&self) -> &Path {
         &self.lock_file
     }
 
-    /// Returns the grid's profile.
     pub fn profile(&self) -> Option<&str> {
         self.profile
     }

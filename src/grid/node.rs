@@ -29,7 +29,6 @@ impl fmt::Display for YamlPosition {
     }
 }
 
-/// Value with its position.
 pub(super) type YamlNode = Positioned<Value>;
 
 #[derive(Debug, Clone)]

@@ -28,7 +28,6 @@ const KEYS: [&str; 13] = [
     "search",
 ];
 
-/// Selected profile.
 #[derive(Debug)]
 pub(super) struct ChosenProfile {
     pub(super) name: String,
@@ -171,7 +170,6 @@ fn check(profiles: &YamlNode) -> Result<()> {
     Ok(())
 }
 
-/// Checks the keys of a profile.
 fn check_keys(changes: &YamlNode, subject: &str) -> Result<()> {
     for change in changes.entries() {
         let key = change.key.as_str();

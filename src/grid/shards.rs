@@ -28,7 +28,6 @@ pub(super) struct WrittenShards {
 /// Shards of a streamed text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
-    /// Row order of the shards.
     pub shards: ShardOrder,
     /// Total number of shards.
     #[serde(rename = "of")]

@@ -18,11 +18,10 @@ pub struct BestQuestion<'a> {
     pub method: &'a str,
     /// Filter for participating rows.
     pub keeps: &'a dyn Fn(&Condition) -> bool,
-    /// Key of a setting, without calibration and training.
+    /// Fields of a condition that identify a setting, besides calibration and training.
     pub setting: &'a dyn Fn(&Condition) -> Vec<String>,
 }
 
-/// Number of settings in which a method is the best row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BestCounts {
     pub settings: usize,
@@ -94,7 +93,6 @@ impl fmt::Display for BestCounts {
     }
 }
 
-/// Setting with its competing rows.
 struct Setting<'a> {
     key: Vec<String>,
     records: Vec<&'a Record>,

@@ -14,15 +14,12 @@ pub type Factors = BTreeMap<String, Value>;
 
 /// Number of removed layers.
 pub const DEPTH: &str = "depth";
-/// Calibration seed.
 pub const SEED: &str = "calibration.seed";
 /// Number of sequences from which operators are computed.
 pub const OPERATOR_SEQUENCES: &str = "calibration.operator_sequences";
 
-/// Calibration text.
 pub const CORPUS: &str = "calibration.corpus";
 
-/// All calibration settings.
 pub const OF_CALIBRATION: [&str; 5] = [CORPUS, "calibration.sequences", "calibration.length", SEED, OPERATOR_SEQUENCES];
 
 /// Returns the options that the grid sets explicitly.

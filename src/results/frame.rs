@@ -71,9 +71,6 @@ fn header_series(table: &Table, leads: &[Lead], cells: &dyn Fn(&TableRow) -> &[S
 
 /// Builds a data frame with a row per number, in the columns of the paper's tables and additional ones. A dense row
 /// shown for several depths appears once.
-///
-/// # Errors
-/// Fails if polars cannot build the columns.
 pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFrame> {
     let mut rows: Vec<&PrintedNumber> = Vec::new();
     for (_, shown) in table.shown() {
@@ -130,9 +127,6 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
 }
 
 /// Builds the data frame of a figure, with a row per number.
-///
-/// # Errors
-/// Fails if polars cannot build the columns.
 pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Result<DataFrame> {
     let mut columns = described(artifact, profile, numbers);
     // In figures, the method name says whether an operator is trained.

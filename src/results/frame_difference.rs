@@ -10,9 +10,6 @@ use crate::error::{Error, Result};
 use crate::files::caught;
 
 /// Reads a Parquet file.
-///
-/// # Errors
-/// Fails if the file is damaged.
 pub fn read_frame(path: &Path) -> Result<DataFrame> {
     let file = File::open(path).map_err(|error| Error::io("read", path, &error))?;
     caught::catch(|| ParquetReader::new(file).finish())

@@ -71,7 +71,6 @@ fn spans(table: &Table) -> bool {
     table.lead.first().is_some_and(|lead| lead.kind == LeadKind::Spanning)
 }
 
-/// Column of the printed table.
 #[derive(Default)]
 struct PrintedColumn {
     /// LaTeX alignment.

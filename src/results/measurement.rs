@@ -27,7 +27,6 @@ pub struct Results {
     pub protocols: Vec<Protocol>,
 }
 
-/// Cell with its numbers.
 #[derive(Debug, Clone, Default)]
 pub struct CellSummary {
     /// Cell name, as in `plan` and `explain`.
@@ -45,7 +44,6 @@ pub struct CellSummary {
     pub layers: usize,
     pub recovery: Option<String>,
     pub calibration: Option<String>,
-    /// All settings of the cell.
     pub factors: Arc<Factors>,
     /// Method options that the grid sets explicitly.
     pub written: BTreeSet<String>,
@@ -110,7 +108,6 @@ pub struct OfSeed {
 pub struct Setup {
     /// Settings of the cell.
     pub variant: Arc<Factors>,
-    /// Settings of the measurement.
     pub measure: Factors,
     /// Names of the cell settings that the condition includes.
     pub named_settings: Arc<BTreeSet<String>>,
@@ -144,7 +141,6 @@ pub struct Calibrated {
 }
 
 impl CellSummary {
-    /// Returns the cell's number for a question.
     pub fn number(&self, asked: &Question) -> Option<&Arc<Measurement>> {
         self.numbers.iter().find(|number| number.asked == *asked)
     }
@@ -213,7 +209,6 @@ pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric:
 }
 
 impl Results {
-    /// Iterates over the numbers of all cells.
     pub fn numbers(&self) -> impl Iterator<Item = &Arc<Measurement>> {
         self.cells.iter().flat_map(|cell| &cell.numbers)
     }

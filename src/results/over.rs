@@ -74,7 +74,6 @@ fn over(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     Arc::new(number)
 }
 
-/// Averages values, if there are any.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }

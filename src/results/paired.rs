@@ -32,7 +32,6 @@ const RESAMPLED: usize = 2000;
 const SEED: u64 = 0;
 /// Minimum number of windows for the bootstrap, whose quantiles are too narrow for smaller sets.
 const MIN_WINDOWS: usize = 20;
-/// Significance level.
 const LEVEL: f64 = 0.05;
 
 impl Paired {

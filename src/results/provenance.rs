@@ -19,7 +19,6 @@ use crate::model::{EngineId, EngineRequest};
 /// Record of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Provenance {
-    /// Version of this program.
     pub ghostlab: String,
     /// Versions of the crates that affect numbers.
     pub crates: BTreeMap<String, String>,
@@ -29,7 +28,6 @@ pub struct Provenance {
     pub dirty: bool,
     /// Command line, including the program.
     pub command: Vec<String>,
-    /// Description of the run.
     pub description: RunDescription,
     /// Whether this is the recorded run in the repository.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -29,7 +29,7 @@ impl MeasuredProgram {
     }
 }
 
-/// Known content of a row.
+/// Content of a row, from recorded programs or printed scores.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowContent<'a> {
     /// Programs, one per averaged calibration seed.

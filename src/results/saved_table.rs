@@ -54,14 +54,12 @@ pub struct SavedRow {
     pub ours: bool,
     /// Link fragment of the row; `None` if nothing links to it.
     pub anchor: Option<String>,
-    /// One cell per column.
     pub cells: Vec<SavedCell>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedCell {
-    /// Printed text.
     pub text: String,
     /// Sort key of a numeric column. Missing and non-finite values sort last.
     #[serde(skip_serializing_if = "usual")]

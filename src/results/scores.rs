@@ -30,7 +30,6 @@ pub struct ModelScore {
     pub metric: String,
     /// Perplexity, or accuracy in percent.
     pub value: f64,
-    /// Standard error.
     pub error: Option<f64>,
     /// Bits per byte, which do not depend on the tokenizer.
     pub bits_per_byte: Option<f64>,

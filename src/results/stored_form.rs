@@ -23,7 +23,6 @@ struct OneColumn {
     metric: String,
 }
 
-/// Numbers of a cell.
 #[derive(Serialize, Deserialize)]
 struct OfCell {
     cell: String,

@@ -20,12 +20,10 @@ pub struct Table {
     pub title: String,
     /// Markdown caption below the table, printed verbatim.
     pub caption: String,
-    /// Columns before the numbers.
     pub lead: Vec<Lead>,
     /// Headers over several columns, with the number of columns; empty without groups.
     pub groups: Vec<(String, usize)>,
     pub columns: Vec<NumberColumn>,
-    /// Columns after the numbers.
     pub tail: Vec<Lead>,
     pub rows: Vec<TableRow>,
     /// Recovery that every other recovery of the same selection is tested against. If `None`, our recovery is tested
@@ -75,7 +73,6 @@ pub enum LeadPlace {
     Data,
 }
 
-/// Column of numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NumberColumn {
     pub head: String,
@@ -84,7 +81,6 @@ pub struct NumberColumn {
     pub arrow: bool,
 }
 
-/// Row of a table.
 #[derive(Debug, Clone, Default)]
 pub struct TableRow {
     /// Text of each leading column; may be empty.

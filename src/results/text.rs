@@ -6,7 +6,6 @@ use crate::error::printable;
 /// Placeholder for a missing value.
 pub(super) const NONE: &str = "—";
 
-/// Table of texts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TextTable {
     pub columns: Vec<TextColumn>,
@@ -71,7 +70,7 @@ impl TextTable {
         }
     }
 
-    /// Formats a Markdown table. Group headers follow the column headers. Headers are escaped, and cells are not.
+    /// Formats a Markdown table. Group headers are appended to column headers. Headers are escaped, and cells are not.
     pub(super) fn markdown(&self) -> String {
         let groups: Vec<&String> =
             self.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head, *count)).collect();

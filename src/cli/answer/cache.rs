@@ -222,9 +222,6 @@ pub(crate) struct DamagedArtifact {
 
 impl Verified {
     /// Checks every byte of every artifact. Removes damaged objects if `repair` is set.
-    ///
-    /// # Errors
-    /// Fails if a damaged object cannot be removed.
     pub(crate) fn of(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<Self> {
         let entries = store.entries();
         let artifacts = entries.len();

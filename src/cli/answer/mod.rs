@@ -42,15 +42,11 @@ impl Form {
     }
 }
 
-/// Returns whether answers are printed as JSON.
 pub(super) fn json() -> bool {
     JSON.load(Relaxed)
 }
 
 /// Prints the answer of a successful command, with `text` as the human-readable form.
-///
-/// # Errors
-/// Fails if the answer cannot be serialized as JSON.
 pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
     match json() {
         true => out::say_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
