@@ -94,7 +94,7 @@ impl Schema {
     }
 }
 
-/// Model.
+/// Model to prune.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BackboneEntry {

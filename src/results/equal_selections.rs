@@ -149,7 +149,6 @@ fn is_own(name: &str) -> bool {
     name != BOUNDARY && (name.starts_with("recovery") || name.starts_with("calibration."))
 }
 
-/// Returns the label of a recovery.
 fn label(key: &Factors) -> String {
     match key.get("recovery").and_then(Value::as_str).unwrap_or(recovery::NONE) {
         recovery::NONE => recovery::NONE.to_owned(),
