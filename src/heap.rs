@@ -11,7 +11,6 @@ use mimalloc::MiMalloc;
 #[derive(Debug, Clone, Copy)]
 pub struct Heap;
 
-/// Byte count of a thread.
 #[derive(Clone, Copy)]
 struct Count {
     /// Bytes allocated minus bytes freed since counting began.

@@ -7,12 +7,10 @@ use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 
-/// Files embedded in a program.
 #[derive(Debug)]
 pub struct Embedded {
     /// Identifier of the contents. Different programs have different identifiers.
     pub id: &'static str,
-    /// Relative paths and contents.
     pub files: &'static [(&'static str, &'static [u8])],
 }
 
@@ -34,7 +32,6 @@ fn find_beside_program() -> Option<PathBuf> {
     Some(program.parent()?.parent()?.join("share/ghostlab"))
 }
 
-/// Returns the directory of the installed experiments.
 pub fn experiments() -> Option<PathBuf> {
     Some(share()?.join(EXPERIMENTS))
 }

@@ -218,7 +218,6 @@ pub fn peak_memory() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM")
 }
 
-/// Returns the program's name, version and commit.
 pub fn program() -> String {
     let commit = env!("GHOSTLAB_COMMIT").get(..12).unwrap_or_default();
     let dirty = if env!("GHOSTLAB_DIRTY") == "true" { " with changes" } else { "" };

@@ -152,7 +152,6 @@ fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
     }
 }
 
-/// Encodes a name for a URL.
 fn address(name: &str) -> String {
     name.bytes().map(|byte| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
@@ -196,7 +195,6 @@ pub(super) struct PackedFolder {
     pub(super) run: Value,
 }
 
-/// File of a results directory.
 pub(super) struct PackedFile {
     /// Path in its directory.
     pub(super) name: String,

@@ -63,7 +63,6 @@ pub fn is_inside(name: &str) -> bool {
         && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Archive in memory.
 #[derive(Debug)]
 pub struct Packed {
     pub bytes: Vec<u8>,

@@ -269,7 +269,6 @@ fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     }
 }
 
-/// Prints what would be deleted.
 fn to_delete(clearing: &Clearing) {
     if clearing.in_use > 0 {
         println!("kept {}: a running job made or needs them", counted(clearing.in_use, "artifact"));

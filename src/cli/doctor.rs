@@ -166,7 +166,6 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<Thing> {
     vec![Thing::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
 }
 
-/// Checks memory and device.
 fn machine_lines(needs: &[InputList]) -> Vec<Thing> {
     let free = machine::free_memory();
     let largest = needs.iter().flat_map(|list| {

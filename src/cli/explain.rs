@@ -157,10 +157,8 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
     }
 }
 
-/// Maximum number of candidates listed.
 const CANDIDATES: usize = 20;
 
-/// Names by which a cell can be found.
 struct CellNames {
     name: String,
     /// Name in the old format, such as `english/llm-streamline/3/ghosted(solver=svd)/c4:32x512@0` or `english/dense`.

@@ -64,7 +64,6 @@ pub(super) struct Arguments {
     place: StoreArgs,
 }
 
-/// Hint for pinning.
 const AGAIN: &str = "the same command with --lock";
 
 /// Requested files, with the lock file that pins them.

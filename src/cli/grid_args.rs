@@ -216,7 +216,6 @@ impl GridArgs {
         Err(home::or_near(error, &self.grid, &otherwise))
     }
 
-    /// Returns the frozen submission, if the file is one.
     pub(super) fn submission(&self) -> Result<Option<Submission>> {
         Some(&self.grid).filter(|file| Submission::is_one(file)).map(|file| Submission::read(file)).transpose()
     }
@@ -230,7 +229,6 @@ impl GridArgs {
         self.store.look_anyway(Some(&self.grid))
     }
 
-    /// Opens the store for writing.
     pub(super) fn store(&self) -> Result<Store> {
         self.store.store(Some(&self.grid))
     }

@@ -16,7 +16,6 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Program", &["schema", "completions", "man"]),
 ];
 
-/// Builds the top-level command.
 pub(super) fn command() -> Command {
     let command = Arguments::command();
     let template = template(&command);

@@ -16,9 +16,7 @@ use crate::machine;
 use crate::stage;
 use ghostlab_store::Store;
 
-/// Environment variable with the store path.
 const STORE: &str = "GHOSTLAB_STORE";
-/// Environment variable with the path of the experiments.
 const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
 
 #[derive(Args)]
@@ -210,7 +208,6 @@ pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
     error.hint(near.unwrap_or_else(|| otherwise.to_owned()))
 }
 
-/// Lists the subdirectories of a directory by name.
 pub(super) fn folders_in(folder: &Path) -> Vec<PathBuf> {
     let inner = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
     let mut folders: Vec<PathBuf> = inner.filter(|path| path.is_dir()).collect();

@@ -90,7 +90,6 @@ impl ArtifactList<'_> {
         Ok(Ok(standing))
     }
 
-    /// Adds the progress of a grid.
     fn add(&self, grid: &Grid, to: &mut ArtifactStanding) -> Result<()> {
         let plan = Plan::new(grid, self.store, self.engine, RunSettings::default().batch_tokens)?;
         let state = StoreState::read(&plan, self.store);

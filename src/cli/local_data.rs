@@ -8,7 +8,6 @@ use crate::files::atomic::write_atomically;
 use crate::grid::{EntryKind, InputList, Need};
 use crate::tasks::Task;
 
-/// File extensions of tasks.
 const ENDINGS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
 
 /// Copies inputs that are neither at their paths nor in the hub cache from a directory. Returns the number of copied

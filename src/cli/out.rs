@@ -155,17 +155,14 @@ pub(super) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Formats `1.5 GB`, `12 kB`.
 pub(super) fn bytes(bytes: u64) -> String {
     scaled(bytes as f64, "B")
 }
 
-/// Formats `1 cell`, `57 cells`.
 pub(super) fn cells(count: usize) -> String {
     counted(count, "cell")
 }
 
-/// Formats `2.3 TFLOP`.
 pub(super) fn flops(flops: f64) -> String {
     scaled(flops, "FLOP")
 }
@@ -279,7 +276,6 @@ pub(super) fn notes() -> bool {
     LEVEL.load(Relaxed) >= PLAIN
 }
 
-/// Returns whether details are printed.
 pub(super) fn details() -> bool {
     LEVEL.load(Relaxed) >= VERBOSE
 }

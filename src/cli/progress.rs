@@ -78,7 +78,6 @@ struct RunMeter {
     began: Option<Instant>,
 }
 
-/// Returns the completed fraction of a job.
 fn fraction(piece: &Piece) -> f64 {
     match piece.total {
         Some(tokens) if tokens > 0 => piece.came as f64 / tokens as f64,
@@ -283,7 +282,6 @@ pub(super) struct Bars<K> {
     pieces: BTreeMap<K, Piece>,
 }
 
-/// Job or file in progress.
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) bar: Option<ProgressBar>,
@@ -351,7 +349,6 @@ impl<K: Ord> Bars<K> {
         Some(new)
     }
 
-    /// Starts tracking a job or file.
     pub(super) fn start(&mut self, key: K, bar: Option<ProgressBar>, total: Option<u64>, here: u64) {
         let now = Instant::now();
         self.pieces.insert(key, Piece { bar, total, here, came: 0, began: now, last_line: now });
@@ -369,7 +366,6 @@ impl<K: Ord> Bars<K> {
         Some((piece.clone(), due))
     }
 
-    /// Restarts a job or file from zero.
     pub(super) fn restart(&mut self, key: &K) {
         if let Some(piece) = self.pieces.get_mut(key) {
             (piece.here, piece.came, piece.began) = (0, 0, Instant::now());

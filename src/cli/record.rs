@@ -116,7 +116,6 @@ fn before(work: &Work) -> String {
     )
 }
 
-/// Creates a temporary directory.
 fn scratch(name: &str) -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix(&format!("ghostlab-{name}-")).tempdir();
     folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))

@@ -199,7 +199,6 @@ fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> R
     Ok(())
 }
 
-/// Returns the size of a directory's committed files.
 fn kept_bytes(folder: &Path) -> u64 {
     let listing = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let kept = listing.filter(|item| !may_be_left_out(&item.file_name().to_string_lossy()));

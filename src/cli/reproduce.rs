@@ -388,7 +388,6 @@ fn quiet_enough(artifact: &str, spread: TimeSpread) -> Result<()> {
         .hint("stop other programs and run it again, or add --record-noisy"))
 }
 
-/// Cached report of a complete artifact.
 #[derive(Serialize, Deserialize)]
 struct Done {
     screen: Option<String>,

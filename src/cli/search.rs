@@ -168,7 +168,6 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
     OutputFolder::new(results.join(&grid.name).join(format!("search+{budget}{differs}")), "a search")
 }
 
-/// Exports the winner.
 fn exported(grid: &Grid, found: &Found, folder: &Path, exporter: &Exporter<'_>) -> Result<ExportedCell> {
     let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
     let winner =

@@ -11,7 +11,6 @@ use crate::exec::{Event, Reporter};
 /// Exit code of a worker terminated before all work was done: `EX_TEMPFAIL` (try again later) of sysexits.h.
 pub(super) const AGAIN: u8 = 75;
 
-/// Message for an interrupted run.
 pub(super) const AFTER_BATCH: &str = "stopping after this batch";
 
 /// Stop flag of the process. Signal handlers are registered only once, even for several commands.
@@ -42,9 +41,7 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
 #[cfg(unix)]
 const FIRST_BATCH: Duration = Duration::from_secs(60);
 
-/// Termination signals of a worker.
 pub(super) struct Signals {
-    /// Stop flag.
     pub(super) any: Arc<AtomicBool>,
     usr1: Arc<AtomicBool>,
     kept: Arc<AtomicBool>,
@@ -96,7 +93,6 @@ impl Signals {
         self.usr1.load(Relaxed)
     }
 
-    /// Returns whether anything was stored.
     pub(super) fn kept(&self) -> bool {
         self.kept.load(Relaxed)
     }

@@ -20,7 +20,6 @@ pub(super) struct GivenWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
     pub(super) gated: Gated,
-    /// Values set on the command line.
     pub(super) overrides: Vec<String>,
 }
 
@@ -94,8 +93,8 @@ impl GivenWork {
 /// Applies the checks of `run` and `reproduce` to loaded grids.
 ///
 /// # Errors
-/// Fails if a submission belongs to another program or other inputs, if a different model has the name of one of the
-/// paper's models, or if a file cannot be hashed.
+/// Fails if a submission belongs to another program or other inputs, a model's name is taken by a different model, or
+/// hashing fails.
 pub(super) fn check(asked: &GridArgs, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
     if let Some(submission) = asked.submission()? {
         return submission.check(store);

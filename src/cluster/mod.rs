@@ -110,7 +110,6 @@ impl FrozenProgram {
         since(&self.path).min(self.path.parent().map_or(Duration::ZERO, since))
     }
 
-    /// Removes the copy.
     pub fn remove(&self) -> Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -139,7 +138,6 @@ pub struct Binary {
 }
 
 impl Binary {
-    /// Describes the running program.
     pub fn this(store: &Store) -> Result<Self> {
         let found = std::env::current_exe();
         let path = found.map_err(|error| Error::io("find", Path::new("/proc/self/exe"), &error))?;

@@ -82,7 +82,6 @@ impl SlurmProfile {
         Ok(profile)
     }
 
-    /// Returns the further sbatch options as words.
     pub fn options(&self) -> Vec<String> {
         // Invalid entries are refused when the file is read.
         self.options.iter().flat_map(|entry| options::words(&entry.value).unwrap_or_default()).collect()

@@ -142,7 +142,6 @@ pub fn scontrol_requeue() -> Result<(), String> {
     answer("scontrol", &["requeue", &job], WORKING).map(drop)
 }
 
-/// Failure of a command.
 struct SilentCommand {
     reason: String,
     /// Whether the command could not be started.
@@ -212,7 +211,6 @@ pub struct JobEnd {
 impl JobEnd {
     /// Name of the log directory, next to the submission file.
     pub const LOGS: &str = "logs";
-    /// Name of the directory for end records.
     pub(super) const FOLDER: &str = "ends";
 
     /// Records how the job of this process ended, next to the submission file. A successful end removes an earlier

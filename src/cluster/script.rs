@@ -36,7 +36,6 @@ pub struct JobScript<'a> {
     pub memory: u64,
     /// Further sbatch options, one word per item.
     pub options: Vec<String>,
-    /// Directory of the logs.
     pub logs: PathBuf,
     pub setup: Vec<String>,
     /// Names of additional environment variables.

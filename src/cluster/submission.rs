@@ -26,7 +26,6 @@ pub struct Submission {
     pub plan: String,
     pub name: String,
     pub cells: usize,
-    /// Arguments of the request for an artifact.
     pub artifact: Option<ArtifactCall>,
     /// Overrides from the command line.
     pub overrides: Vec<String>,
@@ -42,7 +41,6 @@ pub struct Submission {
     pub engine: String,
 }
 
-/// Arguments of a request for an artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactCall {
@@ -52,7 +50,6 @@ pub struct ArtifactCall {
     pub gated: bool,
 }
 
-/// Scheduler jobs of a submission.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmittedJobs {
     /// Job type (`array` or `report`) and number, oldest first.
@@ -63,7 +60,6 @@ pub struct SubmittedJobs {
 }
 
 impl SubmittedJobs {
-    /// Type of the worker array.
     pub const ARRAY: &str = "array";
     /// Type of the report job after the array.
     pub const REPORT: &str = "report";
@@ -86,7 +82,6 @@ fn pretty(what: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(what).map_err(|error| no_json(&error))
 }
 
-/// Version of the file format.
 const FORMAT: u64 = 1;
 
 impl Submission {
@@ -135,7 +130,6 @@ impl Submission {
         store.submissions().join(&self.id)
     }
 
-    /// Returns the name of the scheduler jobs.
     pub fn job_name(&self) -> String {
         format!(
             "ghostlab-{}-{}",
@@ -153,7 +147,6 @@ impl Submission {
         format!("ghostlab:{}:{}", self.plan, self.id)
     }
 
-    /// Writes the submission to the store.
     pub fn keep(&self, store: &Store) -> Result<PathBuf> {
         let folder = self.folder(store);
         for folder in [folder.join(JobEnd::LOGS), folder.join(JobEnd::FOLDER)] {
@@ -187,7 +180,6 @@ impl Submission {
         folders.map(|folders| Self::read(&folders.path().join(Self::FILE)))
     }
 
-    /// Returns the SHA-256 of every input by path.
     pub fn inputs(&self) -> &BTreeMap<String, String> {
         &self.inputs
     }
@@ -207,7 +199,6 @@ impl Submission {
         serde_json::from_value(value).map_err(|error| damaged_record(file, error.to_string()))
     }
 
-    /// Returns whether a path is a submission file.
     pub fn is_one(path: &Path) -> bool {
         path.file_name().is_some_and(|name| name == Self::FILE)
     }

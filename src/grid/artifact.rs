@@ -232,7 +232,6 @@ impl Description {
         Ok(Some((artifact, has_grid)))
     }
 
-    /// Returns the metrics that the artifact shows.
     pub fn metrics(&self) -> &[String] {
         match (&self.table, &self.figure, &self.races) {
             (Some(table), ..) => &table.metrics,

@@ -29,7 +29,6 @@ pub struct Calibration {
     /// Corpus name in [`Grid::corpora`](super::Grid::corpora).
     pub corpus: String,
     pub sequences: usize,
-    /// Tokens per sequence.
     pub length: usize,
     pub seed: u64,
     /// Number of leading sequences from which an operator is computed; equal to `sequences` by default. Selection
@@ -73,7 +72,6 @@ pub struct Cell {
     /// Backbone name in [`Grid::backbones`](super::Grid::backbones).
     pub backbone: String,
     pub criterion: Option<Method<dyn Criterion>>,
-    /// Number of removed layers or sublayers.
     pub depth: Depth,
     pub recovery: Option<Method<dyn Recovery>>,
     pub calibration: Option<Calibration>,
@@ -89,7 +87,6 @@ impl Cell {
         Self { backbone, criterion: None, depth: Depth::default(), recovery: None, calibration: None, name }
     }
 
-    /// Creates a dense cell with a custom name.
     #[cfg(test)]
     pub(crate) fn named(backbone: &str, name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::dense(backbone) }
@@ -125,7 +122,6 @@ pub struct Method<M: MethodAxis + ?Sized> {
 
 /// Axis whose values are methods.
 pub trait MethodAxis: 'static {
-    /// Key of the axis in a grid.
     const KEY: &'static str;
 
     /// Describes the methods and their options.

@@ -22,7 +22,6 @@ use crate::metric::Metric;
 use crate::sandbox::{self, Probe};
 use crate::tasks::{Bos, DocumentLimit};
 
-/// Evaluation settings of a definition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asking {
     /// Number of few-shot examples; the definition's own if absent. A definition with 0 shots keeps 0.
@@ -57,7 +56,6 @@ impl fmt::Display for Asking {
     }
 }
 
-/// Task of a definition with its evaluation settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DefinitionUse {
     /// Task name of lm-evaluation-harness, in [`Grid::definitions`](super::Grid::definitions).
@@ -79,7 +77,6 @@ pub struct GroupUse {
     pub how: Asking,
 }
 
-/// Formats `mmlu(shots=5)`.
 impl fmt::Display for GroupUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.group.name, self.how)
@@ -109,7 +106,6 @@ impl TaskDefinition {
         split.map(|split| self.files(split)).unwrap_or_default()
     }
 
-    /// Iterates over all input files.
     pub fn all_files(&self) -> impl Iterator<Item = &PathBuf> {
         self.rows.splits.values().flatten()
     }

@@ -41,7 +41,6 @@ pub(super) struct Definers<'a> {
 }
 
 impl Definers<'_> {
-    /// Reads the used backbones.
     pub(super) fn backbones<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -70,7 +69,6 @@ impl Definers<'_> {
         })
     }
 
-    /// Reads the data of the used tasks.
     pub(super) fn tasks<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -113,12 +111,10 @@ impl Definers<'_> {
     }
 }
 
-/// Returns the names of the window rules.
 pub fn rules() -> Vec<&'static str> {
     Rule::ALL.into_iter().map(Rule::name).collect()
 }
 
-/// Returns the names of the built-in tasks.
 pub fn tasks() -> Vec<&'static str> {
     TASKS.iter().map(|task| task.name).collect()
 }
@@ -131,7 +127,6 @@ fn known(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Result<()> {
     Err(at.bad(format!("unknown {kind} `{name}`")).none_of(name, known.iter().copied()))
 }
 
-/// Backbone used by the grid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backbone {
     /// Directory, absolute or relative to the current directory.
@@ -217,7 +212,6 @@ impl Corpus {
     }
 }
 
-/// Data of a multiple-choice task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskData {
     /// File, or directory with the task's split, absolute or relative to the current directory.
@@ -232,7 +226,6 @@ pub struct TaskData {
     pub generated: bool,
 }
 
-/// Returns the number of decoder layers of a backbone.
 fn layers(folder: &Path) -> Result<usize> {
     let config = Config::read_with_attachments(folder)?;
     // Check the weights before using the layer count: a bogus 10^7 layers would produce too many cells.
@@ -292,7 +285,6 @@ fn key_of(error: &Error) -> (String, Option<String>) {
     (error.parts().what.clone(), error.parts().place.clone())
 }
 
-/// Locates the corpora.
 pub(super) fn found_corpora(
     defined: BTreeMap<String, NamedEntry<CorpusEntry>>,
     around: &Around<'_>,
@@ -307,7 +299,6 @@ pub(super) fn found_corpora(
         .collect()
 }
 
-/// Locates the data of tasks.
 pub(super) fn found_tasks(
     defined: BTreeMap<String, NamedEntry<TaskEntry>>,
     around: &Around<'_>,

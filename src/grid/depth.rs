@@ -139,7 +139,6 @@ fn bad_share(text: &str, what: &str) -> Error {
         .found(format!("the text `{text}`"))
 }
 
-/// Formats `7` or `12.5%`.
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

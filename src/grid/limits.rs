@@ -10,7 +10,6 @@ use crate::quantity::MAX;
 
 /// Maximum number of values per axis and cells per grid.
 const MAX_CELLS: usize = 100_000;
-/// Maximum length of a name in bytes.
 const MAX_NAME: usize = 200;
 
 /// Refuses a count of `what` outside of `least..=MAX`.

@@ -308,7 +308,6 @@ fn absolute(path: &mut PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// External inputs of a grid.
 #[derive(Debug)]
 pub struct InputList {
     pub needs: Vec<Need>,
@@ -335,7 +334,6 @@ fn schema(root: &node::YamlNode) -> Result<schema::Schema> {
 struct Layers {
     root: node::YamlNode,
     library: named::Library,
-    /// Files of named entries in use.
     entries: Vec<PathBuf>,
     profile: Option<String>,
 }

@@ -33,7 +33,6 @@ type SettingPlace = (usize, Vec<String>);
 /// entries.
 type NameSettings = BTreeMap<SettingPlace, Value>;
 
-/// Assigns names to all cells of a grid.
 pub fn give(cells: &mut [Cell]) {
     let known = KnownMethods::of(cells);
     let names: Vec<(String, NameSettings)> =
@@ -52,7 +51,6 @@ pub fn give(cells: &mut [Cell]) {
     }
 }
 
-/// Defaults of the methods in a grid.
 struct KnownMethods {
     /// Short names of criteria by name.
     short: BTreeMap<String, &'static str>,

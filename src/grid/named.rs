@@ -114,7 +114,6 @@ fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
 #[derive(Debug)]
 pub struct BackboneFile {
     pub name: String,
-    /// Directory of the backbone.
     pub path: Option<PathBuf>,
     /// Description of where to obtain the backbone.
     pub source: Option<String>,

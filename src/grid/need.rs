@@ -105,7 +105,6 @@ pub struct Need {
     pub package: Option<String>,
     /// Path relative to the current directory, whether or not it exists.
     pub path: Option<PathBuf>,
-    /// Position for error messages.
     place: YamlPosition,
     /// Whether the same file gives a path and a hub source. The hub is then used if the path does not exist.
     either: bool,
@@ -149,7 +148,6 @@ impl<'de> Deserialize<'de> for HubSource {
     }
 }
 
-/// Location of an input.
 #[derive(Debug)]
 pub struct Found {
     pub path: PathBuf,

@@ -1,7 +1,7 @@
 //! Tree of a grid file, in which every value and key knows its source position.
 //!
-//! The typed schema is deserialized from this tree instead of the text, because overrides are applied in between and
-//! because later errors must name the line of a value.
+//! Typed structs are deserialized from this tree instead of the text. Overrides are applied in between, and later
+//! errors must name the line of a value.
 
 use std::fmt;
 use std::path::Path;
@@ -73,7 +73,6 @@ impl YamlNode {
         next.map_or(self, |node| node.deepest(rest))
     }
 
-    /// Describes the value in words.
     pub(super) fn describe(&self) -> String {
         match &self.value {
             Value::Null => "nothing".to_owned(),
@@ -170,12 +169,10 @@ impl<'a> At<'a> {
         Self { root, steps: Vec::new() }
     }
 
-    /// Returns the path of a key.
     pub(super) fn key(&self, key: &'a str) -> Self {
         self.then(Key(key))
     }
 
-    /// Returns the path of a list item.
     pub(super) fn item(&self, item: usize) -> Self {
         self.then(Item(item))
     }

@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 
 /// Top-level keys that a profile cannot set.
 pub(super) const OF_THE_WHOLE: [&str; 4] = ["name", "artifact", "profile", "profiles"];
-/// Grid keys that a profile can set.
 const KEYS: [&str; 13] = [
     "backbones",
     "corpora",
@@ -131,7 +130,6 @@ fn unknown_profile(name: &str, position: &str, what: String) -> Error {
     Error::bad_input(what).at(position).found(format!("`{name}`"))
 }
 
-/// Returns the profile names of a grid.
 pub(super) fn names_of(root: &YamlNode) -> Vec<String> {
     root.get("profiles").map(names).unwrap_or_default().into_iter().map(str::to_owned).collect()
 }

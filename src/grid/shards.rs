@@ -25,7 +25,6 @@ pub(super) struct WrittenShards {
     seeds: BTreeSet<u64>,
 }
 
-/// Shards of a streamed text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
     pub shards: ShardOrder,
@@ -74,7 +73,6 @@ impl WrittenShards {
         Ok(Some(Self { order: order.unwrap_or_default(), read: read.unwrap_or(READ), names, seeds }))
     }
 
-    /// Returns the names of the shards to read.
     pub(super) fn wanted(&self) -> Vec<String> {
         self.of(self.names.len()).into_iter().map(|shard| self.names[shard].clone()).collect()
     }

@@ -53,7 +53,6 @@ impl Fault {
         self
     }
 
-    /// Converts the fault to an error message.
     pub(super) fn into_error(self) -> Error {
         let (path, position) = match &self.at {
             Some((path, position)) => (path.as_str(), Some(position.to_string())),

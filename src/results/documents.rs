@@ -18,7 +18,6 @@ pub const DOCUMENTS: &str = "documents.parquet";
 /// Directory name of the lm-evaluation-harness files in a results directory.
 pub const LM_EVAL: &str = "lm_eval";
 
-/// Answers of one cell on one task.
 #[derive(Debug, Clone, Copy)]
 pub struct CellAnswers<'a> {
     pub cell: &'a str,

@@ -9,7 +9,6 @@ use polars::prelude::{Column, DataFrame, DataType, ParquetReader, SerReader};
 use crate::error::{Error, Result};
 use crate::files::caught;
 
-/// Reads a Parquet file.
 pub fn read_frame(path: &Path) -> Result<DataFrame> {
     let file = File::open(path).map_err(|error| Error::io("read", path, &error))?;
     caught::catch(|| ParquetReader::new(file).finish())

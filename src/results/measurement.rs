@@ -40,7 +40,6 @@ pub struct CellSummary {
     pub removed: Cut,
     /// Measured programs, one per averaged seed; empty for a failed or unfinished cell.
     pub programs: Vec<MeasuredProgram>,
-    /// Number of layers of the dense backbone.
     pub layers: usize,
     pub recovery: Option<String>,
     pub calibration: Option<String>,
@@ -48,7 +47,6 @@ pub struct CellSummary {
     /// Method options that the grid sets explicitly.
     pub written: BTreeSet<String>,
     pub seconds: f64,
-    /// Remarks on this cell for readers.
     pub notes: Vec<String>,
     pub failure: Option<String>,
     /// Description of missing parts.
@@ -60,7 +58,6 @@ pub struct CellSummary {
 /// Number with its origin.
 #[derive(Debug, Clone)]
 pub struct Measurement {
-    /// Name of the cell.
     pub cell: String,
     /// Question that the number answers.
     pub asked: Question,
@@ -103,10 +100,8 @@ pub struct OfSeed {
     pub value: Option<f64>,
 }
 
-/// Inputs of a number beyond its condition.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Setup {
-    /// Settings of the cell.
     pub variant: Arc<Factors>,
     pub measure: Factors,
     /// Names of the cell settings that the condition includes.
@@ -114,7 +109,6 @@ pub struct Setup {
     /// Identity of the variant, independent of names; `None` for a cell that was never planned.
     pub identity: Option<Arc<Identity>>,
     pub measures: Vec<Arc<MeasureId>>,
-    /// Engine of the backbone, if known.
     pub engine: Option<EngineId>,
     /// Scored data; for an average, all its parts.
     pub scored: Vec<Protocol>,
@@ -131,12 +125,10 @@ pub struct Setup {
 pub struct Calibrated {
     pub calibration: Calibration,
     pub rule: String,
-    /// Order of the shards of a streamed text.
     pub shards: Option<ShardOrder>,
     pub generated: bool,
     /// Whether an operator was computed for the cut.
     pub repaired: bool,
-    /// Training of the operator, if any.
     pub finetune: Option<Finetune>,
 }
 

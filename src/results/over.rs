@@ -12,7 +12,6 @@ use crate::grid::Over;
 use crate::model::Cut;
 
 impl Results {
-    /// Aggregates the results over the given dimension.
     #[must_use]
     pub fn over(&self, what: Option<Over>) -> Cow<'_, Self> {
         match what {

@@ -102,7 +102,6 @@ impl PaperComparison {
         }
     }
 
-    /// Returns the paper's value as printed.
     pub fn paper_text(&self) -> String {
         format!("{:.2}", self.paper)
     }

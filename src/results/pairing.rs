@@ -26,7 +26,6 @@ pub(super) struct Pairing {
     pub coinciding: Vec<Coinciding>,
 }
 
-/// Two paired numbers with all their differences.
 #[derive(Debug)]
 pub(super) struct NumberPair {
     pub first: usize,

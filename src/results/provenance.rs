@@ -34,7 +34,6 @@ pub struct Provenance {
     pub recorded: bool,
     /// Grid as run, with overrides and defaults filled in.
     pub grid: serde_json::Value,
-    /// Protocol of each column.
     pub protocols: Vec<Protocol>,
     /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
@@ -132,7 +131,6 @@ pub struct RunDescription {
     pub by: By,
     /// Overrides from the command line, sorted by key.
     pub overrides: Vec<String>,
-    /// Engine of each backbone.
     pub engines: BTreeMap<String, ComputeId>,
     /// Short descriptions of the differences from the grid file and this machine's default engine; empty without
     /// differences.

@@ -1,4 +1,4 @@
-//! Tables of `run`: the long table with a row per cell and a column per protocol, and the wide table of one metric
+//! Tables of `run`. The long table has a row per cell and a column per protocol. The wide table shows one metric,
 //! with a row per method and a column per backbone and depth.
 
 use std::collections::BTreeSet;
@@ -13,9 +13,7 @@ use crate::error::{Error, Result, nearest};
 use crate::metric::Nearness;
 use crate::{criterion, recovery};
 
-/// Status of a cell with a result.
 pub(super) const OK: &str = "ok";
-/// Text for an unfinished cell.
 const UNMADE: &str = "not made yet";
 
 /// Builds the table of all results. `besides` are additional notes.
@@ -123,7 +121,6 @@ const UNIT: &str = "unit";
 /// Index of [`UNIT`] among the columns before the numbers.
 const UNIT_POSITION: usize = 3;
 
-/// Returns whether any depth counts sublayers.
 fn counts_sublayers(results: &Results) -> bool {
     results.cells.iter().any(|cell| !cell.depth.is_in_layers())
 }

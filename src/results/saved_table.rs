@@ -10,7 +10,6 @@ use super::table::{PrintedNumber, Table};
 use crate::metric::Spread;
 use crate::recovery;
 
-/// Table on the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedTable {
@@ -100,7 +99,6 @@ impl SavedColumn {
 }
 
 impl SavedTable {
-    /// Builds a table of texts.
     pub fn of_words(columns: Vec<SavedColumn>, rows: &[Vec<String>]) -> Self {
         Self {
             columns,
@@ -114,7 +112,6 @@ impl SavedTable {
 }
 
 impl SavedCell {
-    /// Builds a cell of text.
     pub fn words(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
@@ -129,7 +126,6 @@ fn usual<T: Default + PartialEq>(value: &T) -> bool {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedMark {
-    /// Whether ours is better.
     pub better: bool,
     /// Description of the rival and the test.
     pub says: String,
@@ -139,7 +135,6 @@ pub struct SavedMark {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedComparison {
-    /// Value as printed in the paper.
     pub paper: String,
     /// Our value minus the paper's, with its sign; `None` if ours failed.
     pub difference: Option<String>,

@@ -12,7 +12,6 @@ use crate::metric::{BITS_PER_BYTE, Direction, Metric, Of, TEXT, Unit};
 use crate::stage::scores::scale;
 use crate::tasks::{self, TaskResult};
 
-/// Scores of a dense backbone.
 #[derive(Debug)]
 pub struct ModelScores<'a> {
     grid: &'a Grid,
@@ -33,7 +32,6 @@ pub struct ModelScore {
     pub error: Option<f64>,
     /// Bits per byte, which do not depend on the tokenizer.
     pub bits_per_byte: Option<f64>,
-    /// Number of windows or documents.
     pub items: usize,
     /// Whether the value is printed with two decimals, as a percentage.
     pub percent: bool,

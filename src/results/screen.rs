@@ -1,7 +1,7 @@
 //! Terminal tables.
 //!
-//! Values shared by all rows are printed once above the table, values shared by a block once above the block, and
-//! remarks on single rows below the table. A table that is still too wide is split into parts of about equal width.
+//! Values shared by all rows are printed above the table, values shared by a block above the block, and remarks on
+//! single rows below the table. A table that is still too wide is split into parts of about equal width.
 
 use std::fmt;
 

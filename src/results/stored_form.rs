@@ -35,7 +35,6 @@ struct OfCell {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OneValue {
-    /// Index of the column.
     #[serde(rename = "of")]
     index: usize,
     value: Option<f64>,

@@ -13,7 +13,6 @@ use crate::recovery;
 /// Text of a number that ran out of memory.
 pub(super) const OUT_OF_MEMORY: &str = "OOM";
 
-/// Table with its layout.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
     /// Title above the table; may be empty.
@@ -99,7 +98,6 @@ pub struct TableRow {
     pub tail: Vec<String>,
 }
 
-/// Number in a table.
 #[derive(Debug, Clone)]
 pub struct PrintedNumber {
     pub measurement: Arc<Measurement>,
@@ -126,7 +124,6 @@ impl Lead {
         Self { head: head.into(), count: true, ..Self::default() }
     }
 
-    /// Sets the kind of a column.
     #[must_use]
     pub fn kind(self, kind: LeadKind) -> Self {
         Self { kind, ..self }
@@ -263,7 +260,6 @@ impl Table {
         Some(&self.protocol).filter(|protocol| !protocol.is_empty()).into_iter().chain(&self.notes)
     }
 
-    /// Removes the paper's values.
     #[must_use]
     pub fn alone(mut self) -> Self {
         self.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten().for_each(|shown| shown.comparison = None);

@@ -59,7 +59,6 @@ pub(super) struct Corpus {
     /// Whether the text is used for calibration, and whether it is scored.
     pub(super) calibrates: bool,
     pub(super) scored: bool,
-    /// Whether the text is synthetic.
     pub(super) generated: bool,
 }
 
@@ -203,7 +202,6 @@ fn embedded_text(folder: &Path, name: &str, calibrates: bool) -> Corpus {
     }
 }
 
-/// Returns the bundled synthetic tasks.
 pub(super) fn embedded_tasks(folder: &Path, known: &[&str]) -> Vec<(String, PathBuf)> {
     let files = known.iter().map(|name| ((*name).to_owned(), folder.join("tasks").join(format!("{name}.jsonl.gz"))));
     files.filter(|(_, file)| file.is_file()).collect()

@@ -105,7 +105,6 @@ impl Starter {
         self.text(&self.models, target)
     }
 
-    /// Iterates over the names of the models in use.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(|model| model.name.as_str())
     }
@@ -136,7 +135,6 @@ struct Amount {
     tokens: usize,
 }
 
-/// Counts the tokens of a text.
 fn amount(corpus: &Corpus, models: &[Model]) -> Result<Amount> {
     let mut text = read_rows(&corpus.path, None)?.join("\n\n");
     let bytes = text.len();

@@ -24,7 +24,6 @@ const CELLS_PER_DEPTH: usize = 4;
 pub(super) struct Sizes {
     /// Tokens per window.
     pub(super) length: usize,
-    /// Number of calibration sequences.
     pub(super) sequences: usize,
     /// Maximum number of scored windows per text; `None` for all.
     pub(super) windows: Option<usize>,

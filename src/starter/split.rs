@@ -20,7 +20,6 @@ const BETWEEN_ROWS: &str = "\n\n";
 #[derive(Debug)]
 pub struct SplitText {
     text: PathBuf,
-    /// Files for calibration and scoring, with their contents.
     parts: [(PathBuf, String); 2],
 }
 

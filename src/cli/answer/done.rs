@@ -11,7 +11,6 @@ use crate::error::{Error, ErrorParts};
 use crate::export::Exported;
 use crate::search::Found;
 
-/// Formats a path for JSON.
 pub(crate) fn shown(path: &Path) -> String {
     path.display().to_string()
 }
@@ -354,7 +353,6 @@ pub(crate) struct PackedRecord {
     pub(crate) left_out: usize,
 }
 
-/// Formats paths for JSON.
 pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| shown(path)).collect()
 }

@@ -209,7 +209,6 @@ fn describe_tags(schema: &mut Value) {
     }
 }
 
-/// Returns the JSON schema of all `--json` output.
 pub(super) fn schema() -> Value {
     let mut schema = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<Document>();
     schema.insert("title".to_owned(), "What ghostlab prints with --json".into());
