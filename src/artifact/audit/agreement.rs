@@ -109,7 +109,8 @@ fn shown_values(same: &[&PaperNumber]) -> String {
 /// Distance, in standard deviations, up to which two latency measurements agree.
 const REPEATED: f64 = 5.0;
 
-/// Returns whether exactly one of two values has a standard deviation, so that the other should be a copy of the other.
+/// Returns whether exactly one of two values has a standard deviation. The value without one should be a copy of the
+/// other.
 fn is_quoted(one: &[&PaperNumber], other: &[&PaperNumber]) -> bool {
     is_bare(one) != is_bare(other)
 }

@@ -31,6 +31,7 @@ use crate::quantity::counted;
 use crate::results::record::Condition;
 use crate::results::{csv_text, distinct};
 
+/// Kind of consistency check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
@@ -103,6 +104,7 @@ impl Severity {
 /// A problem found by the audit. Numbers are given as printed in the paper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
+    /// Severity of the finding.
     pub severity: Severity,
     /// Check that failed.
     pub check: Check,
