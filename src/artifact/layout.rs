@@ -1,4 +1,4 @@
-//! Arranges numbers in the rows and columns of an artifact's description, with the paper's values next to them.
+//! Arranges numbers in the rows and columns of an artifact's description, together with the paper's values.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::results::{
 };
 use crate::{criterion, recovery};
 
-/// Lays numbers out. `paper` are the paper's numbers for the same artifact; empty where there are none.
+/// Builds the table of an artifact. `paper` contains the paper's numbers for the artifact, if any.
 ///
 /// # Errors
-/// Two numbers of one cell that no column tells apart; a metric that there is not.
+/// Fails if no column distinguishes two numbers of a cell, or if a metric does not exist.
 pub(super) fn layout(
     description: &Description,
     table: &TableEntry,
@@ -86,7 +86,7 @@ pub(super) fn layout(
                         add(false, &at, block)?;
                     }
                 }
-                // Columns for each depth leave blocks to the entries.
+                // With one column per depth, each row entry forms a block.
                 block += usize::from(table.across_depths);
             }
             block += usize::from(!table.across_depths);
@@ -110,28 +110,28 @@ pub(super) fn layout(
     Ok(laid)
 }
 
-/// A row with one of the numbers that it is about, from which it has its words.
+/// Row with one of its measurements, from which its labels are derived.
 struct Laid {
     row: TableRow,
     first: Arc<Measurement>,
 }
 
-/// A column of the table.
+/// Column of the table.
 #[derive(Clone)]
 struct LaidColumn {
     column: NumberColumn,
-    /// The question among several under which the run measured it.
+    /// Metric key, if the run measured the metric in several ways.
     key: Option<Question>,
-    /// Which group of depths it is in, where the columns are repeated for each.
+    /// Index of the depth group, if columns repeat for each depth.
     group: Option<usize>,
 }
 
-/// Returns the number of sequences that an operator is solved on.
+/// Returns the number of sequences on which an operator is solved.
 fn sequences(measurement: &Measurement) -> Option<usize> {
     measurement.setup.variant.get(factors::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
-/// Identifies a row: a cell, independent of its depth.
+/// Returns the key of a row: the calibration and all settings except the depth.
 fn variant(measurement: &Measurement) -> (String, Factors) {
     let mut factors = Factors::clone(&measurement.setup.variant);
     factors.remove(factors::DEPTH);
@@ -147,8 +147,10 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<usize> {
     depths
 }
 
-/// Returns the depth of each backbone in each group of columns. Backbones of different sizes are aligned by first depth,
-/// second and so on; if that would put one depth into two groups, each depth gets its own.
+/// Returns the depth of each backbone in each group of columns.
+///
+/// Backbones of different sizes are aligned by the rank of their depths. If that would put one depth into two groups,
+/// each depth gets its own group.
 fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
     let most = depths.iter().map(Vec::len).max().unwrap_or(0);
     let at = |depth: usize| depths.iter().filter_map(move |row| row.iter().position(|known| *known == depth));
@@ -161,12 +163,12 @@ fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
     all.into_iter().map(|depth| depths.iter().map(|row| row.contains(&depth).then_some(depth)).collect()).collect()
 }
 
-/// Heads over several columns, and how many they are over; empty where there is none.
+/// Headings over multiple columns with their column counts. Empty if there are none.
 type GroupHeads = Vec<(String, usize)>;
 
-/// Returns a table's metrics, and the headers over them with their spans.
+/// Returns the columns of a table's metrics, and the headings over them.
 fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, GroupHeads)> {
-    // Each of several measurements under one name gets its own column.
+    // Create a column for each way in which a metric was measured.
     let each = |metric: Metric| -> Vec<LaidColumn> {
         let column =
             |head: String, key| LaidColumn { column: NumberColumn::of(metric.clone(), head), key, group: None };
@@ -177,12 +179,12 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
             _ => ways.into_iter().map(|way| column(way.to_string(), Some(way))).collect(),
         }
     };
-    // Other measurements on the same text or task are next to it, unless they have their own column.
+    // Place other metrics of the same text or task next to it unless they have their own column.
     let neighbours = |metric: &Metric| {
         let others = metric.others().into_iter().filter(|other| !table.metrics.contains(&other.id));
         others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
     };
-    // A metric of prompts stands for that of each prompt that was timed, under a head of its own.
+    // A latency metric expands to one column per timed prompt, under a common heading.
     let prompts =
         |metric: &Metric| {
             let metrics = numbers.iter().map(|number| &number.metric);
@@ -212,7 +214,7 @@ fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
 
 /// Adds the fewest settings that distinguish rows with equal labels to their last label.
 fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
-    // With several criteria, a recovery stands below the row of the criterion whose cut it repairs, if there is one.
+    // With several criteria, a repaired row is listed below the row of its criterion, if there is one.
     let head = |laid: &Laid| (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone());
     let headed: Vec<_> =
         rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE).map(head).collect();
@@ -228,14 +230,14 @@ fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
     }
 }
 
-/// Adds the protocol line and other notes to the table.
+/// Adds the protocol line and notes to a table.
 pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
     table.protocol = protocol_sentence(profile, table.shown().map(|(_, shown)| &*shown.measurement));
     table.notes = besides;
     table
 }
 
-/// Returns the columns and the headers over them.
+/// Repeats the columns for each depth group, and returns the headings over them.
 fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (GroupHeads, Vec<LaidColumn>) {
     let Some(places) = places else { return (Vec::new(), columns) };
     (
@@ -253,7 +255,7 @@ fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (Gr
     )
 }
 
-/// Finds the number of a row's column: at `depth` if the columns repeat per depth, else at the row's only depth.
+/// Finds the number for a column of a row: at `depth` if columns repeat per depth, else at the row's only depth.
 fn find<'n>(
     row: &[&'n Arc<Measurement>],
     column: &LaidColumn,
@@ -272,13 +274,13 @@ fn find<'n>(
             .expected("cells that differ in a setting")
             .found(format!("`{}` and `{}`", one.cell, other.cell))
             .hint("name the option in the artifact's `named_options`, or leave one of the cells out")),
-        // A cell without any score has failed; it still has its row.
+        // A cell without any score has failed but keeps its row.
         (None, _) => Ok(candidates().find(|number| number.failure.is_some())),
     }
 }
 
 fn shown(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
-    // A second decimal of a latency is noise.
+    // The second decimal of a latency is noise.
     let is_latency = number.metric.is_latency();
     let decimals = if is_latency { number.metric.decimals } else { table.decimals };
     PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
@@ -299,7 +301,7 @@ fn lead_text(lead: Lead, measurement: &Measurement, table: &TableEntry) -> Strin
         Lead::Backbone => backbone_label(&condition.backbone).to_owned(),
         Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
         Lead::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
-        // With several criteria, a recovery stands below the criterion whose cut it repairs.
+        // With several criteria, a repaired row is listed below the row of its criterion.
         Lead::Method => {
             let below = if table.across_depths { "+ " } else { "" };
             let trained = if condition.finetuned { " + FT" } else { "" };

@@ -1,6 +1,7 @@
-//! Compares each printed table with the paper's: columns, groups, rules, rows and shading. The paper's numbers stand in
-//! for a run's, so nothing is computed. The paper's layout is a fixture made by `tools/paper_tables.py` from the
-//! paper's source; if the source is present, the fixture is checked against it.
+//! Compares each printed table with the paper's: columns, groups, rules, rows and shading.
+//!
+//! The paper's numbers replace those of a run, so nothing is computed. `tools/paper_tables.py` extracted the fixture
+//! with the paper's layout from its LaTeX source. If the source is present, the fixture is checked against it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,12 +21,12 @@ use crate::results::{
     Lead, Measurement, Question, Sample, Setup, StoredResults, Table, TableRow, factors, latex, latex_notes, screen,
 };
 
-/// Layout of a table of the paper, one item per line.
+/// Layout facts of a paper table, one per line.
 type Facts = Vec<String>;
 
 const FIXTURE: &str = include_str!("../../tests/fixtures/paper_tables.txt");
 
-/// Reads the facts of each table by number, with the paper's label.
+/// Reads the facts of each table, by table name, with the paper's label.
 fn fixture() -> BTreeMap<String, (String, Facts)> {
     let mut all: BTreeMap<String, (String, Facts)> = BTreeMap::new();
     let mut current = String::new();
@@ -41,7 +42,7 @@ fn fixture() -> BTreeMap<String, (String, Facts)> {
     all
 }
 
-/// Splits the argument of a command in braces or brackets from the rest.
+/// Splits a command's argument in braces or brackets from the remaining text.
 fn argument(text: &str) -> (&str, &str) {
     let close = match text.chars().next() {
         Some('{') => '}',
@@ -52,7 +53,7 @@ fn argument(text: &str) -> (&str, &str) {
     (&text[1..end], &text[end + 1..])
 }
 
-/// Normalises a cell, and returns whether it is shaded.
+/// Normalizes a cell, and returns whether it is shaded.
 fn cell(text: &str) -> (String, bool) {
     let mut word = String::new();
     let mut over = String::new();
@@ -68,7 +69,7 @@ fn cell(text: &str) -> (String, bool) {
         }
         let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
         let (command, behind) = rest.split_at(end);
-        // A command of one sign alone.
+        // A command that consists of a single symbol.
         rest = if end == 0 { rest.get(1..).unwrap_or("") } else { behind };
         match command {
             "jygl" => shaded = true,
@@ -113,7 +114,7 @@ fn rule(text: &str) -> Option<(String, &str)> {
     text.strip_prefix("\\rowcolor").map(|behind| (String::new(), argument(behind).1))
 }
 
-/// Extracts the facts of a `tabular`.
+/// Extracts the layout facts of a `tabular`.
 fn facts(tex: &str) -> Facts {
     let (_, begun) = tex.split_once("\\begin{tabular}").unwrap();
     let (_, tabular) = begun.split_once('}').unwrap();
@@ -158,7 +159,7 @@ fn facts(tex: &str) -> Facts {
     found.into_iter().map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect()
 }
 
-/// Moves a name that spans the rows above it (`llama*-4`) to the first of them, where the paper has it.
+/// Moves a name that spans the rows above it (`llama*-4`) to the first of them, as in the paper.
 fn names_first(rows: &mut [(String, Vec<String>)]) {
     for at in 0..rows.len() {
         let Some((name, count)) = rows[at].1[0].split_once("*-") else { continue };
@@ -168,7 +169,7 @@ fn names_first(rows: &mut [(String, Vec<String>)]) {
     }
 }
 
-/// One word for what the paper and this program call otherwise, and the paper by several names itself.
+/// Canonical names for methods that the paper and this program name differently.
 const SAME: [(&str, &str); 15] = [
     ("prunecomp", "pruneandcomp"),
     ("linearpatchd", "linearpatchdiag"),
@@ -188,7 +189,7 @@ const SAME: [(&str, &str); 15] = [
 ];
 
 fn in_one_language(facts: &Facts) -> Facts {
-    // The paper shades cell by cell and leaves some out; here a row is shaded from edge to edge.
+    // The paper shades individual cells and skips some. We shade whole rows.
     let shade = |word: &str| if word.starts_with("shaded") { "shaded".to_owned() } else { word.to_owned() };
     facts
         .iter()
@@ -209,7 +210,7 @@ fn experiments() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments")
 }
 
-/// Returns a number of the paper as if a run had measured it.
+/// Converts a paper number to a measurement.
 fn measured(record: Record) -> Arc<Measurement> {
     let metric = Metric::find(&record.metric).unwrap();
     let mut setup = Setup::default();
@@ -222,7 +223,7 @@ fn measured(record: Record) -> Arc<Measurement> {
     Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None })
 }
 
-/// Returns the printed forms of a paper table by file name; `more` are numbers missing from the paper.
+/// Returns the LaTeX variants of a paper table by file name. `more` adds numbers that the paper does not have.
 fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let all = catalogue::all(&experiments()).unwrap();
     let artifact: &Artifact = catalogue::chosen(&all, &[name.to_owned()]).unwrap()[0];
@@ -354,7 +355,7 @@ fn all_printed_tables_compile_without_warnings() {
     let mut text = "\\listoftables\n".to_owned();
     let mut known = BTreeSet::new();
     let mut add = |name: &str, table: &Table| {
-        // Tables with two names have one form next to the paper's values.
+        // A table with two names has only one variant with the paper's values.
         if !known.insert(name.to_owned()) {
             return;
         }
@@ -383,7 +384,7 @@ fn all_printed_tables_compile_without_warnings() {
     assert_eq!(compile_warnings(&text), Vec::<String>::new());
 }
 
-/// Why nothing is compiled; none where it is.
+/// Returns the reason for skipping LaTeX compilation, if any.
 fn compile_skipped() -> Option<&'static str> {
     let asked = std::env::var("GHOSTLAB_TEX").unwrap_or_default();
     let is_installed = Command::new("pdflatex").arg("--version").output().is_ok();
@@ -395,7 +396,8 @@ fn compile_skipped() -> Option<&'static str> {
     }
 }
 
-/// Compiles the body of an article with margins of 2 cm, twice for its references; the warnings of the second run.
+/// Compiles `body` as an article with margins of 2 cm, twice to resolve references. Returns the warnings of the second
+/// pass.
 fn compile_warnings(body: &str) -> Vec<String> {
     let text = format!(
         "\\documentclass{{article}}\n\\usepackage[margin=2cm]{{geometry}}\n\
@@ -425,7 +427,7 @@ fn option_names_and_quotes_keep_their_signs_in_latex() {
     assert!(notes.contains("`-{}-retime` times '{}'again'{}' -{}- and -{}-{}-."), "{notes}");
 }
 
-/// The committed record is what a reader puts into a paper.
+/// Readers copy the committed tables into papers.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
 fn all_recorded_tables_compile_without_warnings() {
@@ -448,7 +450,7 @@ fn all_recorded_tables_compile_without_warnings() {
     assert_eq!(compile_warnings(&text.join("\\clearpage\n")), Vec::<String>::new());
 }
 
-/// Table 2 with the paper's numbers, and with those of the record, whose tests add marks.
+/// Renders table 2 with the paper's numbers and with the recorded ones, which have significance marks.
 #[test]
 fn table_2_is_one_part_at_120_columns() {
     let table = laid_out("table2", &paper::records("table2").unwrap().into_iter().map(measured).collect::<Vec<_>>());
@@ -468,7 +470,7 @@ fn expected(name: &str) -> String {
     fs::read_to_string(fixtures.join(name)).unwrap()
 }
 
-/// An artifact's table of some numbers.
+/// Lays out an artifact's table from `numbers`.
 fn laid_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
     let all = catalogue::all(&experiments()).unwrap();
     let artifact: &Artifact = catalogue::chosen(&all, &[name.to_owned()]).unwrap()[0];

@@ -1,6 +1,6 @@
-//! Comparison of a run with the recorded run of an artifact, which a repository keeps.
+//! Compares a run with the recorded run of an artifact, which is kept in the repository.
 //!
-//! Times, the command, the commit and the machine of a record are not compared: they are no result.
+//! Timings, command, commit and machine are not results and are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,36 +13,38 @@ use crate::files::{owner, regular};
 use crate::quantity::counted;
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredNumber, StoredResults, settings_that_differ};
 
-/// Files of a results folder that a repository does not keep: each choice of each document, the error of each channel,
-/// and each timed pass. Their hashes are in `run.json`; `.gitignore` lists them and the folders for other programs.
+/// Files of a results folder that the repository does not track: per-document answers, per-channel errors, and timed
+/// passes. `run.json` contains their hashes, and `.gitignore` lists them.
 pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS, LATENCY];
-/// Fields of a cell in `run.json` that are not results: durations, stored objects used, and its name.
+/// Fields of a cell in `run.json` that are not results: durations, the stored objects used, and its name.
 const ASIDE: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// Maximum number of names in a message.
 const NAMED: usize = 3;
 
-/// Largest relative difference of a cell's findings (an operator's figures, selection scores) that rounding explains.
+/// Maximum relative difference between a cell's diagnostics (operator figures, selection scores) that rounding can
+/// explain.
 const ROUNDING: f64 = 1e-3;
 
-/// How a run compares with the recorded one. The texts say what differs.
+/// Comparison of a run with the recorded one. The texts describe the differences.
 #[derive(Debug, PartialEq)]
 pub(super) enum RecordComparison {
-    /// Numbers, files and findings are the same, to the last digit and byte.
+    /// Numbers, files and diagnostics are identical.
     Identical,
-    /// Numbers with their items, settings and inputs are the same. Files or findings differ by rounding.
+    /// Numbers, items, settings and inputs are identical. Files or diagnostics differ by rounding.
     IdenticalNumbers(String),
     Different(String),
 }
 
-/// The parts of `run.json` and `numbers.json` that are compared.
+/// The compared parts of `run.json` and `numbers.json`.
 struct ComparedRun {
     run: Value,
-    /// `None` for races, which have no `numbers.json`: their files are their results.
+    /// Numbers of the run; `None` for races, whose files are their results.
     numbers: Option<Vec<StoredNumber>>,
 }
 
 impl ComparedRun {
-    /// Reads a results folder. Paths below `root` become relative: whoever computes elsewhere has absolute ones.
+    /// Reads a results folder. Makes paths below `root` relative, because runs outside the checkout record absolute
+    /// paths.
     fn read(folder: &Path, root: &Path) -> Result<Self> {
         let path = folder.join(Provenance::FILE);
         let text = String::from_utf8_lossy(&regular::read(&path)?).replace(&format!("\"{}/", root.display()), "\"");
@@ -58,10 +60,10 @@ impl ComparedRun {
     }
 }
 
-/// Compares the run in a folder with the recorded one in another.
+/// Compares the run in folder `made` with the recorded one.
 ///
 /// # Errors
-/// A record that cannot be read.
+/// Fails if a record cannot be read.
 pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> {
     let root = recorded.ancestors().nth(3).and_then(|root| std::path::absolute(root).ok()).unwrap_or_default();
     let ours = ComparedRun::read(made, &root)?;
@@ -81,7 +83,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let mut rounding = Vec::new();
     let list = if is_rounding { &mut rounding } else { &mut different };
     list.extend(findings.sentence());
-    // `numbers.json` also names the program that wrote it.
+    // `numbers.json` names the program that wrote it, so its hash may differ.
     let mut files = unequal(&ours["files"], &theirs["files"]);
     files.remove(StoredResults::FILE);
     if our_numbers.is_none() && !files.is_empty() {
@@ -104,7 +106,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     })
 }
 
-/// Says that two runs were computed with other vector instructions, which may change the last bits of a value.
+/// Reports if two runs used different vector instructions, which may change the last bits of a value.
 fn instructions_that_differ(ours: &Value, theirs: &Value) -> Option<String> {
     let ours = vector_features(ours)?;
     let theirs = vector_features(theirs)?;
@@ -116,12 +118,12 @@ fn vector_features(run: &Value) -> Option<String> {
     Some(all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
 }
 
-/// Difference between what the cells of two runs found on their way.
+/// Difference between the diagnostics of two runs' cells.
 #[derive(Debug, Default, PartialEq)]
 struct FindingDifference {
     /// Path of the number with the largest relative difference, and that difference.
     largest: Option<(String, f64)>,
-    /// Path of the first value that is no number, or that only one run has, and that differs.
+    /// Path of the first other difference: a value that is not a number, or that only one run has.
     structure: Option<String>,
 }
 
@@ -227,7 +229,7 @@ fn unequal(one: &Value, other: &Value) -> BTreeSet<String> {
     names.filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
 }
 
-/// Returns what the cells of a record found on their way.
+/// Extracts the diagnostics of a record's cells.
 fn findings(run: &Value) -> Value {
     fn bare(full: &Value) -> Value {
         match full {
@@ -242,13 +244,13 @@ fn findings(run: &Value) -> Value {
     bare(&run["cells"])
 }
 
-/// Proves that nothing in the texts of a folder tells whose machine made it: its name, or where folders lie on it.
+/// Checks that no text file of a folder identifies the machine, by its host name or by local paths.
 ///
 /// # Errors
-/// Exit code 2, naming the file and what it tells.
+/// Fails with exit code 2, naming the file and the text.
 pub(super) fn impersonal(folder: &Path) -> Result<()> {
     let folders = [std::env::home_dir(), std::env::current_dir().ok()];
-    // Short strings and common words occur in any text.
+    // Short strings and common words may occur in any text.
     let words = [std::env::consts::OS, std::env::consts::ARCH, "localhost", "ghostlab"];
     let mut tells: Vec<String> = folders.into_iter().flatten().map(|path| path.display().to_string()).collect();
     tells.push(owner::host());
@@ -287,7 +289,7 @@ mod tests {
         let found = difference(json!([{"removed": [2, 3], "boundary_mae": 1.25}]));
         assert_eq!(found.largest, Some(("cells[0].boundary_mae".to_owned(), 0.25)));
         assert_eq!(found.structure, None, "a value that is null may be absent");
-        // A layer is a whole number: another one is no rounding.
+        // Layers are integers, so a difference is never rounding.
         let found = difference(json!([{"removed": [2, 4], "boundary_mae": 1.0}]));
         assert_eq!(found.structure.as_deref(), Some("cells[0].removed[1]"));
         assert!(difference(json!([])).structure.is_some(), "a cell that only one run has");

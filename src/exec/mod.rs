@@ -1,6 +1,6 @@
-//! Layer 3: running a grid. Order, preflight, limits, events and interruption; the layer below computes the jobs.
+//! Layer 3: runs a grid (order, preflight checks, limits, events, interruption). Layer 2 computes the jobs.
 //!
-//! A run makes the objects that its plan names and the store lacks, and reads its results from the store.
+//! A run makes the planned objects that are missing from the store, then reads its results from the store.
 
 mod harness_samples;
 mod overview;

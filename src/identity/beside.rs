@@ -1,4 +1,4 @@
-//! Identifies variants measured together by their differences from one of them.
+//! Identifies the cohort of variants timed together with a variant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use super::Identity;
 use crate::files::sha256;
 use ghostlab_store::canonical;
 
-/// Returns for each variant of one backbone a hash of all variants relative to it. A change common to all does not change
-/// the hashes.
+/// Returns, for each variant of a backbone, a hash of all variants relative to it. A change common to all variants does
+/// not affect the hashes.
 pub fn beside(all: &[&Identity]) -> Vec<String> {
     let all: Vec<VariantParts> = all.iter().map(|identity| parts(identity)).collect();
     all.iter()
@@ -21,7 +21,7 @@ pub fn beside(all: &[&Identity]) -> Vec<String> {
         .collect()
 }
 
-/// Cut, repair and calibration, each field as canonical JSON; the rest is the backbone's.
+/// Cut, repair and calibration, with each field as canonical JSON. The remaining identity is common to the backbone.
 type VariantParts = [Option<BTreeMap<String, String>>; 3];
 
 fn parts(identity: &Identity) -> VariantParts {
@@ -39,7 +39,7 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
     }
 }
 
-/// Returns the settings in which the other variant differs, and those that it lacks.
+/// Describes the settings in which `other` differs, including those that only one of them has.
 fn told(parts: &VariantParts, other: &VariantParts) -> String {
     let nothing = BTreeMap::new();
     parts

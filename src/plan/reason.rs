@@ -1,7 +1,7 @@
-//! Why something has to be made: nothing like it was made before, or a field of its key has changed.
+//! Explains why an object must be computed: nothing similar is stored, or a field of its key has changed.
 //!
-//! Only comparable objects are compared: made from inputs with the same names, and different in at most one setting.
-//! Another backbone, or a grid of another depth and length, is a different object instead of a change.
+//! Only objects made from inputs with the same names that differ in at most one setting are compared. Another backbone,
+//! or a grid with another depth and length, counts as a different object instead of a change.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -15,33 +15,33 @@ use crate::identity::{Aspect, Canonical, Difference, Leaves, differs};
 use crate::stage;
 use ghostlab_store::{Found, InventoryItem, Key, Store};
 
-/// Why an artifact is not there.
+/// Reason why an object is missing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(tag = "why", content = "what", rename_all = "snake_case")]
 pub enum Reason {
     /// No similar object is stored.
     First,
-    /// The most similar stored artifact differs in these fields.
+    /// The most similar stored object differs in these fields.
     Changed(Vec<Change>),
-    /// The object is stored but damaged, with the reason.
+    /// The object is stored but damaged. Contains the reason.
     Damaged(String),
 }
 
-/// A field of a key that differs.
+/// Difference in one field of a key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct Change {
-    /// The path of the field: `selection.tokens.windows.seed`.
+    /// Path of the field: `selection.tokens.windows.seed`.
     pub field: Aspect,
-    /// The stored value, any JSON; absent if the field is new.
+    /// Stored value as JSON; absent if the field is new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old: Option<Canonical>,
-    /// The requested value, any JSON; absent if the field is gone.
+    /// Requested value as JSON; absent if the field was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<Canonical>,
 }
 
 impl Change {
-    /// Returns whether it is a setting of the grid, rather than an input's content or a newer stage.
+    /// Returns whether the field is a setting of the grid and not an input's content or a stage version.
     fn is_setting(&self) -> bool {
         let content = [&self.old, &self.new].into_iter().flatten().any(Canonical::is_hash);
         !content && !self.field.name().ends_with("version")
@@ -75,30 +75,29 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A stored key taken apart.
+/// Fields and input names of a stored key.
 struct KeyParts {
     leaves: Leaves,
     inputs: BTreeSet<String>,
 }
 
-/// Finds reasons by comparison with stored objects.
+/// Finder of reasons, which compares missing objects with stored ones.
 pub struct Reasons {
     stored: HashMap<&'static str, Vec<KeyParts>>,
-    /// For each field of each stored object: a hash of everything except that field, and the names of its inputs, to
-    /// the object.
+    /// Stored objects by a hash of all fields except one (for each field) and of the input names.
     nearly: HashMap<(&'static str, u64), usize>,
 }
 
-/// Up to this many stored objects, a missing one is compared with each if no single field explains it.
+/// Maximum number of stored objects that are compared one by one if no single field explains the difference.
 const COMPARED: usize = 400;
 
 impl Reasons {
-    /// Reasons for a plan. Objects used by the plan itself are unchanged: no missing object has replaced them.
+    /// Creates the reasons for a plan. The plan's own objects are excluded, because no missing object replaces them.
     pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
         Self::of_stored(store, &plan.keys().map(|key| key.hash()).collect())
     }
 
-    /// Collects everything stored except these keys.
+    /// Collects all stored objects except those in `used`.
     fn of_stored(store: &Store, used: &HashSet<&str>) -> Self {
         let mut stored = HashMap::<_, Vec<KeyParts>>::new();
         let mut nearly = HashMap::new();
@@ -119,7 +118,7 @@ impl Reasons {
         Self { stored, nearly }
     }
 
-    /// Returns why a key that is not intact in the store has to be computed.
+    /// Returns the reason why an object must be computed.
     pub fn of(&self, key: &Key, state: &StoreState) -> Reason {
         if let ObjectState::Damaged(error) = state.of(key) {
             return Reason::Damaged(error.one_line());
@@ -163,7 +162,7 @@ fn inputs(key: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Flattens a key to its fields by path, without `of` and the kinds of parents, which are always present. Repeated
+/// Flattens a key to its fields by path, omitting `of` and the kinds of parents, which are always present. Repeated
 /// ancestors and input hashes appear once, at the shortest path.
 fn leaves(key: &Value) -> Leaves {
     let mut found = Leaves::new();
@@ -206,7 +205,7 @@ fn differences(stored: &Leaves, wanted: &Leaves) -> Vec<Change> {
         old: one,
         new: other,
     });
-    // One input on several paths is one change, shown with the shortest path.
+    // An input that appears at several paths is one change, shown with its shortest path.
     let mut merged: Vec<Change> = Vec::new();
     for change in changes {
         match merged.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {
@@ -235,7 +234,7 @@ mod tests {
         KeyParts { leaves: leaves(&key.readable()), inputs: inputs(&key.readable()) }
     }
 
-    /// Returns the reason for a key in a store with these keys.
+    /// Returns the reason for `wanted` in a store that contains the keys `stored`.
     fn reason(stored: &[Key], wanted: &Key) -> String {
         let temp = tempfile::tempdir().unwrap();
         let store = Store::open(temp.path(), stage::WORDS).unwrap();

@@ -1,4 +1,4 @@
-//! A results folder: its numbers, details of each cell, and its documents if present.
+//! Recorded contents of a results folder: its numbers, the details of each cell, and its documents if present.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::model::Cut;
 use crate::results::{DOCUMENTS, Provenance, StoredNumber, StoredResults, damaged_frame, read_frame};
 use crate::tasks::ChoiceResult;
 
-/// The cells of `run.json`.
+/// Cells of `run.json`.
 #[derive(Debug, Deserialize)]
 struct RunCells {
     #[serde(default)]
@@ -28,13 +28,13 @@ pub(super) struct RunCell {
     pub(super) boundaries: Vec<RunBoundary>,
 }
 
-/// The value as named in the folder's own files.
+/// Cell as named in the folder's files.
 #[derive(Debug, Deserialize)]
 struct RunCellName {
     name: String,
 }
 
-/// The figures of one repaired span.
+/// Diagnostics of one repaired region.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunBoundary {
     pub(super) region: (usize, usize),
@@ -47,7 +47,7 @@ pub(super) struct RunBoundary {
     pub(super) m_antisymmetric_norm: f64,
 }
 
-/// One document's right choice and its choices.
+/// Correct choice of a document, and the results of all choices.
 #[derive(Debug, Clone)]
 pub(super) struct RecordedDocument {
     pub(super) id: usize,
@@ -55,18 +55,20 @@ pub(super) struct RecordedDocument {
     pub(super) choices: Vec<ChoiceResult>,
 }
 
-/// All of a folder that is checked.
+/// Contents of a results folder that are checked.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) numbers: StoredResults,
     pub(super) cells: Vec<RunCell>,
-    /// Indexed by the record's own cell and column; `None` if the folder has no documents.
+    /// Documents by cell and column name; `None` if the folder has none.
     pub(super) documents: Option<HashMap<(String, String), Vec<RecordedDocument>>>,
 }
 
 impl Recorded {
+    /// Reads a results folder.
+    ///
     /// # Errors
-    /// A folder without numbers, or a damaged file.
+    /// Fails if the folder has no numbers or a file is damaged.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let numbers = StoredResults::read(folder)?;
         let RunCells { cells } = Provenance::read(folder)?;
@@ -75,7 +77,7 @@ impl Recorded {
         Ok(Self { numbers, cells, documents })
     }
 
-    /// Returns the single measurement of a number. `None` for means and derived numbers.
+    /// Returns the measurement of a number, or `None` for means and derived numbers, which have several.
     pub(super) fn measure(&self, number: &StoredNumber) -> Option<&MeasureId> {
         match self.numbers.measures(number) {
             [one] => Some(one),
@@ -83,7 +85,7 @@ impl Recorded {
         }
     }
 
-    /// Returns the cell with this name in the folder, whose identity is in `identities`.
+    /// Returns the cell with this name in the folder's records.
     pub(super) fn run_cell(&self, name: &str) -> Option<&RunCell> {
         self.cells.iter().find(|cell| cell.cell.name == name)
     }

@@ -1,5 +1,5 @@
-//! Layer 1: the environment of a job: the backbone with its keys, engines, the store, claims, limits, and the reporter.
-//! It knows no stage.
+//! Layer 1: the environment of a job, independent of stages: backbones with their keys, engines, the store, leases,
+//! limits, and the reporter.
 
 pub mod backbone;
 pub(crate) mod context;

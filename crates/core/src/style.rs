@@ -1,5 +1,5 @@
-//! How a method looks in every figure: the same hue, marker and dash wherever it is drawn. What a hue is on light and on
-//! dark paper is the figures' own.
+//! Style of a method in figures: hue, marker and dash, the same in every figure. The figures define each hue's color in
+//! light and dark mode.
 //!
 //! ```
 //! use ghostlab_core::style::{Dash, Hue, Marker, Style};
@@ -8,10 +8,10 @@
 //! assert_eq!((style.hue, style.marker), (Hue::Blue, Marker::Circle));
 //! ```
 
-/// A colour by its name.
+/// Named color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hue {
-    /// The colour of text.
+    /// Color of text.
     Ink,
     Grey,
     Purple,
@@ -50,7 +50,7 @@ pub enum Dash {
     Dotted,
 }
 
-/// The three together.
+/// Combination of hue, marker and dash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     pub hue: Hue,

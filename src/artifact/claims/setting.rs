@@ -1,7 +1,7 @@
-//! The numbers of one setting, and the questions that a claim asks of them.
+//! Numbers of one setting, and the queries that checks make on them.
 //!
-//! A question names the recoveries that it compares: one without a number makes the answer unknown, whether its cell
-//! failed, was left out or never was. Numbers are read as a table prints them.
+//! A query names the recoveries that it compares. If one has no number, the result is unknown. Numbers are rounded as
+//! tables print them.
 
 use std::cmp::Ordering;
 
@@ -11,13 +11,13 @@ use crate::metric::{Direction, Metric};
 use crate::results::distinct;
 use crate::results::record::{Condition, Record};
 
-/// The records of one setting, or a part of them.
+/// Records of one setting, or of a part of it.
 #[derive(Debug, Clone)]
 pub(super) struct ClaimSetting<'a> {
     records: Vec<&'a Record>,
-    /// Records of the dense backbone, which apply to every setting but belong to none.
+    /// Records of the dense backbone, shared by all settings.
     dense: Vec<&'a Record>,
-    /// Which part it is: `, depth 11`.
+    /// Suffix that describes the selected part: `, depth 11`.
     part: String,
 }
 
@@ -26,7 +26,6 @@ impl<'a> ClaimSetting<'a> {
         Self { records, dense: Vec::new(), part: String::new() }
     }
 
-    /// Adds the dense backbone's records.
     pub(super) fn beside(self, dense: Vec<&'a Record>) -> Self {
         Self { dense, ..self }
     }
@@ -36,7 +35,6 @@ impl<'a> ClaimSetting<'a> {
         Self { records, dense: self.dense.clone(), part: format!("{}, {name}", self.part) }
     }
 
-    /// Selects the records of a criterion.
     pub(super) fn criterion(&self, name: &str) -> Self {
         self.part(name, |condition| condition.criterion == name)
     }
@@ -68,7 +66,7 @@ impl<'a> ClaimSetting<'a> {
         self.part(&format!("depth {depth}"), |condition| condition.depth == depth)
     }
 
-    /// Compares the deepest cut with the shallowest, if there are two.
+    /// Compares the deepest cut with the shallowest. The result is unknown if there is only one depth.
     pub(super) fn between_depths(&self, check: impl FnOnce(&Self, &Self) -> ClaimCheck) -> ClaimCheck {
         let shallow = self.shallowest();
         let deep = self.deepest();
@@ -85,7 +83,7 @@ impl<'a> ClaimSetting<'a> {
         )
     }
 
-    /// Returns the number of removed layers, if all records agree.
+    /// Returns the number of removed layers, or NaN if there are no records.
     pub(super) fn depth(&self) -> f64 {
         self.records.first().map_or(f64::NAN, |record| record.condition.depth as f64)
     }
@@ -98,7 +96,7 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
     }
 
-    /// Returns the metrics of a family, one per prompt, for which any of these recoveries has a value.
+    /// Returns the metrics of a family, one per prompt, for which any of the recoveries has a value.
     pub(super) fn prompts(&self, family: &str, recoveries: &[&str]) -> Vec<String> {
         let known = self
             .records
@@ -108,7 +106,7 @@ impl<'a> ClaimSetting<'a> {
         distinct(known.map(|record| &record.metric).filter(|id| of_family(family, id)))
     }
 
-    /// Returns the combined deviation of two values: the root of the sum of squares.
+    /// Returns the combined standard deviation of two values: the root of the sum of their squares.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let deviation = |name: &str| {
             let found = self
@@ -122,7 +120,7 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
     }
 
-    /// Averages over recoveries.
+    /// Averages a metric over recoveries.
     pub(super) fn mean(&self, metric: &str, recoveries: &[&str]) -> Quantity {
         Quantity::of(self.all(metric, recoveries).map(|values| {
             let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
@@ -150,7 +148,7 @@ impl<'a> ClaimSetting<'a> {
             if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, ours).is_gt()) {
                 return Ok(ClaimCheck::known(false, self.pair((rival, other), (name, ours))));
             }
-            // Not beaten so far: a missing rival could still beat it.
+            // No known rival is better, but a missing one could be.
             self.all(metric, rivals)?;
             let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
             Ok(ClaimCheck::known(true, self.pair((name, ours), rival)))
@@ -186,17 +184,17 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(rank())
     }
 
-    /// Formats `ghosted 60.10 > replaceme-ls 59.45`.
+    /// Formats a comparison: `ghosted 60.10 > replaceme-ls 59.45`.
     fn pair(&self, (one, a): (&str, f64), (other, b): (&str, f64)) -> String {
         format!("{one} {} {} {other} {}{}", short(a), sign(order(a, b)), short(b), self.part)
     }
 
-    /// Returns all values, or which are missing.
+    /// Returns the values of all recoveries, or an explanation of the first missing one.
     fn all<'n>(&self, metric: &str, names: &[&'n str]) -> Result<Vec<(&'n str, f64)>, String> {
         names.iter().map(|&name| Ok((name, self.read(metric, name)?))).collect()
     }
 
-    /// Returns the printed value of a recovery's only record.
+    /// Returns the printed value of a recovery, which must have exactly one record.
     fn read(&self, metric: &str, recovery: &str) -> Result<f64, String> {
         let found: Vec<&Record> = self
             .records
@@ -218,7 +216,7 @@ fn of_family(family: &str, id: &str) -> bool {
     Metric::find(id).is_ok_and(|metric| metric.family() == family)
 }
 
-/// Returns the value of a record, unless it is missing or an unstable time.
+/// Returns the value of a record unless it is missing or an unstable timing.
 fn usable(record: &Record, method: &str) -> Result<f64, String> {
     let value = record.value.unwrap_or(f64::NAN);
     let error = record.error.unwrap_or_default();
@@ -235,10 +233,10 @@ fn usable(record: &Record, method: &str) -> Result<f64, String> {
     }
 }
 
-/// Before what is unknown because a time is noise.
+/// Prefix of the reason for a value that is too noisy.
 pub(super) const NOISY: &str = "noise: ";
 
-/// `Greater` where the first is better than the second.
+/// Comparison that returns `Greater` if the first value is better.
 type Better = fn(f64, f64) -> Ordering;
 
 fn better(metric: &str) -> Result<Better, String> {
@@ -250,7 +248,7 @@ fn better(metric: &str) -> Result<Better, String> {
     }
 }
 
-/// Returns the first of the best.
+/// Returns the best value; the first one wins ties.
 fn strongest<'n>(better: Better, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
     values.iter().copied().reduce(|best, other| if better(other.1, best.1).is_gt() { other } else { best })
 }
@@ -260,7 +258,7 @@ fn printed(metric: &str, value: f64) -> f64 {
     Metric::find(metric).map_or(value, |metric| Metric::printed(value, metric.decimals))
 }
 
-/// Explains why there is not exactly one record, and how several differ.
+/// Explains why there is not exactly one record, and how multiple records differ.
 fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
     type Field = fn(&Condition) -> String;
     const FIELDS: [(&str, Field); 6] = [

@@ -1,17 +1,17 @@
-//! One page of all artifacts: tables that can be sorted and filtered, figures, claims, and of each number how it was made.
+//! The results page: sortable and filterable tables, figures, claims, and the provenance of each number.
 //!
-//! The page is one file that loads nothing. Its policy (`Content-Security-Policy`) allows only its own style and script,
-//! by their hashes, and images that are in the page. Data is only ever text and attributes, never a part of the script:
-//! the templates escape every value that is not said to be safe, and those are made here.
+//! The page is a single file that loads nothing. Its `Content-Security-Policy` only allows its own style and script, by
+//! hash, and embedded images. Data appears only as text and attributes, never in the script. The templates escape every
+//! value that is not marked safe, and only this module marks values.
 //!
-//! Without JavaScript it is a plain page with all notes at the end. With it, a click on a number opens its note next to
-//! the number as `#cell-…`, by the hash of its key, and the sort order and filter of a table are part of the address:
-//! both can be bookmarked and sent.
+//! Without JavaScript, the page is static, with all notes at the end. With JavaScript, clicking a number opens its note
+//! and sets the fragment `#cell-…`, derived from the hash of its key. The URL also contains a table's sort order and
+//! filter, so views can be bookmarked and shared.
 //!
-//! Browsers that can (`rel="expect"`) paint it when it is read to its end: the last row of a table may widen its columns,
-//! and nothing should move under a reader's eyes.
+//! Browsers that support `rel="expect"` paint the page once it is fully parsed, because the last row of a table may
+//! still widen its columns.
 //!
-//! `page.html` is the skeleton, the other templates are its parts; `page.css` and `page.js` are embedded unchanged.
+//! `page.html` is the skeleton and the other templates are its parts. `page.css` and `page.js` are embedded unchanged.
 
 mod data;
 mod figure;
@@ -49,17 +49,18 @@ const TEMPLATES: [(&str, &str); 7] = [
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The page's file in the folder of reports.
+/// File name of the page in the reports folder.
 pub const PAGE: &str = "index.html";
-/// The file of the audit, next to it.
+/// File name of the audit page.
 pub const AUDIT: &str = "audit.html";
-/// The figure that stands before the main table.
+/// Figure that is shown before the main table.
 const OPENING: &str = "figure1";
 
-/// Renders the page as HTML. The audit has a page of its own ([`render_audit`]).
+/// Renders the page as HTML, without the audit ([`render_audit`]).
 ///
 /// # Errors
-/// When two artifacts have the same profile and name, a row does not fit its table's columns, or a figure is no SVG.
+/// Fails if two artifacts have the same profile and name, a row does not fit its table's columns, or a figure is not an
+/// SVG.
 pub fn render(page: &Page) -> Result<String> {
     let mut seen = BTreeSet::new();
     if let Some(twice) = page.artifacts.iter().find(|artifact| !seen.insert((&artifact.profile, &artifact.name))) {
@@ -91,10 +92,10 @@ pub fn render(page: &Page) -> Result<String> {
     filled("page.html", &values)
 }
 
-/// Renders the audit of the paper's own tables as a page.
+/// Renders the audit of the paper's tables as a page.
 ///
 /// # Errors
-/// When a template cannot be filled.
+/// Fails if a template cannot be rendered.
 pub fn render_audit(page: &Page) -> Result<String> {
     let values = AuditValues {
         page,
@@ -105,8 +106,11 @@ pub fn render_audit(page: &Page) -> Result<String> {
     filled("audit.html", &values)
 }
 
-/// Returns the artifacts in the order of the page: the profile with the main table first; of a profile the opening figure and
-/// the main table, then the paper's order, last what the paper does not have. Lists, which have no profile, stand with the first.
+/// Returns the artifacts in page order.
+///
+/// The profile with the main table comes first. Within a profile, the opening figure and the main table are followed by
+/// the other artifacts in paper order, and then by those beyond the paper. Lists have no profile and appear with the
+/// first one.
 fn in_order(page: &Page) -> Vec<&PageArtifact> {
     let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
     shown.sort_by_key(|artifact| {
@@ -125,13 +129,13 @@ fn in_order(page: &Page) -> Vec<&PageArtifact> {
     shown
 }
 
-/// Whether an artifact stands before the claims.
+/// Returns whether an artifact is shown before the claims.
 fn is_leading(artifact: &PageArtifact, page: &Page) -> bool {
     let is_first = section::own_profile(artifact, page) == section::first_profile(page);
     is_first && (artifact.name == OPENING || artifact.name == page.headline)
 }
 
-/// Common start of both pages.
+/// Template values shared by both pages.
 #[derive(Serialize)]
 struct Head {
     style: &'static str,
@@ -155,7 +159,7 @@ impl Head {
     }
 }
 
-/// Values known to the template of the page.
+/// Template values of the results page.
 #[derive(Serialize)]
 struct PageValues<'a> {
     page: &'a Page,
@@ -169,14 +173,14 @@ struct PageValues<'a> {
     facts: Vec<(&'static str, String)>,
     strips: Vec<summary::Strip<'a>>,
     claims: Option<section::PageList>,
-    /// How much the audit found; `None` where it found nothing.
+    /// Summary of the audit; `None` if it found nothing.
     audit: Option<String>,
     lists: Vec<section::PageList>,
     notes: Vec<section::Note<'a>>,
     shared: Vec<section::SharedNote<'a>>,
 }
 
-/// Values known to the template of the audit.
+/// Template values of the audit page.
 #[derive(Serialize)]
 struct AuditValues<'a> {
     page: &'a Page,
@@ -189,7 +193,7 @@ fn filled(template: &str, values: &impl Serialize) -> Result<String> {
     let render = || {
         let mut templates = Environment::new();
         templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-        // A name that is misspelt in a template is an error and not an empty text.
+        // Misspelled names in a template must be errors, not empty text.
         templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
         templates.set_formatter(html::escaped);
         for (name, source) in TEMPLATES {
@@ -202,7 +206,7 @@ fn filled(template: &str, values: &impl Serialize) -> Result<String> {
     })
 }
 
-/// Returns the hash by which the content security policy allows a style or script.
+/// Returns the hash of a style or script for the content security policy.
 fn hash(text: &str) -> String {
     format!("sha256-{}", html::base64(&Sha256::digest(text.as_bytes())))
 }

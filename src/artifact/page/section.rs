@@ -1,6 +1,7 @@
-//! Parts of the page's body for the templates: the artifacts below their profiles, claims and the audit, and last the
-//! cells' notes on their origin. The script shows one note at a time next to its number; without it they stay at the
-//! end. Input files and origins shared by many cells are listed once.
+//! Template values of the page body: artifacts by profile, claims, audit findings, and cell provenance notes.
+//!
+//! The script shows one note at a time next to its number. Without it, all notes stay at the end of the page. Input
+//! files and origins shared by many cells are listed once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ use crate::artifact::{PaperPlace, printed};
 use crate::error::Result;
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedRow, SavedTable, capital};
 
-/// How many numbers stand how to the paper's.
+/// Number of values by their comparison with the paper.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Tally {
     same: usize,
@@ -47,57 +48,57 @@ impl Tally {
     }
 }
 
-/// An artifact's section.
+/// Section of an artifact.
 #[derive(Debug, Serialize)]
 pub(super) struct Section<'a> {
     id: String,
     title: &'a str,
     artifact: &'a PageArtifact,
-    /// Whether it stands before the claims.
+    /// Whether the section comes before the claims.
     is_leading: bool,
-    /// Whether its tables and figures are closed at first: those of the appendix, what the paper does not have, and what the
-    /// first profile has too.
+    /// Whether tables and figures are initially collapsed: those of the appendix, those beyond the paper, and those
+    /// that the first profile also has.
     is_folded: bool,
-    /// Whether the paper has it.
+    /// Whether the artifact is in the paper.
     is_in_paper: bool,
-    /// Summary of a closed section: `57 rows`.
+    /// Summary of a collapsed section: `57 rows`.
     extent: String,
     pub(super) tally: Tally,
     tables: Vec<PageTable>,
     figures: Vec<PageFigure<'a>>,
-    /// When, by whom and for how long its numbers were computed.
+    /// When, by whom and in what time the numbers were computed.
     computed: Vec<(&'static str, String)>,
-    /// The paper's claims about this artifact, each with the id of its row among all claims.
+    /// Claims about this artifact, each with the id of its row in the list of claims.
     claims: Vec<(String, &'a ClaimRow)>,
-    /// How many of them have which verdict on our numbers.
+    /// Number of these claims by verdict.
     verdicts: Vec<Verdicts>,
-    /// Name, path and address of each file.
+    /// Name, path and link of each file.
     files: Vec<(&'a str, &'a str, Option<String>)>,
 }
 
-/// The artifacts of a profile, in the list of contents and at the top of the page.
+/// Artifacts of a profile, for the table of contents and the top of the page.
 #[derive(Debug, Serialize)]
 pub(super) struct PageProfile<'a> {
     name: &'a str,
     tally: Tally,
     artifacts: Vec<ArtifactLink<'a>>,
-    /// Parts that the paper does not have.
+    /// Artifacts that are not in the paper.
     beyond: Vec<ArtifactLink<'a>>,
 }
 
-/// Returns the profile with the main table; of none, that of the first artifact with one.
+/// Returns the profile of the main table, or else the first artifact's profile that is not empty.
 pub(super) fn first_profile(page: &Page) -> &str {
     let main = page.artifacts.iter().find(|artifact| artifact.name == page.headline);
     let named = page.artifacts.iter().find(|artifact| !artifact.profile.is_empty());
     main.or(named).map_or("", |artifact| &artifact.profile)
 }
 
-/// Returns the profile that an artifact stands with: lists have none of their own.
+/// Returns the profile under which an artifact is shown. Lists are shown with the first profile.
 pub(super) fn own_profile<'a>(artifact: &'a PageArtifact, page: &'a Page) -> &'a str {
     if artifact.profile.is_empty() { first_profile(page) } else { &artifact.profile }
 }
 
-/// Whether an artifact of another profile is also there in the first one.
+/// Returns whether an artifact of another profile also exists in the first profile.
 fn is_in_first_profile_too(artifact: &PageArtifact, page: &Page) -> bool {
     let first = first_profile(page);
     own_profile(artifact, page) != first
@@ -114,7 +115,7 @@ struct ArtifactLink<'a> {
 }
 
 /// # Errors
-/// As [`table::table`] and [`figure::figure`].
+/// Fails like [`table::table`] and [`figure::figure`].
 pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
     let id = artifact_id(&artifact.profile, &artifact.name);
     let table_id = |number: usize| match artifact.tables.len() {
@@ -166,19 +167,19 @@ fn heading(artifact: &PageArtifact) -> &str {
     if artifact.title.is_empty() { &artifact.name } else { &artifact.title }
 }
 
-/// Returns the name of an artifact's table in the page's URL: `tiny/table2`.
+/// Returns the name of an artifact's table in the URL: `tiny/table2`.
 fn name(artifact: &PageArtifact) -> String {
     let slash = if artifact.profile.is_empty() { "" } else { "/" };
     format!("{}{slash}{}", artifact.profile, artifact.name)
 }
 
-/// Returns the link to a file by its relative path. Absolute paths and paths with a scheme stay text.
+/// Returns the link to a file with a relative path. Returns `None` for absolute paths and paths with a scheme.
 fn address(path: &str) -> Option<String> {
     let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
     (!leaves).then(|| encoded(path, "/"))
 }
 
-/// `690 results in 12 min, TIME to TIME; commit 0123456789ab; MACHINE`
+/// Formats `690 results in 12 min, TIME to TIME; commit 0123456789ab; MACHINE`.
 fn computed(by: &ComputedBy) -> String {
     let time = match by.seconds {
         seconds if seconds < 100.0 => format!("{seconds:.1} s"),
@@ -192,7 +193,7 @@ fn computed(by: &ComputedBy) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Says how much a closed section holds.
+/// Describes the contents of a collapsed section.
 fn extent(artifact: &PageArtifact) -> String {
     let rows: usize = artifact.tables.iter().map(|table| table.rows.len()).sum();
     let counts = [(rows, "row", "rows"), (artifact.figures.len(), "figure", "figures")];
@@ -201,7 +202,7 @@ fn extent(artifact: &PageArtifact) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the artifacts by their profiles, as they follow each other.
+/// Groups the artifacts by profile, in page order.
 pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<PageProfile<'a>> {
     let link = |section: &'a Section<'a>| ArtifactLink {
         id: &section.id,
@@ -221,7 +222,7 @@ pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<P
         .collect()
 }
 
-/// A section with one table of texts.
+/// Section that consists of a table of texts.
 #[derive(Debug, Serialize)]
 pub(super) struct PageList {
     id: &'static str,
@@ -230,10 +231,10 @@ pub(super) struct PageList {
     table: PageTable,
 }
 
-/// Builds the table of all claims, if there are any.
+/// Builds the section of all claims, or `None` without claims.
 ///
 /// # Errors
-/// As [`table::table`].
+/// Fails like [`table::table`].
 pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     let ours = Some("Ours".to_owned());
     let theirs = Some("The paper's own numbers".to_owned());
@@ -276,16 +277,16 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     list(("claims", "Claims", caption), &SavedTable { columns, rows, ..SavedTable::default() })
 }
 
-/// The profile of the paper's own models.
+/// Profile of the paper's own models.
 const PAPER_PROFILE: &str = "paper";
-/// Limits of claims on other models.
+/// Caveat for claims that are judged on other models.
 const TOY_MODELS: &str = "On small models a claim that fails is shown not to hold everywhere, but not to be false of \
                           the paper's models, and a claim that holds confirms it for these models alone.";
 
-/// Builds the table of all findings, if there are any.
+/// Builds the section of all audit findings, or `None` without findings.
 ///
 /// # Errors
-/// As [`table::table`].
+/// Fails like [`table::table`].
 pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("What the paper's own tables do not agree on. {}", caption.join(" "));
@@ -305,17 +306,17 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     list(("findings", "Findings", caption), &view)
 }
 
-/// Builds the table of folders left out, if there are any.
+/// Builds the section of omitted folders, or `None` without any.
 ///
 /// # Errors
-/// As [`table::table`].
+/// Fails like [`table::table`].
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
     let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
     let caption = "Results next to those of this page.".to_owned();
     list(("left-out", "Left out", caption), &SavedTable::of_words(named(&["Folder", "Why"], 1), &rows))
 }
 
-/// Returns columns with these names. The first labels a row; rows can be filtered by column `choice`.
+/// Returns columns with these names. The first column labels a row, and column `choice` can be filtered.
 fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
     names
         .iter()
@@ -324,7 +325,7 @@ fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
         .collect()
 }
 
-/// Builds a table. `None` without rows.
+/// Builds the section of a table, or `None` if the table is empty.
 fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<PageList>> {
     if view.rows.is_empty() {
         return Ok(None);
@@ -335,11 +336,11 @@ fn list((id, title, caption): (&'static str, &'static str, String), view: &Saved
 
 type Pairs = Vec<(String, String)>;
 
-/// A cell's note.
+/// Provenance note of a cell.
 #[derive(Debug, Serialize)]
 pub(super) struct Note<'a> {
     id: String,
-    /// Where the title does not say it.
+    /// Key of the cell, unless it is the title.
     key: Option<&'a str>,
     title: &'a str,
     note: &'a CellNote,
@@ -347,24 +348,25 @@ pub(super) struct Note<'a> {
     inputs: Option<Use>,
 }
 
-/// A link to what is shared; the script puts it in the link's place.
+/// Link to a shared note, which the script replaces with the note.
 #[derive(Debug, Clone, Serialize)]
 struct Use {
     id: String,
     text: String,
 }
 
-/// Text shared by notes.
+/// Text shared by several notes.
 #[derive(Debug, Serialize)]
 pub(super) struct SharedNote<'a> {
     id: String,
-    /// Names and values of a maker.
+    /// Names and values of an origin.
     lines: Option<&'a Pairs>,
-    /// Paths and their SHA-256.
+    /// SHA-256 of input files, by path.
     inputs: Option<&'a BTreeMap<String, String>>,
 }
 
-/// Returns the notes that numbers link to, and their shared parts. Values shown only in figures have none.
+/// Returns the notes that numbers in tables link to, and their shared parts. Values that only occur in figures have no
+/// note.
 pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     let tables = page.artifacts.iter().flat_map(|artifact| &artifact.tables);
     let numbers = tables.flat_map(|table| &table.rows).flat_map(|row| &row.cells);
@@ -399,7 +401,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     (notes, makers.chain(inputs).collect())
 }
 
-/// Shortens a commit hash; other text stays.
+/// Shortens a commit hash, and returns other text unchanged.
 fn short(value: &str) -> &str {
     match value.split_at_checked(40) {
         Some((commit, _)) if commit.bytes().all(|byte| byte.is_ascii_hexdigit()) => &commit[..12],
@@ -407,7 +409,7 @@ fn short(value: &str) -> &str {
     }
 }
 
-/// Returns the position of an item among the known ones, from 1, adding it if new.
+/// Returns the 1-based index of an item in `known`, appending it if it is new.
 fn place<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
     let at = known.iter().position(|other| *other == one).unwrap_or_else(|| {
         known.push(one);

@@ -1,4 +1,4 @@
-//! The summary: what was run, on what and when, and the verdict on each claim.
+//! Summary of the page: the runs with their machines and times, and the verdict on each claim.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::data::{ClaimRow, FindingRow, Judgement, Page, PageArtifact};
 use crate::artifact::audit::Severity;
 
-/// Returns names and values: what the page shows, and who made it when, from the artifacts' records.
+/// Returns the facts in the page header as names and values, collected from the artifacts' records.
 pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
     let values_of = |name: &str| -> BTreeSet<&str> {
         let lines = page.artifacts.iter().flat_map(|artifact| &artifact.provenance);
@@ -21,7 +21,7 @@ pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
         count_words(page, |artifact| artifact.tables.is_empty(), "figure", "figures"),
         if profiles.is_empty() { String::new() } else { format!(", profile {}", profiles.join(", ")) },
     );
-    // Pages of an earlier version call them otherwise.
+    // Pages of earlier versions use other names.
     let first = values_of(WRITING_STARTED).into_iter().chain(values_of("started")).min();
     let last = values_of(WRITING_FINISHED).into_iter().chain(values_of("finished")).max();
     let written = match first.zip(last) {
@@ -47,7 +47,7 @@ fn count_words(page: &Page, is: fn(&PageArtifact) -> bool, one: &str, many: &str
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Returns what came of the page's artifacts, a sentence each.
+/// Summarizes the outcome in one sentence per topic.
 pub(super) fn answer(page: &Page) -> Vec<String> {
     let sentences = ClaimRow::by_sentence(&page.claims, |claim| claim.verdict);
     let words: Vec<String> =
@@ -58,11 +58,11 @@ pub(super) fn answer(page: &Page) -> Vec<String> {
     page.answer.iter().cloned().chain(claims).collect()
 }
 
-/// Names of the provenance lines that say when an artifact's files were written from the store.
+/// Names of the provenance lines with the times at which an artifact's files were written.
 pub(crate) const WRITING_STARTED: &str = "writing started";
 pub(crate) const WRITING_FINISHED: &str = "writing finished";
 
-/// Returns when the numbers were computed, and by which commits.
+/// Describes when the numbers were computed, and by which commits.
 fn computed(page: &Page) -> String {
     let all = || page.artifacts.iter().flat_map(|artifact| &artifact.computed);
     let first = all().map(|times| times.first.as_str()).filter(|time| !time.is_empty()).min();
@@ -71,18 +71,18 @@ fn computed(page: &Page) -> String {
     by(&when, made_by(page, "commit").into_iter())
 }
 
-/// Returns the commits or the machines that computed numbers of the page.
+/// Returns the commits or machines that computed the page's numbers, depending on `what`.
 fn made_by<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
     let computed = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
     let computed =
         computed.map(|computed| if what == "commit" { computed.commit.as_str() } else { computed.machine.as_str() });
-    // A page of an earlier version only has the makers of single cells.
+    // Pages of earlier versions only list the origins of individual cells.
     let of_cells = page.cells.values().flat_map(|note| &note.makers).flatten();
     let of_cells = of_cells.filter(|(name, _)| name == what).map(|(_, value)| value.as_str());
     computed.chain(of_cells).filter(|value| !value.is_empty()).collect()
 }
 
-/// `WHEN, by commit 0123456789ab`
+/// Formats `WHEN, by commit 0123456789ab`.
 fn by<'c>(when: &str, commits: impl Iterator<Item = &'c str>) -> String {
     let commits: BTreeSet<String> = commits.map(shortened).collect();
     let noun = if commits.len() == 1 { "commit" } else { "commits" };
@@ -90,13 +90,13 @@ fn by<'c>(when: &str, commits: impl Iterator<Item = &'c str>) -> String {
     [Some(when.to_owned()).filter(|when| !when.is_empty()), by].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Shortens a commit, and keeps what follows it.
+/// Shortens a commit hash, keeping any suffix.
 fn shortened(commit: &str) -> String {
     let (hash, rest) = commit.split_at(commit.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(commit.len()));
     format!("{}{rest}", hash.get(..12).unwrap_or(hash))
 }
 
-/// `52 contradictions, 15 suspicions and 20 remarks`
+/// Formats `52 contradictions, 15 suspicions and 20 remarks`.
 pub(super) fn found(findings: &[FindingRow]) -> String {
     let words = Severity::ALL.map(|severity| (finding_count(findings, severity), severity.name()));
     let words = words.into_iter().filter(|(count, _)| *count > 0);
@@ -110,10 +110,10 @@ fn finding_count(findings: &[FindingRow], severity: Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
-/// A square for each check, with the number of sentences by verdict.
+/// Strip with one square per claim, and verdict counts per sentence.
 #[derive(Debug, Serialize)]
 pub(super) struct Strip<'a> {
-    /// Empty where there is one profile.
+    /// Profile; empty if there is only one.
     profile: &'a str,
     rows: [StripRow; 2],
 }
@@ -121,7 +121,7 @@ pub(super) struct Strip<'a> {
 #[derive(Debug, Serialize)]
 struct StripRow {
     name: &'static str,
-    /// Counts only verdicts that occur.
+    /// Counts of the verdicts that occur.
     tally: Vec<Verdicts>,
     squares: Vec<Square>,
 }
@@ -130,7 +130,7 @@ struct StripRow {
 struct Square {
     class: String,
     sign: &'static str,
-    /// The claim's row.
+    /// Id of the claim's row.
     id: String,
     says: String,
 }
@@ -138,7 +138,7 @@ struct Square {
 /// Class, sign, count and verb of the claims with one verdict.
 pub(super) type Verdicts = (String, &'static str, usize, &'static str);
 
-/// Counts verdicts; those that no claim has are left out.
+/// Counts verdicts, omitting those that do not occur.
 pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
         let count = all.iter().filter(|other| **other == verdict).count();
@@ -147,7 +147,7 @@ pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     counted.collect()
 }
 
-/// Ours and the paper's for each profile; none where there are no claims.
+/// Builds a strip for each profile, with our verdicts and those on the paper's numbers.
 pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
     let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
@@ -178,7 +178,7 @@ pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
         .collect()
 }
 
-/// Returns the fragment of a link to a claim.
+/// Returns the URL fragment of a claim.
 pub(super) fn anchor(position: usize) -> String {
     format!("claim-{}", position + 1)
 }

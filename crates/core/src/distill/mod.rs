@@ -1,13 +1,13 @@
-//! Distillation of an operator (design §7, the paper's "+ FT"): trains the unstructured matrix at one boundary, so that
+//! Distillation of an operator (design §7, the paper's "+ FT"): trains the unstructured matrix at one boundary so that
 //! the pruned backbone predicts the dense backbone's tokens.
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `teacher` | the dense backbone's likeliest tokens at each position |
+//! | `teacher` | the dense backbone's most likely tokens at each position |
 //! | `layers_after` | the frozen layers after the boundary, in differentiable operations |
-//! | `training` | amount of text, optimizer constants, steps, and the checkpoint to resume from |
+//! | `training` | training text, optimizer constants, steps, and the checkpoint to resume from |
 //!
-//! Teacher and students share all layers before the boundary, so their stream `X_pre` is read from the calibration.
+//! Teacher and student share all layers before the boundary, so their stream `X_pre` is read from the calibration.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};

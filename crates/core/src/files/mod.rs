@@ -1,4 +1,4 @@
-//! File access: atomic writes, checks for ordinary files, hashes, and handling of damage in third-party formats.
+//! File access: atomic writes, regular-file checks, hashes, and robust parsing of third-party formats.
 //!
 //! ```
 //! use ghostlab_core::files::{atomic, sha256};
