@@ -167,3 +167,67 @@ where
         parts.par_iter().zip(streams).map(|(batch, (p, q))| self.model.compare(batch, p, q)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::program::Program;
+
+    /// A model whose stream lists the steps that ran, and whose comparison returns both lists.
+    struct Listing;
+
+    impl Model for Listing {
+        type Batch = ();
+        type Residual = Vec<Step>;
+        type Output = ();
+
+        fn begin(&self, (): &()) -> Result<Vec<Step>> {
+            Ok(vec![Step::Embed])
+        }
+
+        fn advance(&self, (): &(), step: &Step, stream: &Vec<Step>) -> Result<Vec<Step>> {
+            Ok([stream.as_slice(), std::slice::from_ref(step)].concat())
+        }
+
+        fn finish(&self, (): &(), _: &Vec<Step>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Compare for Listing {
+        type Divergences = [Vec<Step>; 2];
+
+        fn compare(&self, (): &(), reference: &Vec<Step>, stream: &Vec<Step>) -> Result<[Vec<Step>; 2]> {
+            Ok([reference.clone(), stream.clone()])
+        }
+    }
+
+    #[test]
+    fn every_program_is_compared_whatever_has_room() {
+        let dense = Program::dense(6);
+        let mut programs: Vec<Program> =
+            (0..6).map(|layer| Program::pruned(6, &[layer], |_| None)).chain([dense.clone()]).collect();
+        // The reference may also be none of the programs.
+        for _ in 0..2 {
+            let trie = Trie::against(&dense, &programs);
+            for most_streams in [None, Some(1), Some(2), Some(5), Some(99)] {
+                let mut seconds = vec![0.0; trie.len()];
+                let found = compared(&Listing, &trie, most_streams, &(), &mut seconds).unwrap();
+                assert_eq!(found.len(), programs.len());
+                for (program, found) in programs.iter().zip(found) {
+                    let [reference, stream] = found.unwrap();
+                    assert_eq!(reference, dense.0[..dense.0.len() - 1], "{most_streams:?}");
+                    assert_eq!(stream, program.0[..program.0.len() - 1], "{most_streams:?}");
+                }
+            }
+            programs.pop();
+        }
+    }
+
+    #[test]
+    fn trie_without_a_reference_is_refused() {
+        let trie = Trie::scoring(&[Program::dense(2)]);
+        let error = compared(&Listing, &trie, None, &(), &mut vec![0.0; trie.len()]).unwrap_err();
+        assert!(error.to_string().contains("without a reference program"), "{error}");
+    }
+}
