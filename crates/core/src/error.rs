@@ -31,7 +31,7 @@ pub enum ErrorKind {
     Missing,
     /// Failure of a running job.
     Job,
-    /// Stored data that differs from what was written.
+    /// Stored data that differs from the written data.
     Damaged,
     /// Run interrupted by the user.
     Interrupted,
