@@ -65,7 +65,6 @@ impl FromStr for Gigabytes {
     }
 }
 
-/// Age, given in days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Days(Duration);
 

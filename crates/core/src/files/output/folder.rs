@@ -124,7 +124,6 @@ impl OutputFolder {
 }
 
 impl Draft {
-    /// Returns the path of the draft.
     pub fn path(&self) -> &Path {
         &self.folder
     }
