@@ -126,7 +126,7 @@ pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
     Ok((!added.is_empty()).then(|| json!(added)))
 }
 
-/// Returns the id of an added token of a `tokenizer.json`, or `None` for other formats.
+/// Returns the id of an added token, or `None` if the file is not a `tokenizer.json` or does not list the token.
 ///
 /// # Errors
 /// Fails if the file cannot be read.
