@@ -23,7 +23,6 @@ use crate::error::{Error, Result};
 /// Confidence interval of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Measured difference.
     pub difference: f64,
     /// 2.5 % quantile of the resampled differences.
     pub low: f64,
@@ -49,7 +48,6 @@ pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
 /// mean regardless of their size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Discordant {
-    /// Number of questions of the task.
     pub questions: u64,
     /// Number of questions that only the first variant answers correctly. `only_b` is the number for the second.
     pub only_a: u64,
