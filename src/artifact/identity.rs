@@ -143,7 +143,7 @@ fn checked_path(folder: &Path, file: &str) -> PathBuf {
 pub struct ExaminedInput {
     /// Location and type of the input, for messages.
     pub found: String,
-    /// Repository that the input should be pinned to, if it is not.
+    /// Repository that the input should be pinned to, if it is not pinned.
     pub unpinned: Option<String>,
 }
 

@@ -237,7 +237,7 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     Ok(())
 }
 
-/// Returns the incomplete jobs that are exclusive (if `alone`) or not.
+/// Returns the incomplete jobs: those that run alone if `alone` is set, all others if not.
 fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone: bool) -> Vec<(Scheduled<'a>, Order)> {
     let mut tasks: Vec<(Scheduled<'_>, Order)> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
@@ -279,7 +279,7 @@ fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone:
 struct GridHead<'a> {
     plan: &'a Plan<'a>,
     tools: Tools<'a>,
-    /// Coordination with other workers; `None` outside workers.
+    /// Coordination with other workers; `None` if the run is not a worker.
     spread: Option<Spread>,
 }
 

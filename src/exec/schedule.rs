@@ -121,7 +121,7 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
 }
 
-/// Returns the next task to run, preferring the chosen model. Evicts models that only wait for other workers.
+/// Returns the next task to run, preferring the chosen model. Evicts models whose tasks only wait for other workers.
 fn next(
     tasks: &[Scheduled<'_>],
     models: &[u64],

@@ -201,7 +201,7 @@ fn differences(stored: &Leaves, wanted: &Leaves) -> Vec<Change> {
         old: one,
         new: other,
     });
-    // An input at several paths is one change.
+    // An input that appears at several paths counts as one change.
     let mut merged: Vec<Change> = Vec::new();
     for change in changes {
         match merged.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {

@@ -17,7 +17,7 @@ pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Ve
         .collect()
 }
 
-/// Returns the score differences to the rival that eliminated a candidate, or of a survivor to the winner.
+/// Returns the score differences between a candidate and the one that eliminated it, or the winner for a survivor.
 pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
     let rival = match &racers[at].fate {
         Fate::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
@@ -38,7 +38,8 @@ fn cut_to((values, like): (&Vec<f64>, &Vec<f64>)) -> Vec<f64> {
     values[..like.len().min(values.len())].to_vec()
 }
 
-/// Returns the winner's lead over plain removal on the raced and held-out items. Each pair contains the gains of both.
+/// Returns the winner's lead over plain removal on the raced and held-out items. Each pair contains the gains
+/// of the winner and of plain removal.
 pub(super) fn leads(tracks: &[Track], raced: (&[Gains], &[Gains]), held_out: (&[Gains], &[Gains])) -> Vec<Lead> {
     let better = |track: &Track, score: Score| Score { mean: score.mean * track.scale.signum(), ..score };
     let raced = beyond(tracks, raced.0, raced.1);

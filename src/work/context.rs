@@ -30,7 +30,7 @@ pub(crate) struct Conditions<'a> {
     pub(crate) settings: RunSettings,
     pub(crate) reporter: &'a dyn Reporter,
     pub(crate) stop: &'a AtomicBool,
-    /// Limits of a worker; `None` outside workers.
+    /// Limits of a worker; `None` if the run is not a worker.
     pub(crate) terms: Option<WorkerLimits>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Context<'a> {
         self.fail(cell, reason);
     }
 
-    /// Returns the reason why a lease or object must not be retried. A run outside workers always retries.
+    /// Returns the reason why a lease or object must not be retried. A run that is not a worker always retries.
     pub(crate) fn given_up(&self, name: &str) -> Option<String> {
         self.terms?.given_up(&self.store.attempts(name))
     }

@@ -71,7 +71,7 @@ impl RunSettings {
 pub struct WorkerLimits {
     /// Number of retries of a failed job by all workers together.
     pub retries: u32,
-    /// Time after which an idle worker exits. `None` waits until all work is done.
+    /// Time after which an idle worker exits. `None` means to wait until all work is done.
     pub idle_exit: Option<Duration>,
 }
 

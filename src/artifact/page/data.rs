@@ -1,6 +1,6 @@
 //! Contents of the results page as plain data.
 //!
-//! Stored as JSON, with defaults for fields missing from older files. All strings are plain text, never HTML.
+//! The data is stored as JSON, with defaults for fields missing from older files. All strings are plain text, never HTML.
 
 use std::collections::BTreeMap;
 
@@ -130,7 +130,7 @@ pub struct ClaimRow {
     pub verdict: Judgement,
     /// Name of the artifact, if it is exactly one ([`PageArtifact::name`]).
     pub artifact: String,
-    /// Profile of the artifact; empty for every profile.
+    /// Profile that the claim is judged on; empty if it applies to all.
     pub profile: String,
 }
 
