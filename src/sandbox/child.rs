@@ -43,7 +43,7 @@ pub(super) enum Report {
     Done,
 }
 
-/// Interval of reports and of checks of the computing time.
+/// Interval at which the child reports that it is alive and checks its CPU time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum length of an input's name in bytes.
 const MAX_NAME_BYTES: usize = 1_000;

@@ -47,7 +47,7 @@ pub(crate) struct Context<'a> {
     /// Cells without remaining work.
     complete: Mutex<BTreeSet<usize>>,
     jobs: AtomicUsize,
-    /// Damage that was already reported.
+    /// Messages about damaged objects and contended leases that were already reported.
     reported_damage: Mutex<BTreeSet<String>>,
 }
 

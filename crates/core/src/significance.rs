@@ -44,8 +44,8 @@ pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
     (2.0 * at_most(few, differing, 0.5)).min(1.0)
 }
 
-/// Discordant questions of one task, which exactly one of two variants answers correctly. Tasks have equal weight in a
-/// mean regardless of their size.
+/// Paired results of two variants on one task. A question is discordant if exactly one variant answers it correctly.
+/// Tasks have equal weight in a mean regardless of their size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Discordant {
     pub questions: u64,

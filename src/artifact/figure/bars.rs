@@ -129,7 +129,8 @@ impl BarChart {
         groups.names(scene, &self.groups, frame.bottom + MARKERS + GAP)
     }
 
-    /// Draws a bar around `x` with error bar and label. If the axis cannot show the value, draws only the label.
+    /// Draws a bar centered on `x`, with its error bar and label. Draws only the label if the axis cannot show the
+    /// value.
     fn bar(
         &self,
         scene: &mut Scene,

@@ -485,7 +485,7 @@ fn layerwise_repair_has_one_operator_per_removed_layer() {
     assert!(row.is_layer_by_layer());
     let mut figure = diagram(16, vec![], vec![]);
     figure.1.selections = vec![row];
-    // One more box is in the legend.
+    // Three operators, plus one swatch in the legend.
     let ghosts = rects(&scene(&of_plot(figure, Plot::Layers)));
     assert_eq!(ghosts.iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
 }

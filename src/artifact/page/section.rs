@@ -16,7 +16,7 @@ use crate::artifact::{PaperPlace, printed};
 use crate::error::Result;
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedRow, SavedTable, capital};
 
-/// Number of values by their comparison with the paper.
+/// Counts of the values compared with the paper, by verdict.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Tally {
     same: usize,
