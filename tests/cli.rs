@@ -114,7 +114,7 @@ fn unlike_vocabularies_are_compared_in_bits_per_byte() {
     world.runs(&[]);
     let alike = table(&world.path("results/grid/results.csv"));
     assert!(!alike[0].iter().any(|name| name.starts_with("bits/byte")), "{:?}", alike[0]);
-    // The other tokenizer adds an unused word, which changes neither tokens nor numbers.
+    // The other tokenizer lacks an unused word, so tokens and numbers are the same.
     std::fs::create_dir(world.path("other")).unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(world.path("backbone").join(name), world.path("other").join(name)).unwrap();

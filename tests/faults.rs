@@ -511,7 +511,7 @@ fn kills_at_chosen_moments_resume_to_the_same_tables() {
     world.runs(&SMALL);
     assert!(world.tables() == undisturbed.tables());
     assert_eq!(verified(&world), Some(0));
-    // Keep the files damaged until they are replaced.
+    // Damage all scores, and kill the run while it replaces them.
     let mut files = Vec::new();
     below(&stage(&world, "scores"), &mut files);
     files.iter().for_each(|path| flip(path));

@@ -196,7 +196,7 @@ fn answers_and_their_scores_are_those_of_the_harness() {
         let alike = |texts: &[generations::GeneratedText]| {
             texts.iter().zip(&theirs).filter(|(ours, theirs)| ours.text == **theirs).count()
         };
-        // One of the two backbones is the dense one.
+        // The harness used the dense backbone, which is one of the two models.
         let best = ours.iter().map(|(_, texts)| alike(texts)).max().unwrap();
         assert_eq!(best, theirs.len(), "{name}: {log}");
         let mut table = csv::Reader::from_path(world.path("results/grid/results.csv")).unwrap();

@@ -289,7 +289,7 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
 
 #[test]
 fn impossible_candidates_are_left_out_by_name() {
-    // LLM-Streamline keeps the first and last of four layers, so only one cut remains.
+    // LLM-Streamline keeps the first and last of four layers, so it cannot remove three.
     let world = world();
     let answer = searched(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     let found = &answer["searches"][0];

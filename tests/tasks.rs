@@ -217,12 +217,12 @@ fn choices_are_those_of_the_harness() {
 fn assert_same_file(ours: &Value, path: &Path) {
     let text = std::fs::read_to_string(path).unwrap();
     let golden: Value = serde_json::from_str(&text).unwrap();
-    // The JSON parser misrounds some numbers in the last digit, so parse both sides …
+    // The JSON parser misrounds some numbers in the last digit, so parse ours with it too …
     let again: Value = serde_json::from_str(&ours.to_string()).unwrap();
     for part in ["results", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks"] {
         assert_eq!(again[part], golden[part], "{part}");
     }
-    // … and then compare the numbers as text.
+    // … and also compare ours with the numbers as written.
     let mut task = String::new();
     let mut compared = 0;
     for line in text.lines() {

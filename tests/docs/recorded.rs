@@ -311,7 +311,7 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     }
 }
 
-/// Builds example numbers for one metric, with a leading repair on one of two cuts.
+/// Builds the numbers of one metric from (depth, criterion, recovery, value).
 fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
     Numbers::of(
         values

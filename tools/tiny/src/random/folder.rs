@@ -94,7 +94,7 @@ impl Backbone {
         self.enough_room(&parent)?;
         let draft = temporary_folder(&parent, &name).map_err(|error| Error::io("create", &parent, &error))?;
         self.files(draft.path(), writing)?;
-        // Fails if the folder is no longer empty.
+        // If the folder is no longer empty, the rename fails.
         fs::remove_dir(folder).ok();
         fs::rename(draft.path(), folder).map_err(|error| Error::io("create", folder, &error))?;
         let _moved = draft.keep();
