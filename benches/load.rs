@@ -137,7 +137,6 @@ fn write(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
     bytes
 }
 
-/// Loads weights naively. The caller drops the returned values.
 fn plain(file: &Path, bytes: usize, tensors: &[(String, Vec<usize>)]) -> Vec<Vec<f32>> {
     let mut file = File::open(file).unwrap();
     let mut position = file.metadata().unwrap().len() - bytes as u64;

@@ -124,7 +124,6 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
         }
     }
     assert_eq!(files.len(), 2);
-    // The pruned variant is scored too, and differs.
     assert_ne!(outcome.cells[1].lm_eval().unwrap()[0]["results"], files[0]["results"]);
 }
 

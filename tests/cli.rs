@@ -83,7 +83,6 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     assert!(output(&[&["status"], &store[..]].concat()).contains("1 of 1 cells complete"));
     let compared = output(&["compare", "results/dense", "results/grid"]);
     assert!(compared.contains("depth") && compared.contains("all 1 that both have are the same"), "{compared}");
-    // An incomplete cut is rejected.
     world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
     std::fs::remove_dir_all(world.path("results/grid")).unwrap();
     world.refuses(&[], 2, &["grid.yaml:1:1", "has no key `depth`", "all four", "scores its dense backbones"]);
@@ -287,7 +286,6 @@ fn typing_errors_in_the_grid_are_placed() {
     world.refuses(&[], 3, &["grid.yaml:4", "nowhere.txt"]);
 }
 
-/// Adds two tasks to a grid.
 fn with_tasks(world: &World) {
     let copa = |premise: usize, label: usize| json!({"premise": format!("w{premise} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": label});
     let rows: Vec<String> = (0..6).map(|i| copa(i, i % 2).to_string()).collect();
@@ -507,7 +505,7 @@ fn a_reader_that_goes_ends_the_output_quietly() {
         let log = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !log.contains("panicked"), "{arguments:?}: {}: {log}", output.status);
     }
-    // A full disk is an error for results on stdout, but lost progress messages end no run.
+    // A full disk is an error for results on stdout, but not for progress messages on stderr.
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     assert_eq!(world.command(&["schema"]).stdout(full()).output().unwrap().status.code(), Some(3));
     world.write("test.jsonl", std::fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w7", "w8"));
@@ -605,7 +603,6 @@ fn from_elsewhere_the_checkouts_store_is_used_or_the_users_own() {
     }
     let (code, text) = ghostlab(&["report"]);
     assert!(code == Some(3) && text.contains("--results"), "{text}");
-    // A grid outside any checkout.
     let elsewhere_grid = std::fs::read_to_string(&grid).unwrap();
     let root = world.folder.path().display();
     let elsewhere_grid = elsewhere_grid.replace("path: ", &format!("path: {root}/"));

@@ -272,7 +272,7 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     assert!(log.contains("3 of 3 cells are stored already"), "{log}");
     let log = world.runs(&["--profile", "two"]);
     assert!(log.contains("5 of 5 cells are stored already"), "{log}");
-    // A profile that cannot be resolved must not count as using nothing.
+    // A profile that cannot be resolved is an error, because it may use any object.
     let away = "  away: {corpora: {train: {path: train.txt, rule: ptb}, test: {path: nowhere.txt, rule: ptb}}}\n";
     world.write("grid.yaml", format!("{grid}{profiles}{away}"));
     let refused = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
@@ -467,7 +467,6 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
     fs::write(&half, "{").unwrap();
     let results = world.path("results/.probe.9-1-elsewhere123.abcdef.ghostlab-tmp");
     fs::write(&results, "half").unwrap();
-    // A run record of the silent process.
     let runs: Vec<PathBuf> = fs::read_dir(store.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
     let done = runs.iter().find(|path| path.extension().is_some_and(|e| e == "json")).unwrap();
     let mut record = common::stored_record(done).unwrap();
@@ -602,7 +601,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
         std::thread::sleep(Duration::from_millis(10));
     }
     change();
-    // Releasing the lease is visible earlier than the worker's death.
+    // Release the lease, which the run notices sooner than the death of the process.
     fs::remove_file(world.path("data/store/claims/tokenising")).unwrap();
     fs::remove_file(record).unwrap();
     let output = ended(child);
@@ -740,7 +739,6 @@ fn changed_weights_stop_fine_tuning_and_store_nothing() {
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{point}: {log}");
         assert!(log.contains("model.safetensors"), "{point}: {log}");
-        // Restoring the bytes restores the results.
         fs::write(&weights, &bytes).unwrap();
         world.runs(&[]);
         assert!(world.tables() == undisturbed.tables(), "{point}");
@@ -793,7 +791,7 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     assert_eq!(output.status.code(), Some(0), "{log}");
     assert!(!log.contains("damaged") && !log.contains("vanished"), "{log}");
     assert!(rounds > 1 && world.tables() == undisturbed.tables());
-    // The last round may have run after the grid finished, when it needs nothing more.
+    // Recreate scores that the last round may have deleted. Without a running process nothing protects them.
     world.runs(&[]);
     let gone = said(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
     assert!(gone.contains("deleted"), "{gone}");

@@ -196,7 +196,6 @@ fn bare(text: &str) -> String {
     bare
 }
 
-/// Removes test items from a file.
 fn without_tests(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;

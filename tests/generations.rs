@@ -201,7 +201,6 @@ fn answers_and_their_scores_are_those_of_the_harness() {
         assert_eq!(best, theirs.len(), "{name}: {log}");
         let mut table = csv::Reader::from_path(world.path("results/grid/results.csv")).unwrap();
         let heads: Vec<String> = table.headers().unwrap().iter().map(str::to_owned).collect();
-        // The dense backbone's row is the first.
         let row = table.records().next().unwrap().unwrap();
         for (filter, score) in golden["scores"].as_object().unwrap() {
             let column = heads.iter().position(|head| *head == format!("made_up exact_match,{filter}")).unwrap();

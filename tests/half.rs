@@ -69,7 +69,6 @@ struct Exam {
 }
 
 impl Exam {
-    /// Reads the fixture. Returns `None` without the backbone.
     fn read() -> Option<Self> {
         let folder = shared("real")?;
         let backbone = folder.join("backbone");

@@ -59,7 +59,6 @@ const WORDS: [&str; 24] = [
     "&a *a",
 ];
 
-/// Applies one to four mutations to a seed.
 fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..1 + random.below(4) {

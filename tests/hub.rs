@@ -590,7 +590,6 @@ fn world_of_a_packaged_model() -> World {
     world
 }
 
-/// Writes a wheel that contains a model file.
 fn wheel(world: &World, content: &[u8]) {
     let mut zip = zip::ZipWriter::new(fs::File::create(world.path("small_model-1.0-py3-none-any.whl")).unwrap());
     let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::STORE);
@@ -599,7 +598,6 @@ fn wheel(world: &World, content: &[u8]) {
     zip.finish().unwrap();
 }
 
-/// Returns the path of the model file in the cache.
 fn cached_model(world: &World) -> std::path::PathBuf {
     world.path("cache/models--o--n/snapshots").join(COMMIT).join("m.gguf")
 }

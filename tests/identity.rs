@@ -16,7 +16,7 @@ use ghostlab::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
 
-/// Identity of a number, with the names of its work.
+/// Identity of a number, with the key, journal and lease names derived from it.
 struct Named {
     identity: Identity,
     key: String,
@@ -137,7 +137,6 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
     }
 }
 
-/// Collects all keys in a JSON answer.
 fn keys(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {

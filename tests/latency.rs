@@ -149,7 +149,6 @@ fn retime_measures_times_again_and_nothing_else() {
     let anew = column(&world, "prefill_ms 16×1");
     assert!(kept.iter().all(|(recovery, time)| anew[recovery] != *time), "{kept:?} {anew:?}");
     assert_eq!(column(&world, "ppl test@64"), text);
-    // The new timings are stored.
     let third = world.runs(&grid);
     assert!(!third.contains("time tiny over"), "{third}");
     assert_eq!(column(&world, "prefill_ms 16×1"), anew);

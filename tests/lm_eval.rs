@@ -25,7 +25,6 @@ const LIKELIHOOD: f64 = 1e-3;
 const CHAT: &str = "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] | trim }}\n\
     {% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
 
-/// Writes the bundled backbone with a chat template.
 fn model(world: &World) -> PathBuf {
     let model = world.path("model");
     fs::create_dir(&model).unwrap();

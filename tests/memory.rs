@@ -99,7 +99,6 @@ fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
     assert!(held < 4.0 * LAYER as f64 * 1.05, "{held:.3e} held where {limit} GB were given");
 }
 
-/// Runs the grid in a limited address space.
 fn within_addresses(world: &World, bytes: u64) -> Output {
     let program = env!("CARGO_BIN_EXE_ghostlab");
     let script = format!("ulimit -v {}; exec {program} run grid.yaml --threads 2", bytes / 1024);

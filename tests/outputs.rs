@@ -148,7 +148,6 @@ fn user_files_in_an_export_stay_and_changes_are_named() {
     // Exports of earlier versions have no list of files.
     fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
     refuses(&world, &export("depth/1/none"), &["an earlier version"]);
-    // A results folder is not a valid export target.
     done(&world, &["run", "grid.yaml"]);
     refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["a folder for: results"]);
 }
@@ -175,7 +174,7 @@ fn user_files_in_results_stay_or_are_refused_by_name() {
     assert!(!world.path("results/grid/wide.md").exists(), "it was ours");
     world.write("results/grid/results.csv", "mine");
     refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "was changed since"]);
-    // No command has run yet.
+    // The file is older than the first run.
     let world = World::new();
     fs::create_dir_all(world.path("results/grid")).unwrap();
     world.write("results/grid/results.csv", "mine");

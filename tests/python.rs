@@ -33,7 +33,6 @@ fn python() -> Option<PathBuf> {
     common::python::python("huggingface_hub, datasets, pyarrow and safetensors")
 }
 
-/// Runs a Python program, and returns its output.
 fn run(python: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let home = TempDir::new().unwrap();
     let mut command = Command::new(python);

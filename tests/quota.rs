@@ -47,7 +47,6 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
         // Compare counts, because the bytes of an operator include its measured seconds.
         assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
     }
-    // No object is recomputed.
     let again = world.runs(&[&THIS[..], &limit].concat());
     assert!(!again.contains("calibrate") && world.tables() == unlimited.tables(), "{again}");
 }

@@ -417,7 +417,6 @@ fn all_skips_artifacts_without_the_profile() {
     }
 }
 
-/// Returns the text between a start tag and its end.
 fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     page.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap_or_else(|| panic!("no {start}")).0
 }
@@ -440,7 +439,7 @@ fn page_notes_who_made_each_number_when_and_from_what() {
     assert_eq!(value("program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
     assert!(value("command").contains("reproduce mini"), "{note}");
     assert!(value("machine").contains("threads"), "{note}");
-    // Outside a checkout there is no commit. Everything recorded is shown.
+    // Outside a checkout, no commit is recorded.
     let record: serde_json::Value =
         serde_json::from_slice(&fs::read(world.path("results/mini/tiny/run.json")).unwrap()).unwrap();
     if let Some(commit) = record["commit"].as_str() {
@@ -907,7 +906,7 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
 fn run_with_recorded_numbers_stays_in_its_place() {
     let world = experiments("mine");
     made(&world, &["reproduce", "mini", "--record"]);
-    // Simulate a record of another processor: the last bit of a log-likelihood differs, but no displayed number.
+    // Simulate a record of another processor, which differs in the last bits but in no displayed number.
     let record = world.path("results/mini/tiny/run.json");
     let mut run = common::json(&record);
     run["files"]["channels.parquet"] = "0".repeat(64).into();
@@ -929,7 +928,6 @@ fn run_with_recorded_numbers_stays_in_its_place() {
     assert!(output.contains("no printed digit changes"), "{output}");
     assert!(output.contains("page of all artifacts: reports/index.html"), "{output}");
     assert!(!world.path("results/mini/tiny+here").exists(), "the run went somewhere else");
-    // Every file that is reported as written exists.
     let written = output.lines().find_map(|line| line.split_once("written: ")).unwrap().1;
     for file in written.split(", ") {
         assert!(world.path(file).exists(), "{file} is not there: {output}");
@@ -1000,7 +998,7 @@ fn altered_verdict_and_figure_value_are_detected() {
     let world = experiments("mine");
     made(&world, &["reproduce", "figure1", "--record"]);
     let folder = "results/figure1/tiny";
-    // Computed results are not checked.
+    // Only claims and tables are examined.
     let checked = || {
         let output = world.ghostlab(&["verify", folder, "--share", "1%", "--json"]);
         let answer: serde_json::Value =
@@ -1025,7 +1023,6 @@ fn altered_verdict_and_figure_value_are_detected() {
     assert_eq!((code, differs.len()), (Some(4), 1), "{log}");
     assert!(differs[0]["recorded"].as_str().unwrap().ends_with(&format!("{other} |")), "{log}");
     fs::write(&path, before).unwrap();
-    // The data of the figure.
     let path = world.path(folder).join("figure1.csv");
     let rows = table(&path);
     let column = rows[0].iter().position(|head| head == "value").unwrap();

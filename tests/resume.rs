@@ -10,7 +10,6 @@ use ghostlab::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::Value;
 
-/// Parses the events that a run printed.
 fn events(output: &Output) -> Vec<Value> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

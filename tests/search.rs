@@ -148,7 +148,6 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
         &world,
         &["search", "search.yaml", "--set", "recovery=[none]", "--set", "search.alpha=0.5"]
     ));
-    // Scores of a whole text from a grid are reused.
     let other = self::world();
     assert_eq!(other.ghostlab(&["run", "search.yaml"]).status.code(), Some(0));
     assert!(!scores_anything(&other, &["search", "search.yaml"]), "the grid has scored every window");

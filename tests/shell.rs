@@ -196,7 +196,6 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
     let numbers = |text: &str| text.lines().filter(|line| line.contains("tiny")).map(str::to_owned).collect::<Vec<_>>();
     assert!(numbers(&quiet) == numbers(&plain) && quiet.contains("ghosted"), "{quiet}");
     assert!(!numbers(&loud).is_empty());
-    // The reason is one changed setting.
     let (_, _, log) = run(&["run", "grid.yaml", "-v", "--set", "calibration.seed=7", "--set", "depth=1"]);
     assert!(log.contains("seed: 0 → 7"), "{log}");
     // Errors and failed cells are printed even with `--quiet`.

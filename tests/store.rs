@@ -459,7 +459,6 @@ fn a_flipped_byte_of_a_record_is_named_and_removed() {
     }
 }
 
-/// Runs a command with this umask.
 fn under(umask: &str, mut command: Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]).arg(command.get_program());
@@ -612,7 +611,6 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
 fn suspended_worker_yields_lost_jobs_and_continues() {
     let undisturbed = World::new();
     undisturbed.runs(&[]);
-    // During a calibration, and during a chunk of a text.
     let halted: Vec<(World, Child)> = ["stop@activations:1", "stop@score:1"]
         .into_iter()
         .map(|point| {

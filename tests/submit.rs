@@ -212,7 +212,6 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     assert!(began.elapsed() < Duration::from_secs(20));
     slurm.put("squeue", "cat \"$0.out\"");
     assert!(said(&submit(&["--again"])).contains("as job 43"), "--again adds workers");
-    // `cancel` ends only the jobs of the submission.
     let output = slurm.run(&world, &["cancel", &id]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     assert_eq!(slurm.told("scancel"), "41 42\n");

@@ -80,7 +80,6 @@ impl Asked {
         native::solutions(known, &self.task, &self.tokens)?.judge(scores)
     }
 
-    /// Iterates over the context and continuation of each request.
     fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.requests.iter().map(|request| match &request.ask {
             Ask::LogLikelihood { context, continuation } => (context.as_str(), continuation.as_str()),

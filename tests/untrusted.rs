@@ -49,7 +49,6 @@ impl Case {
         self.target.starts_with("rows.")
     }
 
-    /// Writes the input into a world and scores it.
     fn score(&self, world: &World) -> Output {
         let mut definition = definition();
         let mut arguments = vec!["score", "backbone", "--tasks", "t.yaml", "--documents", "2"];

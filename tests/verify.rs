@@ -31,7 +31,6 @@ fn world() -> World {
     world
 }
 
-/// Runs `verify`, and returns its exit code and answer.
 fn verify(world: &World, more: &[&str]) -> (i32, Value) {
     let output = world.ghostlab(&[&["verify", FOLDER, "--json"], more].concat());
     let text = String::from_utf8(output.stderr).unwrap();
@@ -182,7 +181,7 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
         std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
     }
 
-    // Flip an answer so that it contradicts its items.
+    // Change the accuracy so that it contradicts its items.
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["right"].is_string() && value["metric"] == "copa");
@@ -366,7 +365,6 @@ fn generated_answers_and_perplexities_are_recomputed() {
         let (code, found, folder) = run();
         assert_eq!((code, found), (4, vec!["log_likelihoods".to_owned()]), "{folder:#}");
         assert_eq!(check(&folder, "log_likelihoods")["differs"].as_array().unwrap().len(), 2, "{folder:#}");
-        // Alter a value for the better.
         alter(&world, "numbers.json", |numbers| {
             let stored = common::stored_number(numbers, is_it);
             stored["value"] = (stored["value"].as_f64().unwrap() * 0.9).into();

@@ -265,7 +265,6 @@ fn a_job_that_fails_is_tried_again_within_the_retries_of_all() {
     assert!(log(&output).contains("9 of 9 cells have no result"), "{}", log(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("fault on purpose"), "{shown}");
-    // One more attempt, without failures.
     let output = failing("", "2");
     assert!(log(&output).contains("all 9 cells are stored"), "{}", log(&output));
     assert!(!status(&world).contains("fault on purpose"));

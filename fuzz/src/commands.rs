@@ -65,7 +65,6 @@ fn path_in(name: &str, folder: &Path) -> PathBuf {
     folder.join(name)
 }
 
-/// Number of commands called.
 pub static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 /// Calls a command in the workshop, and checks the invariants of every command's output.

@@ -59,7 +59,6 @@ fn target(name: &str) -> &'static FuzzTarget {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target {name}"))
 }
 
-/// Runs a target by its name.
 pub fn run(name: &str, data: &[u8]) {
     (target(name).run)(data);
 }

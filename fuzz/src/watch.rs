@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 /// Timeout above the duration of any call on the slowest machine, without time spent waiting for a processor.
 const HANGS: Duration = Duration::from_secs(120);
-/// Polling interval of the watchdog.
 const LOOKS: Duration = Duration::from_secs(2);
 
 /// The current call: its description, its start, and the time that this process had waited for processors until then.

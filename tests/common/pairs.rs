@@ -13,7 +13,6 @@ pub struct Setting {
     pub arguments: Vec<String>,
 }
 
-/// Two settings to compare.
 pub struct Pair {
     /// Description of the change in the second setting.
     pub what: &'static str,
@@ -142,7 +141,6 @@ impl Setting {
         self.grid("tasks: {name: copa, limit: 6}", "tasks: copa");
     }
 
-    /// Adds a task definition with these options.
     fn defined(&self, options: &str) {
         let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2}).to_string() + "\n";
         std::fs::create_dir(self.world.path("rows")).unwrap();

@@ -35,7 +35,6 @@ pub struct Seen {
     explained: String,
     /// Identity stated by the exported cell.
     exported: Value,
-    /// Model card of the export.
     card: String,
     /// Exported tensors by name: type, shape and hash.
     tensors: BTreeMap<String, String>,
@@ -61,7 +60,6 @@ fn of_variant(aspect: &Aspect) -> bool {
     !aspect.is_of("measure")
 }
 
-/// Views that distinguish numbers.
 pub const VIEWS: [View; 9] = [
     View { name: "numbers.json", text: |seen| Some(seen.identities().join(" ")), says: all, one: true },
     View { name: "run.json", text: |seen| Some(seen.of_record().to_string()), says: of_variant, one: true },

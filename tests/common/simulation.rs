@@ -29,7 +29,6 @@ pub struct KnownScores {
 /// Known scores of one objective; larger is better.
 #[derive(Debug, Clone)]
 pub struct KnownObjective {
-    /// Number of items in the first round.
     pub first: usize,
     pub gains: Gains,
     /// Maximum distance from the best value that counts as near.
@@ -73,7 +72,6 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
     (paths, [right, losses])
 }
 
-/// Aggregate result of many simulated searches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulated {
     /// Share of races in which the best candidate survives. With two objectives, the whole Pareto front must survive.
@@ -84,7 +82,6 @@ pub struct Simulated {
     /// items × layers (`layers`).
     pub items: f64,
     pub layers: f64,
-    /// Mean number of survivors.
     pub survivors: f64,
     /// Share of races that separate two planted candidates of equal merit.
     pub parted: f64,

@@ -131,7 +131,6 @@ fn architectures() -> String {
     table
 }
 
-/// Replaces the generated tables of the page.
 fn page(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -217,7 +217,6 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
     );
     text += &ahead(counts);
     text += &perplexity_order(perplexity);
-    // Criteria of other cuts.
     let other: Vec<String> = once(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
         .into_iter()
         .filter(|name| name != CUT)
@@ -265,7 +264,6 @@ fn recorded(root: &Path, artifact: &str, profile: &str) -> Option<StoredResults>
     folder.join(StoredResults::FILE).is_file().then(|| StoredResults::read(&folder).unwrap())
 }
 
-/// Replaces the generated part of a page.
 fn with(page: &str, part: &str) -> String {
     let (before, rest) = page.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();

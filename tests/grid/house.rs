@@ -88,7 +88,6 @@ impl Place {
         Grid::load(&self.file(), None, &overrides)
     }
 
-    /// Writes a file, creating its parent folders.
     pub fn write(&self, name: &str, text: &str) {
         let path = self.root.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -100,7 +99,6 @@ impl Place {
         write_backbone(&self.root.path().join("models").join(name), layers);
     }
 
-    /// Returns the labels of a grid's cells.
     pub fn cells(&self, text: &str, overrides: &[&str]) -> Vec<String> {
         labels(&self.load(text, overrides).unwrap().cells)
     }
@@ -152,7 +150,6 @@ pub fn dense_with(more: &str) -> String {
     good_but(cuts, "") + more
 }
 
-/// Returns the valid grid with `more` appended.
 pub fn with(more: &str) -> String {
     format!("{GOOD}{more}")
 }
@@ -172,7 +169,6 @@ pub fn examples(document: &str) -> Vec<String> {
 pub struct Messages(String);
 
 impl Messages {
-    /// Adds a message and its exit code.
     pub fn add(&mut self, input: &str, (message, code): (String, u8)) {
         assert!(message.lines().all(|line| line.len() < 200), "a line is too long:\n{message}");
         self.0.push_str(&format!("# {input}\n{message}\nexit code {code}\n\n"));

@@ -107,7 +107,6 @@ fn any_field_value_gives_error_or_requests_never_a_panic() {
                 let column = columns[nonsense.number(columns.len() as u64) as usize].as_str();
                 let value = nonsense.value(3);
                 match fields.get_mut(column) {
-                    // Replace a nested field.
                     Some(Value::Object(inner)) if nonsense.number(2) == 0 => {
                         inner.insert(["text", "label"][nonsense.number(2) as usize].to_owned(), value);
                     }

@@ -24,7 +24,6 @@ pub struct Backbone {
     tensors: Vec<Tensor>,
 }
 
-/// Options for writing a backbone.
 pub struct Writing<'a> {
     /// Maximum bytes of tensor data per file; tensors are never split.
     pub shard: u64,
@@ -77,7 +76,6 @@ impl Backbone {
         Ok(Self { config, tokenizer, tensors })
     }
 
-    /// Returns the total bytes of all weights.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.bytes() as u64).sum()
     }

@@ -80,7 +80,6 @@ impl Shards {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     pub register: String,
-    /// Number of predicted tokens.
     pub tokens: usize,
     /// Mean negative log-likelihood in nats.
     pub loss: f64,
@@ -89,7 +88,6 @@ pub struct Score {
     pub unigram_perplexity: f64,
 }
 
-/// Scores each register on at most `limit` windows of `tokens`.
 pub fn scores(
     network: &Network,
     weights: &[f32],

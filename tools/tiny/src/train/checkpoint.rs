@@ -12,7 +12,6 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::write_whole;
 use ghostlab_core::files::sha256;
 
-/// Progress of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Fingerprint of the run ([`super::recipe::Recipe::fingerprint`]).
@@ -24,7 +23,6 @@ pub struct Progress {
     pub history: Vec<StoredTensor>,
 }
 
-/// Log entry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredTensor {
     pub step: usize,

@@ -62,7 +62,6 @@ impl Network {
         tape.d_stream = d_stream;
     }
 
-    /// Computes the logits of every row of the stream.
     pub fn logits<R: Real>(&self, weights: &[R], tape: &Tape<R>) -> Vec<R> {
         let mut logits = Vec::new();
         self.products(weights, &tape.stream, &mut Vec::new(), &mut logits);

@@ -22,7 +22,6 @@ pub(super) fn forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R], a
     });
 }
 
-/// Computes one row of [`forward`].
 #[inline(always)]
 pub(super) fn row_forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R], add: bool) {
     let scale = scale_of(x, eps);

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::parameters::Parameters;
 use ghostlab_core::in_widest;
 
-/// Settings of the optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {

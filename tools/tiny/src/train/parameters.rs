@@ -27,7 +27,6 @@ impl ParameterKind {
     }
 }
 
-/// Named weight.
 #[derive(Debug, Clone)]
 pub struct Parameter {
     pub name: String,
@@ -57,7 +56,6 @@ pub(super) struct LayerPlaces {
 #[derive(Debug, Clone)]
 pub struct Parameters {
     pub list: Vec<Parameter>,
-    /// Total number of elements.
     pub total: usize,
     pub(super) layers: Vec<LayerPlaces>,
     /// `[vocab, C]`

@@ -6,7 +6,6 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 use ghostlab_core::linalg::gemm::Element;
 use ghostlab_core::linalg::simd;
 
-/// Float operations that the kernels need.
 pub trait Real:
     Element
     + Debug

@@ -19,7 +19,6 @@ pub struct Recipe {
     pub seed: u64,
     /// Training tokens before the final phase, counting repeated epochs.
     pub tokens: usize,
-    /// Chunks per step.
     pub batch: usize,
     /// Tokens per chunk; also the attention window after the short windows.
     pub chunk: usize,
@@ -30,12 +29,10 @@ pub struct Recipe {
     /// Number of parts of a batch whose gradients are summed separately. It exceeds the number of threads, so that one
     /// slow thread does not delay the step. It is part of the recipe because it determines the summation order.
     pub shards: usize,
-    /// Final phase of the training.
     pub lessons: Lessons,
 }
 
 impl Recipe {
-    /// Returns the recipe of the bundled backbones.
     pub fn tiny(architecture: &Architecture) -> Self {
         let shape = Shape::tiny(architecture);
         Self {
@@ -62,7 +59,6 @@ impl Recipe {
         self.steps() + self.lessons.tokens / (self.batch * self.chunk).max(1)
     }
 
-    /// Returns the learning rate of a zero-based step.
     pub fn rate_at(&self, step: usize) -> f64 {
         let first = self.steps();
         match step.checked_sub(first) {
@@ -74,7 +70,6 @@ impl Recipe {
         }
     }
 
-    /// Returns the attention window of a step.
     pub fn span_at(&self, step: usize) -> usize {
         if (step as f64) < self.short_share * self.steps() as f64 { self.short } else { self.chunk }
     }
@@ -129,7 +124,6 @@ impl Recipe {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lessons {
-    /// Number of tokens in this phase.
     pub tokens: usize,
     /// Initial learning rate, which decays like that of the first phase.
     pub rate: f64,

@@ -20,9 +20,7 @@ use ghostlab_core::files::sha256;
 /// Reporting and saving options, which do not affect the result.
 #[derive(Debug, Clone)]
 pub struct Habits {
-    /// Steps between log lines.
     pub report_every: usize,
-    /// Steps between validations.
     pub validate_every: usize,
     /// Windows per register in these validations.
     pub validate_windows: usize,

@@ -67,7 +67,6 @@ impl Tokens {
         Ok(Self { inner, end })
     }
 
-    /// Returns the vocabulary size.
     pub fn size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }

@@ -32,7 +32,6 @@ pub(super) fn rows(facts: &Facts, seed: u64, name: &str) -> Option<Vec<Value>> {
     }
 }
 
-/// Returns the correct choice of a row.
 fn right(row: &Value) -> Option<&str> {
     let place = row["choices"]["label"].as_array()?.iter().position(|label| *label == row["answerKey"])?;
     row["choices"]["text"][place].as_str()

@@ -5,7 +5,6 @@ use super::facts::{Entity, Facts};
 use super::relation::{FOOD, RelationKind};
 use super::words::{ThingKind, WORDS};
 
-/// Event: a person did something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WorldEvent {
     pub(super) who: String,
@@ -57,7 +56,6 @@ pub(super) fn events(facts: &Facts, count: usize, same_act: bool, draw: &mut Dra
     told
 }
 
-/// Returns `count` distinct things of a kind.
 pub(super) fn things(facts: &Facts, thing: ThingKind, count: usize, draw: &mut Draw) -> Vec<String> {
     let (limit, kind) = match thing {
         ThingKind::Object => (WORDS.objects.len(), RelationKind::Object),

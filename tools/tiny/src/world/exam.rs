@@ -40,7 +40,6 @@ struct Exam<'w> {
     draw: Draw,
 }
 
-/// A question and its correct answer.
 type ExamItem = (String, String);
 
 impl Exam<'_> {

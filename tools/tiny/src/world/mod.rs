@@ -52,7 +52,6 @@ pub enum Register {
 
 ghostlab_core::named!(Register: Web = "web", Wiki = "wiki", News = "news");
 
-/// Split of a corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorldSplit {
     Train,

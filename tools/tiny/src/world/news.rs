@@ -106,7 +106,6 @@ fn speech(voice: &mut Voice<'_>, clause: &str) -> String {
     fill(voice.draw.pick(&WORDS.speakers), &slots)
 }
 
-/// Describes a town in one sentence.
 fn town(voice: &mut Voice<'_>) -> String {
     let place = voice.any(RelationKind::Place);
     let region = value(voice, REGION, place.index);

@@ -155,7 +155,6 @@ fn premise(facts: &Facts, told: &[WorldEvent], wanted: Share, draw: &mut Draw) -
                 0 => event.plain(),
                 1 => event.dated(draw),
                 _ => {
-                    // A detail unrelated to the claim.
                     let town = facts.name(Entity {
                         kind: RelationKind::Place,
                         index: draw.below(facts.count(RelationKind::Place)),

@@ -25,7 +25,6 @@ impl RelationKind {
         [Self::Person, Self::Animal, Self::Object, Self::Place, Self::Job, Self::Region, Self::Material, Self::Class];
 }
 
-/// Possible values of a relation.
 #[derive(Debug, Deserialize)]
 #[serde(bound(deserialize = "'de: 'static"), rename_all = "lowercase")]
 pub(super) enum RelationValues {

@@ -129,7 +129,6 @@ pub(super) fn counts(voice: &mut Voice<'_>) -> String {
     said.join(" ")
 }
 
-/// Describes an activity step by step.
 pub(super) fn procedure(voice: &mut Voice<'_>) -> String {
     let (activity, person) = voice.activity();
     let (they, ..) = voice.facts.pronouns(person);

@@ -88,7 +88,6 @@ pub(super) fn wire(text: &str) -> String {
     out
 }
 
-/// Counts the words, separated by white space.
 pub(super) fn words(text: &str) -> usize {
     text.split_ascii_whitespace().count()
 }

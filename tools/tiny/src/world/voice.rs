@@ -95,7 +95,6 @@ impl<'w> Voice<'w> {
         }
     }
 
-    /// Returns the next entity in turn.
     pub(super) fn entity(&mut self) -> Entity {
         self.entities[self.turns.draw(&mut self.draw)]
     }
@@ -104,7 +103,6 @@ impl<'w> Voice<'w> {
         Entity { kind: RelationKind::Person, index: self.people.draw(&mut self.draw) }
     }
 
-    /// Draws any entity of a kind.
     pub(super) fn any(&mut self, kind: RelationKind) -> Entity {
         Entity { kind, index: self.draw.below(self.facts.count(kind)) }
     }
@@ -295,7 +293,6 @@ impl<'w> Voice<'w> {
         }
     }
 
-    /// Draws an activity and a person, for prose.
     pub(super) fn activity(&mut self) -> (&'static Activity, Entity) {
         let activity = &WORDS.activities[self.activities.draw(&mut self.draw)];
         (activity, self.person())

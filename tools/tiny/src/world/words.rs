@@ -22,7 +22,7 @@ pub(super) struct Words {
     pub(super) animals: Vec<&'static str>,
     pub(super) places: Vec<&'static str>,
     pub(super) regions: Vec<&'static str>,
-    /// Objects, five for each use, in the order of that relation's values.
+    /// Objects, five for each value of the use relation, in the order of these values.
     pub(super) objects: Vec<&'static str>,
     /// Number words, starting at one.
     pub(super) numbers: Vec<&'static str>,
@@ -53,7 +53,6 @@ pub(super) struct Words {
     pub(super) greetings: Vec<&'static str>,
     pub(super) helpers: Vec<&'static str>,
     pub(super) thanks: Vec<&'static str>,
-    /// Customer opinions.
     pub(super) opinions: Vec<&'static str>,
     /// Headings of question lists.
     pub(super) headings: Vec<&'static str>,
@@ -76,11 +75,9 @@ pub(super) struct Act {
     pub(super) thing: ThingKind,
     pub(super) base: &'static str,
     pub(super) past: &'static str,
-    /// Past participle.
     pub(super) done: &'static str,
 }
 
-/// Activity with its steps.
 #[derive(Debug, Deserialize)]
 pub(super) struct Activity {
     pub(super) label: &'static str,
