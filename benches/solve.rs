@@ -1,5 +1,5 @@
-//! Steps of solving an operator, each compared with a plain matrix product of the same size: sums, Cholesky, streamed
-//! QR. Also compares the fast Hadamard transform with its dense product.
+//! Benchmarks the steps of solving an operator, each compared with a plain matrix product of the same size: sums,
+//! Cholesky, streamed QR. Also compares the fast Hadamard transform with its dense product.
 //!
 //! `cargo bench --bench solve [-- CHANNELS…]`; always measures 1024 and 2048 channels, each with as many rows.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]

@@ -781,7 +781,7 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     while run.try_wait().unwrap().is_none() {
         for kind in ["tokens", "activations", "selection", "operator", "scores"] {
             let output = world.ghostlab(&["cache", "gc", "--kind", kind, "--yes"]);
-            // At first there is no store yet.
+            // In the first round the store may not exist yet.
             assert!(output.status.success() || rounds == 0, "{}", String::from_utf8_lossy(&output.stderr));
         }
         rounds += 1;

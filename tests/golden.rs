@@ -136,7 +136,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
     let golden = if path.exists() { json(&path) } else { json!({}) };
     let outputs = outputs();
     let mut renewed = serde_json::Map::new();
-    // Latency measurements are never reproducible.
+    // Skip latencies, which are not reproducible.
     for kind in stage::KINDS.into_iter().filter(|kind| *kind != stage::latency::KIND) {
         let Outputs { values, stages } = &outputs[kind.name()];
         let stored = &golden[kind.name()];
@@ -147,7 +147,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
             .collect();
         let same = changed.is_empty() && stored["outputs"].as_object().is_some_and(|all| all.len() == values.len());
         if stored["stages"] == json!(stages) {
-            // Additional outputs are not changes.
+            // New outputs do not count as changes.
             let added = changed.iter().all(|name| stored["outputs"].get(name.as_str()).is_none());
             assert!(
                 same || (added && std::env::var_os("GHOSTLAB_BLESS").is_some()),

@@ -397,7 +397,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     run(&["run", "grid.yaml", "--stored"], 0);
     assert_eq!(fs::read(world.path("results/grid/results.csv")).unwrap(), first, "of the same shards the same numbers");
 
-    // A local folder with the same files is the same text, so nothing is recomputed.
+    // A local folder with identical files is the same text, so nothing is recomputed.
     fs::create_dir(world.path("text")).unwrap();
     for file in shards() {
         world.write(&format!("text/{}", file.name.trim_start_matches("en/")), &file.content);

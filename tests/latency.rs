@@ -97,7 +97,7 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
     );
     let notes = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(notes.contains("24×2+5 decoded") && notes.contains("5 tokens of each sequence decoded"), "{notes}");
-    // Timings without decoding are unchanged.
+    // Timings without decoding are reused.
     let becomes = |from: &str, to: &str| {
         let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
         world.write("grid.yaml", text.replace(from, to));

@@ -107,7 +107,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
         for row in &rows[1..] {
             let repaired = !["dense", "none", ""].contains(&row[5].as_str());
             assert_eq!(row[notes].contains(expected), repaired, "{row:?}");
-            // Removed layers have no effect either, with or without recovery.
+            // Every cut has this second note, because its layers have no effect on a constant input.
             assert_eq!(
                 row[notes].contains("one token over and over"),
                 row[5] != "dense" && !row[5].is_empty(),

@@ -124,7 +124,7 @@ fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
             assert!(!log.contains("stands for an empty context"), "{log}");
         }
     }
-    // If the tokenizer names neither token, config.json is used, with a note.
+    // If the tokenizer names neither BOS nor EOS, config.json is used, with a note.
     let world = with_model(&model, &[("tokenizer.json", tokenizer()), ("tokenizer_config.json", json!({}))]);
     let (answers, log) = asked(&world, NO_CONTEXT, &questions, &[]);
     assert!((number(&answers[0]) - expected[0]).abs() > LIKELIHOOD, "{answers:?}");

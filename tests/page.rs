@@ -383,7 +383,7 @@ fn a_browser_opens_the_note_that_the_address_names() {
     let (numbers, _) = numbers.split_once("</table>").unwrap();
     assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));
     assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 2, "every column can be sorted");
-    // With the standard error and its item count, and links in place of text shared by notes.
+    // Includes the standard error and item count, and expands links to text shared by notes.
     assert!(numbers.contains(">Std. error</th>") && numbers.contains("<td>0.93</td><td>2376</td>"), "{numbers}");
     let (dialog, _) = dialog.split_once("</dialog>").unwrap();
     assert!(

@@ -203,7 +203,7 @@ fn listing_notices_changed_objects_inputs_and_settings() {
     let standing = |prefix: &str| listed().lines().find(|line| line.starts_with(prefix)).unwrap().to_owned();
     made(&world, &["reproduce", "figure1"]);
     assert!(standing("mini").contains("0 of 3") && standing("figure1").contains("2 of 2"), "{}", listed());
-    // New objects in the store are noticed.
+    // The listing includes new objects in the store.
     made(&world, &["reproduce", "mini"]);
     assert!(standing("mini").contains("3 of 3"), "{}", listed());
     // Damaged objects of unchanged length,

@@ -99,7 +99,7 @@ fn race_and_held_out_items_are_disjoint() {
     let best = best
         .min_by(|a, b| a["scores"][0]["mean"].as_f64().unwrap().total_cmp(&b["scores"][0]["mean"].as_f64().unwrap()));
     assert_eq!(best.unwrap()["cell"], winner);
-    // The winner's lead over plain removal of the same layers, scored on the same race items and held-out items.
+    // Check the winner's lead over unrepaired removal of its layers, on race items and on held-out items.
     let entry = candidates.iter().find(|candidate| candidate["cell"] == winner).unwrap();
     let plain = format!("{}.none", winner.rsplit_once('.').unwrap().0);
     let seen = entry["items"].as_u64().unwrap() as usize;

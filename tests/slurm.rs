@@ -93,7 +93,7 @@ struct Submitted {
     report: String,
 }
 
-/// Submits the world's grid; each chunk is slowed down by some milliseconds.
+/// Submits the world's grid; each chunk is slowed down by `slow` milliseconds.
 fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str]) -> Submitted {
     let arguments = [
         &["submit", "slurm", "grid.yaml", "--workers", workers, "--profile-file", "slurm.yaml"],

@@ -255,7 +255,7 @@ fn read_only_commands_work_on_a_read_only_store() {
         let (code, output) = ghostlab(&world, &words);
         assert_eq!(code, Some(0), "{words:?}: {output}");
         assert!(tree(&store) == before, "{words:?} changed the store");
-        // A user without write permission can read the same.
+        // A user without write permission can run these commands too.
         if let Some(other) = &other {
             // Another user cannot replace these results.
             if words[0] == "run" {

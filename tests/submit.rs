@@ -185,7 +185,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     let all = fs::read_to_string(folder.join("job.sh")).unwrap() + &record.to_string();
     assert!(!all.contains("hf_very_secret"), "a credential is in the submission");
     let comment = format!("ghostlab:{plan}:{id}");
-    // The queue also lists foreign jobs, one with the task number of an own task in another array.
+    // The queue also lists foreign jobs. One has the number of a submitted task, but in another array.
     let queue = format!(
         "41_[0-1]|a|PENDING|Resources|{comment}\n42|a|PENDING|Dependency|{comment}\n43|own|RUNNING|None|(null)\n"
     );

@@ -271,7 +271,7 @@ fn packed_record_verifies_like_its_folder() {
     assert!(output.status.code() == Some(2) && text.contains("results.csv"), "{text}");
 }
 
-/// Creates a dense backbone and a cut, scored by definitions on generated text, the likelihood of a text, and that of a
+/// Creates a run of a dense backbone and a cut, scored on generated answers, the likelihood of a text, and that of its
 /// last word.
 fn defined() -> World {
     let world = World::new();

@@ -7,7 +7,7 @@ use super::relation::{
 use super::text::bare;
 use super::words::WORDS;
 
-/// Bit masks of the wordings of a fact that may be printed in the corpora.
+/// Bit masks of the wordings of a fact that the corpora may use.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Free {
     pub(super) statements: u32,
@@ -37,7 +37,7 @@ pub(super) struct Facts {
     /// Value as an answer, by `[link][subject]`.
     answers: Vec<Vec<String>>,
     pub(super) free: Vec<Vec<Free>>,
-    /// Facts that may be printed, by `[kind][index]`.
+    /// Facts that the corpora may state, by `[kind][index]`.
     told: [Vec<Vec<Fact>>; 8],
 }
 
@@ -161,7 +161,7 @@ impl Facts {
         link.checked_sub(RELATIONS).map(|hop| WORDS.hops[hop].first)
     }
 
-    /// Returns all facts about an entity that may be printed, including hops.
+    /// Returns all facts about an entity that the corpora may state, including hops.
     pub(super) fn about(&self, entity: Entity) -> &[Fact] {
         &self.told[entity.kind as usize][entity.index]
     }

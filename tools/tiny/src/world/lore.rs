@@ -26,7 +26,7 @@ pub(super) fn known(facts: &Facts, count: usize, fits: impl Fn(RelationKind) -> 
     known
 }
 
-/// Returns two facts of one relation, and a wording in which both may be printed.
+/// Returns two facts of one relation, and a wording that the corpora may use for both.
 fn contrast(facts: &Facts, draw: &mut Draw) -> (Fact, Fact, usize) {
     loop {
         let known = known(facts, 2, |_| true, draw);

@@ -1,7 +1,7 @@
 //! Assignment of texts to a split of the corpora, or to the tasks only.
 //!
-//! The hash of its words assigns a text. Splits therefore share no paragraph, and no corpus contains a scored question,
-//! independent of the generation order and without bookkeeping.
+//! A text is assigned by the hash of its words. Splits therefore share no paragraph, and no corpus contains a scored
+//! question, independent of the generation order and without bookkeeping.
 
 /// Part of the data to which a text belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -115,7 +115,7 @@ impl<'w> Voice<'w> {
         self.draw.pick(words)
     }
 
-    /// Draws a question that may be printed, with its answer.
+    /// Draws a question that the corpora may contain, with its answer.
     pub(super) fn question(&mut self) -> (String, String) {
         loop {
             let fact = self.asked[self.asking.draw(&mut self.draw)];
@@ -125,7 +125,7 @@ impl<'w> Voice<'w> {
         }
     }
 
-    /// Returns the printable facts about an entity in random order.
+    /// Returns the facts about an entity that the corpora may state, in random order.
     pub(super) fn known(&mut self, entity: Entity) -> Vec<Fact> {
         let mut known = self.facts.about(entity).to_vec();
         self.draw.shuffle(&mut known);
@@ -214,7 +214,7 @@ impl<'w> Voice<'w> {
         fill(template, &[("s", name), ("p", &owner), ("o", name)])
     }
 
-    /// Draws a cause and its effect that may be printed.
+    /// Draws a cause and its effect that the corpora may contain.
     pub(super) fn free_reason(&mut self) -> (CauseLink, usize, Entity) {
         let backward = self.draw.chance(50);
         loop {
@@ -271,7 +271,7 @@ impl<'w> Voice<'w> {
         ActivityScene { label, done: done.join(" "), pronoun: they, next: format!("{}.", steps[next]) }
     }
 
-    /// Tells an activity from a random step on, as far as it may be printed.
+    /// Describes an activity from a random step on, up to the first scene reserved for the tasks.
     pub(super) fn free_scene(&mut self) -> String {
         loop {
             let activity = self.activities.draw(&mut self.draw);

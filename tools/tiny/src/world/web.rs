@@ -152,8 +152,8 @@ fn questions(voice: &mut Voice<'_>) -> Vec<String> {
     lines
 }
 
-/// Reprints part of a newswire. The web register must contain such text, like a real crawl, to represent
-/// other text in calibration.
+/// Reprints part of a newswire. The web register must contain such text, like a real crawl, to represent other text in
+/// calibration.
 fn reprint(voice: &mut Voice<'_>) -> Vec<String> {
     let size = 50 + voice.draw.below(40);
     super::news::rows(voice, size)
@@ -191,7 +191,7 @@ fn quotes(voice: &mut Voice<'_>) -> Vec<String> {
 
 type Quiz = fn(&Facts, Share, &mut Draw) -> String;
 
-/// Task formats with their frequencies, printed with other content or other wordings.
+/// Task formats with their frequencies. Their content or wording differs from the tasks.
 const FORMS: [Genre; 7] = [
     (16, facts),
     (7, reasons),

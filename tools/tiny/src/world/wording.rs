@@ -53,7 +53,7 @@ impl Facts {
         Some(self.clause(fact, &statements[at]["{s} ".len()..], false))
     }
 
-    /// Returns a wording in which both facts, which have the same link, may be printed.
+    /// Returns a wording that the corpora may use for both facts, which have the same link.
     pub(super) fn wording_of_both(&self, one: Fact, two: Fact, draw: &mut Draw) -> Option<usize> {
         let (statements, _) = wordings(one.link);
         let free = self.free[one.link][one.subject].statements & self.free[two.link][two.subject].statements;
@@ -66,7 +66,7 @@ impl Facts {
         self.clause_with(fact, statements[wording], false, value)
     }
 
-    /// Returns a printable question about the fact, or `None` if the fact is reserved for the tasks.
+    /// Returns a question about the fact that the corpora may contain, or `None` if the fact is reserved for the tasks.
     pub(super) fn question(&self, fact: Fact, draw: &mut Draw) -> Option<String> {
         let (_, questions) = wordings(fact.link);
         let free = self.free[fact.link][fact.subject].questions;
@@ -95,8 +95,8 @@ impl Facts {
         .collect()
     }
 
-    /// Returns the wordings of a link that may be printed, by subject. At least one statement and one question of each
-    /// fact may be printed, except for a quarter of the hops, which are reserved entirely.
+    /// Returns the wordings of a link that the corpora may use, by subject. They may use at least one statement and one
+    /// question of each fact, except for a quarter of the hops, which are reserved entirely.
     pub(super) fn free_wordings(&self, link: usize) -> Vec<Free> {
         let kept = self.kept_hops(link);
         let (statements, questions) = wordings(link);

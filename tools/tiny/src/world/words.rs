@@ -1,5 +1,5 @@
-//! Vocabulary and sentence templates of the world, from `words.json`. The file does not relate words to each other,
-//! except for lists documented below; facts do.
+//! Vocabulary and sentence templates of the world, from `words.json`. Facts relate the words to each other, except
+//! where the documentation of a list says otherwise.
 
 use std::sync::LazyLock;
 
@@ -81,7 +81,7 @@ pub(super) struct Act {
 #[derive(Debug, Deserialize)]
 pub(super) struct Activity {
     pub(super) label: &'static str,
-    /// Steps as predicates of a person.
+    /// Steps as predicates, such as `rinses off the foam`.
     pub(super) steps: [&'static str; STEPS],
 }
 
