@@ -335,7 +335,7 @@ fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
         let log = world.runs(way);
         assert!(log.contains("9 of 9 cells are stored already"), "{way:?}: {log}");
     }
-    // An explicit setting is the only one whose objects are kept, like an explicit profile.
+    // With explicit engine flags, only objects of this engine are kept, like with an explicit profile.
     assert!(gc(&["--dtype", "bf16"]).contains("deleted"));
     let log = world.runs(&["--dtype", "bf16"]);
     assert!(log.contains("9 of 9 cells are stored already"), "{log}");

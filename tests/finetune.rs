@@ -80,7 +80,7 @@ fn trainings_on_one_text_share_its_pass_and_files() {
     let one = "{corpus: train, sequences: 8, length: 64}";
     let trained = format!("{{corpus: train, sequences: {STEPS}, length: 32}}");
     assert!(grid.contains(one));
-    // Two calibrations share one training text, which is also a calibration of its own.
+    // The third calibration uses the text on which the other two train.
     let grid =
         grid.replace(one, &format!("{one}\n  - {{corpus: train, sequences: 8, length: 64, seed: 1}}\n  - {trained}"));
     world.write("grid.yaml", grid);

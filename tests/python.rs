@@ -128,7 +128,7 @@ fn python_and_ghostlab_share_one_hub_cache() {
             .map(|entry| entry.file_name())
             .collect()
     };
-    // Python may remove an unused lock.
+    // A subset, because Python may remove unused locks.
     assert!(
         lock(theirs.path()).is_subset(&lock(ours.path())),
         "the same locks, so that neither brings what the other does"

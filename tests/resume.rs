@@ -114,7 +114,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
     let undisturbed = world();
     let world = world();
     let full_run = events(&undisturbed.run(&["--events"]));
-    // A shard's sums are stored last, here as the sixth artifact.
+    // The first shard stores its sums last, as the sixth artifact, so this kill comes after them.
     killed_at(&world, "commit:7");
     let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     assert!(
