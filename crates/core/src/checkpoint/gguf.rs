@@ -8,6 +8,7 @@ use candle_core::quantized::gguf_file::Value;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor as Array};
 
+use super::deci;
 use super::layout::{CheckpointTensor, Layout, TensorContent};
 use super::shards::{each_block, encode};
 use crate::error::{Error, Result};
@@ -41,7 +42,7 @@ impl GgufType {
     }
 
     /// Returns the type a tensor is written in. Rows that are not whole blocks stay f16.
-    fn of(self, shape: &[usize]) -> GgmlDType {
+    pub(super) fn of(self, shape: &[usize]) -> GgmlDType {
         match self {
             _ if shape.len() < 2 => GgmlDType::F32,
             Self::F32 => GgmlDType::F32,
@@ -61,29 +62,36 @@ pub struct GgufText {
     pub entries: Vec<(String, Value)>,
 }
 
-fn refused(expected: &str, found: String) -> Error {
+pub(super) fn refused(expected: &str, found: impl Into<String>) -> Error {
     Error::bad_input("the cell has no form as GGUF")
         .expected(expected)
-        .found(found)
+        .found(found.into())
         .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
 }
 
-/// Returns the error for a repair that no weight can absorb.
-pub fn no_place_for_operators(found: String) -> Error {
-    refused("a repair that weights take in, since GGUF has no place for operators", found)
+/// A tensor of a GGUF file.
+pub(super) struct GgufTensor<'a> {
+    pub(super) info: GgufInfo,
+    pub(super) content: GgufContent<'a>,
+}
+
+pub(super) enum GgufContent<'a> {
+    /// A tensor of the checkpoint, in the file's order of rows.
+    Checkpoint(&'a CheckpointTensor),
+    /// Numbers in f32.
+    Numbers(Vec<f32>),
+    /// Zeros of any type.
+    Zeros,
 }
 
 /// Refuses a variant that a GGUF file cannot say, or that llama.cpp would compute otherwise.
 ///
 /// # Errors
-/// The variant has operators next to the weights, an architecture that llama.cpp does not have, or windows that it
-/// ignores.
+/// The variant has operators or dropped sublayers that `deci` cannot hold, an architecture that llama.cpp does not have, or
+/// windows that it ignores.
 pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
-    let form = config.architecture.gguf;
-    let form = form.ok_or_else(|| refused("an architecture of llama.cpp", config.architecture.class.to_owned()))?;
-    if !layout.attached.is_empty() {
-        return Err(no_place_for_operators(format!("{} operators next to the weights", layout.attached.len())));
-    }
+    let form = if layout.needs_code() { Some(deci::form(config, layout)?) } else { config.architecture.gguf };
+    let form = form.ok_or_else(|| refused("an architecture of llama.cpp", config.architecture.class))?;
     let context = config.max_positions.unwrap_or(usize::MAX);
     let windows = || layout.kept.iter().map(|&layer| config.windows[layer].filter(|&window| window < context));
     let unlike = |pattern: &dyn Fn(usize) -> bool, original: &dyn Fn(usize) -> bool| {
@@ -101,7 +109,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
             return Err(refused(&expected, format!("{found} in remaining layer {index}")));
         }
         if windows().flatten().collect::<BTreeSet<_>>().len() > 1 {
-            return Err(refused("one width of all windows", "several".to_owned()));
+            return Err(refused("one width of all windows", "several"));
         }
     }
     if let GgufPlaces::Unrotated(every) = form.places
@@ -118,17 +126,17 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     // llama.cpp's defaults for missing entries.
     let capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
     if form.name == "gemma2" && capped.clone().any(|(key, cap)| key.is_some() && cap.is_none()) {
-        return Err(refused("caps of scores and of logits, which llama.cpp always has in `gemma2`", "none".to_owned()));
+        return Err(refused("caps of scores and of logits, which llama.cpp always has in `gemma2`", "none"));
     }
     if form.name == "gemma2" && !config.tied_embeddings {
-        return Err(refused("a tied output projection, as llama.cpp has it in `gemma2`", "one of its own".to_owned()));
+        return Err(refused("a tied output projection, as llama.cpp has it in `gemma2`", "one of its own"));
     }
     if config.architecture.fused && config.heads * config.head_dim != config.hidden {
         let found = format!("{} heads of {} channels", config.heads, config.head_dim);
         return Err(refused(&format!("heads of {} channels in all, as llama.cpp has them", config.hidden), found));
     }
     if config.window_rope.as_ref().is_some_and(|rope| rope.scaling.is_some()) {
-        return Err(refused("a plain rotary embedding in windows", "a stretched one".to_owned()));
+        return Err(refused("a plain rotary embedding in windows", "a stretched one"));
     }
     stretched(config)?;
     Ok(form)
@@ -177,12 +185,11 @@ fn string_value(text: &str) -> Value {
 
 impl Layout {
     /// Computes the size of a GGUF file's tensors in bytes.
-    pub fn gguf_bytes(&self, dtype: GgufType) -> u64 {
-        self.tensors
-            .iter()
-            .map(|tensor| (tensor.numbers(), dtype.of(&tensor.shape)))
-            .map(|(numbers, dtype)| numbers / dtype.block_size() as u64 * dtype.type_size() as u64)
-            .sum()
+    ///
+    /// # Errors
+    /// As [`fits_gguf`].
+    pub fn gguf_bytes(&self, config: &Config, numbers: GgufType) -> Result<u64> {
+        Ok(self.gguf_tensors(config, numbers)?.iter().map(|tensor| tensor.info.bytes() as u64).sum())
     }
 
     /// Writes the variant as a GGUF file. `wrote` receives the bytes of every block.
@@ -199,18 +206,61 @@ impl Layout {
         wrote: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let form = fits_gguf(config, self)?;
-        let mut infos = self
-            .tensors
-            .iter()
-            .map(|tensor| {
-                let name = name_in_gguf(config.architecture, &tensor.name).ok_or_else(|| {
-                    Error::job("a tensor has no name in GGUF files").at(format!("tensor {}", tensor.name))
-                })?;
-                Ok(GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let stretched = stretched(config)?;
-        let mut factors = None;
+        let tensors = self.gguf_tensors(config, numbers)?;
+        let mut put = |bytes: &[u8]| {
+            out.write_all(bytes).map_err(|error| Error::io("write", path, &error))?;
+            wrote(bytes.len() as u64)
+        };
+        let infos: Vec<&GgufInfo> = tensors.iter().map(|tensor| &tensor.info).collect();
+        put(&gguf_writer::header(&self.gguf_entries(config, form, numbers, text)?, &infos)?)?;
+        for GgufTensor { info, content } in &tensors {
+            match content {
+                GgufContent::Checkpoint(tensor) => self.put_checkpoint(config, form, tensor, info.dtype, &mut put)?,
+                GgufContent::Numbers(values) => put(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())?,
+                // A block of zeros has zero bytes in every type.
+                GgufContent::Zeros => put(&vec![0; info.bytes()])?,
+            }
+            put(&vec![0; padding(info.bytes())])?;
+        }
+        Ok(())
+    }
+
+    /// Writes the numbers of a tensor of the checkpoint.
+    fn put_checkpoint(
+        &self,
+        config: &Config,
+        form: GgufForm,
+        tensor: &CheckpointTensor,
+        dtype: GgmlDType,
+        put: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut bytes = Vec::new();
+        let one_more = has_one_more(config.architecture, &tensor.name);
+        let mut write = |values: &[f32]| {
+            if one_more {
+                let more: Vec<f32> = values.iter().map(|value| value + 1.0).collect();
+                stored(tensor, dtype, &more, &mut bytes)?;
+            } else {
+                stored(tensor, dtype, values, &mut bytes)?;
+            }
+            put(&bytes)
+        };
+        match &tensor.content {
+            TensorContent::Stored(name) if takes_turns(form, &tensor.name) => {
+                write(&in_turns(&self.weights.take(name, &tensor.shape)?, tensor.shape[0], config.head_dim))
+            }
+            _ => each_block(tensor, &self.weights, &mut write),
+        }
+    }
+
+    /// Returns the tensors of the GGUF file in their order.
+    fn gguf_tensors(&self, config: &Config, numbers: GgufType) -> Result<Vec<GgufTensor<'_>>> {
+        let mut tensors = if self.needs_code() {
+            deci::tensors(self, config, numbers)?
+        } else {
+            let named = self.tensors.iter().map(|tensor| checkpoint_tensor(config, &tensor.name, tensor, numbers));
+            named.collect::<Result<Vec<_>>>()?
+        };
         if let Some(Scaling::Llama3(scaling)) = &config.rope.scaling {
             let llama3 = [
                 scaling.factor,
@@ -218,40 +268,12 @@ impl Layout {
                 scaling.high_freq_factor,
                 scaling.original_max_position_embeddings,
             ];
-            let factors = factors.insert(divisors_of(config.rope.theta, config.head_dim / 2, llama3));
-            infos.push(GgufInfo { name: ROPE_FACTORS.to_owned(), dtype: GgmlDType::F32, shape: vec![factors.len()] });
+            let factors = divisors_of(config.rope.theta, config.head_dim / 2, llama3);
+            let factors: Vec<f32> = factors.into_iter().map(|factor| factor as f32).collect();
+            let info = GgufInfo { name: ROPE_FACTORS.to_owned(), dtype: GgmlDType::F32, shape: vec![factors.len()] };
+            tensors.push(GgufTensor { info, content: GgufContent::Numbers(factors) });
         }
-        let mut put = |bytes: &[u8]| {
-            out.write_all(bytes).map_err(|error| Error::io("write", path, &error))?;
-            wrote(bytes.len() as u64)
-        };
-        put(&gguf_writer::header(&self.gguf_entries(config, form, numbers, text, stretched), &infos)?)?;
-        for (tensor, info) in self.tensors.iter().zip(&infos) {
-            let mut bytes = Vec::new();
-            let one_more = has_one_more(config.architecture, &tensor.name);
-            let mut write = |values: &[f32]| {
-                if one_more {
-                    let more: Vec<f32> = values.iter().map(|value| value + 1.0).collect();
-                    stored(tensor, info.dtype, &more, &mut bytes)?;
-                } else {
-                    stored(tensor, info.dtype, values, &mut bytes)?;
-                }
-                put(&bytes)
-            };
-            match &tensor.content {
-                TensorContent::Stored(name) if takes_turns(form, &tensor.name) => {
-                    write(&in_turns(&self.weights.take(name, &tensor.shape)?, tensor.shape[0], config.head_dim))?;
-                }
-                _ => each_block(tensor, &self.weights, &mut write)?,
-            }
-            put(&vec![0; padding(info.bytes())])?;
-        }
-        if let Some(factors) = factors {
-            let bytes: Vec<u8> = factors.iter().flat_map(|factor| (*factor as f32).to_le_bytes()).collect();
-            put(&bytes)?;
-            put(&vec![0; padding(bytes.len())])?;
-        }
-        Ok(())
+        Ok(tensors)
     }
 
     fn gguf_entries(
@@ -260,8 +282,7 @@ impl Layout {
         form: GgufForm,
         numbers: GgufType,
         text: &GgufText,
-        stretched: Vec<(&'static str, Value)>,
-    ) -> Vec<(String, Value)> {
+    ) -> Result<Vec<(String, Value)>> {
         let general = [
             ("architecture", Value::String(form.name.to_owned())),
             ("type", Value::String("model".to_owned())),
@@ -272,13 +293,23 @@ impl Layout {
         ];
         // A context that the config does not tell: what every llama.cpp program asks for by itself.
         let context = config.max_positions.unwrap_or(2048);
+        let counts = if self.needs_code() {
+            deci::counts(self, config)
+        } else {
+            LayerCounts {
+                blocks: self.kept.len(),
+                heads: count_value(config.heads),
+                kv_heads: count_value(config.kv_heads),
+                intermediate: count_value(config.intermediate),
+            }
+        };
         let pairs = [
-            ("block_count", count_value(self.kept.len())),
+            ("block_count", count_value(counts.blocks)),
             ("context_length", count_value(context)),
             ("embedding_length", count_value(config.hidden)),
-            ("feed_forward_length", count_value(config.intermediate)),
-            ("attention.head_count", count_value(config.heads)),
-            ("attention.head_count_kv", count_value(config.kv_heads)),
+            ("feed_forward_length", counts.intermediate),
+            ("attention.head_count", counts.heads),
+            ("attention.head_count_kv", counts.kv_heads),
             ("attention.key_length", count_value(config.head_dim)),
             ("attention.value_length", count_value(config.head_dim)),
             ("attention.layer_norm_rms_epsilon", Value::F32(config.norm_eps)),
@@ -296,13 +327,35 @@ impl Layout {
         pairs.extend(caps.into_iter().filter_map(|(key, cap)| Some((key, Value::F32(cap?)))));
         pairs.extend(config.window_rope.as_ref().map(|rope| ("rope.freq_base_swa", Value::F32(rope.theta as f32))));
         let general = general.map(|(key, value)| (format!("general.{key}"), value));
-        let scaling = stretched.into_iter().map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
+        let scaling =
+            stretched(config)?.into_iter().map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
         let pairs = pairs.into_iter().map(|(key, value)| (format!("{}.{key}", form.name), value));
-        general.into_iter().chain(pairs).chain(scaling).chain(text.entries.iter().cloned()).collect()
+        Ok(general.into_iter().chain(pairs).chain(scaling).chain(text.entries.iter().cloned()).collect())
     }
 }
 
-fn count_value(n: usize) -> Value {
+/// Entries that count what layers have: one number, or one for each layer.
+pub(super) struct LayerCounts {
+    pub(super) blocks: usize,
+    pub(super) heads: Value,
+    pub(super) kv_heads: Value,
+    pub(super) intermediate: Value,
+}
+
+/// Converts a tensor of the checkpoint that the file calls as a Hugging Face folder would call `name`.
+pub(super) fn checkpoint_tensor<'a>(
+    config: &Config,
+    name: &str,
+    tensor: &'a CheckpointTensor,
+    numbers: GgufType,
+) -> Result<GgufTensor<'a>> {
+    let name = name_in_gguf(config.architecture, name)
+        .ok_or_else(|| Error::job("a tensor has no name in GGUF files").at(format!("tensor {name}")))?;
+    let info = GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() };
+    Ok(GgufTensor { info, content: GgufContent::Checkpoint(tensor) })
+}
+
+pub(super) fn count_value(n: usize) -> Value {
     Value::U32(u32::try_from(n).unwrap_or(u32::MAX))
 }
 

@@ -1,11 +1,12 @@
-//! Operators stored next to a backbone's weights, as exports have them if no weight can absorb a repair (`checkpoint`
-//! writes such folders).
+//! What distinguishes an export from a plain backbone: operators stored next to the weights, where no weight can absorb a
+//! repair, and dropped sublayers (`checkpoint` writes such folders).
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::architecture::Architecture;
+use super::cut::Cut;
 use super::entries::Entries;
 use super::operator::Operator;
 use super::rms_norm::RmsNorm;
@@ -13,8 +14,12 @@ use super::tensor_name::name;
 use super::weights::Weights;
 use crate::error::Result;
 
-/// Its entry in the config.
+/// Entry of a config that describes an export.
 pub(crate) const ENTRY: &str = "ghostlab";
+/// Key of the operators in [`ENTRY`].
+pub(crate) const OPERATORS: &str = "operators";
+/// Key of the dropped sublayers in [`ENTRY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are none.
+pub(crate) const DROPPED: &str = "dropped";
 /// The activation's entry in that one: the config's own keeps others from reading the weights without the operators.
 pub(crate) const ACTIVATION: &str = "activation";
 
@@ -181,13 +186,47 @@ impl Attachment {
     }
 }
 
-/// Parses the operators that a config names, for a folder with `layers` layers.
-pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
+/// Description of an export in a config.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct ExportEntries {
+    pub(super) attachments: Vec<Attachment>,
+    pub(super) dropped: Cut,
+}
+
+/// Parses the description of an export with `layers` layers.
+pub(super) fn export_entries(
+    entries: &Entries<'_>,
+    architecture: &Architecture,
+    layers: usize,
+) -> Result<ExportEntries> {
     let section = entries.map_at(ENTRY)?.ok_or_else(|| entries.wrong(ENTRY, "a map with operators"))?;
-    let expected = "a list of operators: a layer, `at` a place of the architecture, a `form` that can be there, `bias`";
-    let wrong = || section.wrong("operators", expected);
+    let dropped = dropped_sublayers(&section, layers)?;
+    let attachments = listed(&section, architecture, layers)?;
+    if attachments.is_empty() && dropped.is_empty() {
+        return Err(section.wrong(OPERATORS, LISTED));
+    }
+    Ok(ExportEntries { attachments, dropped })
+}
+
+/// Parses the sublayers that the layers of an export do not have.
+fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
+    let Some(value) = section.get(DROPPED) else { return Ok(Cut::default()) };
+    let cut = serde_json::from_value::<Cut>(value.clone()).ok();
+    let cut = cut.filter(|cut| cut.iter().all(|(layer, _)| layer < layers));
+    cut.ok_or_else(|| {
+        section.wrong(DROPPED, "a list of sublayers such as `attention 3` or `mlp 3`, of layers that exist")
+    })
+}
+
+/// Expected form of the operators in a config.
+const LISTED: &str =
+    "a list of operators: a layer, `at` a place of the architecture, a `form` that can be there, `bias`";
+
+/// Parses the operators that a config names.
+fn listed(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
+    let wrong = || section.wrong(OPERATORS, LISTED);
     let mut found: Vec<Attachment> = Vec::new();
-    for value in section.get("operators").and_then(Value::as_array).ok_or_else(wrong)? {
+    for value in section.get(OPERATORS).and_then(Value::as_array).ok_or_else(wrong)? {
         let layer = value.get("layer").and_then(Value::as_u64).and_then(|layer| usize::try_from(layer).ok());
         let layer = layer.filter(|&layer| layer < layers).ok_or_else(wrong)?;
         let branch = BranchPlace::all(architecture)
@@ -201,7 +240,7 @@ pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers:
         }
         found.push(Attachment { layer, place: branch, form, bias });
     }
-    if found.is_empty() { Err(wrong()) } else { Ok(found) }
+    Ok(found)
 }
 
 fn text_of<'a>(key: &str, value: &'a Value) -> Option<&'a str> {

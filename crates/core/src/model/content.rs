@@ -117,6 +117,7 @@ fn canonical(config: &Config) -> Value {
         // How far it was trained: nothing is computed from it.
         max_positions: _,
         attachments,
+        dropped,
         // Quantisation is a separate part of keys.
         rounded: _,
         notes: _,
@@ -174,6 +175,7 @@ fn canonical(config: &Config) -> Value {
         ("score_cap", score_cap.map(|cap| json!(cap))),
         ("logit_cap", logit_cap.map(|cap| json!(cap))),
         ("experts", experts),
+        ("dropped", (!dropped.is_empty()).then(|| json!(dropped))),
         // Scores from before sequences of unlike regimes were kept apart are others.
         ("lengths", config.has_length_regimes().then(|| json!("apart"))),
     ];

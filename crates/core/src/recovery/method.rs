@@ -32,12 +32,12 @@ pub trait Recovery: Send + Sync {
         Place::Stream
     }
 
-    /// Returns whether an exported checkpoint keeps the operator as a step next to its weights, whatever it is solved to.
-    fn stays_step(&self, config: &Config) -> bool {
+    /// Returns the form of the operator that an exported checkpoint keeps next to its weights, whatever it is solved to.
+    fn step_form(&self, config: &Config) -> Option<StepForm> {
         match self.place() {
-            Place::Nothing | Place::Rows => false,
-            Place::Branch => config.ends_in_norm(Sublayer::Mlp),
-            Place::Stream => true,
+            Place::Nothing | Place::Rows => None,
+            Place::Branch => config.ends_in_norm(Sublayer::Mlp).then_some(StepForm::Branch),
+            Place::Stream => Some(StepForm::Stream),
         }
     }
 
@@ -104,6 +104,31 @@ pub enum Place {
     Branch,
     /// An operator on the residual stream.
     Stream,
+}
+
+/// Form of an operator next to the weights of a checkpoint. It decides which formats can hold the operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepForm {
+    /// A map of the stream: `x·W`, with or without a bias.
+    Stream,
+    /// A map of the normed stream: `x + RMSNorm(x)·M`, with or without a bias.
+    Normed,
+    /// A constant: `x + b`.
+    Constant,
+    /// A map behind the norm that a branch ends in.
+    Branch,
+}
+
+impl StepForm {
+    /// Returns the description for messages.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Stream => "a map of the stream itself",
+            Self::Normed => "a map of the normed stream",
+            Self::Constant => "a constant added to the stream",
+            Self::Branch => "a map behind the norm of a branch",
+        }
+    }
 }
 
 /// The calibration sequences that a repair is solved on.

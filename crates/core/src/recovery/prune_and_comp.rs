@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
-use super::method::{ELEMENT_COST, Place, Recovery, RecoveryEntry};
+use super::method::{ELEMENT_COST, Place, Recovery, RecoveryEntry, StepForm};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
 use crate::model::{Config, Operator, Sublayer};
@@ -94,9 +94,11 @@ impl Recovery for PruneAndComp {
         }
     }
 
-    fn stays_step(&self, config: &Config) -> bool {
+    fn step_form(&self, config: &Config) -> Option<StepForm> {
         // One factor goes into the branches that follow, unless norms end them.
-        self.granularity == Granularity::Scalar && Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half))
+        let is_step =
+            self.granularity == Granularity::Scalar && Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half));
+        is_step.then_some(StepForm::Stream)
     }
 
     fn spans(&self, region: Span) -> Vec<Span> {
