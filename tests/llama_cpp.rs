@@ -20,7 +20,7 @@ use ghostlab::corpus::{Tokenizer, read_rows};
 use ghostlab::model::{Batch, Decoder, Model, Program, Step};
 use serde_json::{Value, json};
 
-pub fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     common::python::named("GHOSTLAB_LLAMA_CPP", "xllamacpp")
 }
 
@@ -30,21 +30,21 @@ fn llama_cpp(python: &Path, arguments: &[&Path]) {
 }
 
 /// Returns llama.cpp's logits of all positions of some sequences.
-pub fn theirs(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
+pub(crate) fn theirs(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     world.write("ids.json", json!(ids).to_string());
     llama_cpp(python, &[Path::new("logits"), file, &world.path("ids.json"), &world.path("logits.f32")]);
     let bytes = fs::read(world.path("logits.f32")).unwrap();
     bytes.as_chunks().0.iter().map(|&four| f32::from_le_bytes(four).into()).collect()
 }
 
-pub fn success(world: &World, arguments: &[&str]) -> String {
+pub(crate) fn success(world: &World, arguments: &[&str]) -> String {
     let output = world.ghostlab(arguments);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Returns a prompt with `count` more tokens, each llama.cpp's most likely one.
-pub fn generated(python: &Path, world: &World, file: &Path, prompt: &[u32], count: usize) -> Vec<u32> {
+pub(crate) fn generated(python: &Path, world: &World, file: &Path, prompt: &[u32], count: usize) -> Vec<u32> {
     world.write("prompt.json", json!(prompt).to_string());
     let [prompt, out] = ["prompt.json", "out.json"].map(|name| world.path(name));
     llama_cpp(python, &[Path::new("generate"), file, &prompt, Path::new(&count.to_string()), &out]);
@@ -67,7 +67,7 @@ fn world(backbone: &str) -> World {
 }
 
 /// Returns the bundled tokenizer with its first 300 tokens.
-pub fn small_tokenizer() -> Value {
+pub(crate) fn small_tokenizer() -> Value {
     let mut tokenizer = json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama/tokenizer.json"));
     let model = tokenizer["model"].as_object_mut().unwrap();
     model["vocab"].as_object_mut().unwrap().retain(|_, id| id.as_u64().unwrap() < 300);

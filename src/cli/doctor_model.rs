@@ -50,7 +50,8 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     });
     if !config.is_plain() {
         let found = format!("{}: it can be scored, but not pruned", config.export_text());
-        lines.push(Thing::note("operators", found, "prune the model that it was exported from"));
+        let what = if config.attachments.is_empty() { "sublayers" } else { "operators" };
+        lines.push(Thing::note(what, found, "prune the model that it was exported from"));
         return Ok(lines);
     }
     let none = Options::new();

@@ -194,7 +194,7 @@ fn without(layout: &Layout) -> Vec<String> {
     let kinds = [(Sublayer::Attention, "attention"), (Sublayer::Mlp, "MLP")];
     let listed = kinds.into_iter().filter_map(|(kind, name)| {
         let layers: Vec<usize> = layout.dropped.iter().filter(|(_, found)| *found == kind).map(|(at, _)| at).collect();
-        (!layers.is_empty()).then(|| format!("no {name} in {}", ranges(&layers, "-", ", ")))
+        (!layers.is_empty()).then(|| format!("no {name} in layers {}", ranges(&layers, "-", ", ")))
     });
     listed.collect()
 }

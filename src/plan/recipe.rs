@@ -102,7 +102,7 @@ impl BackbonePlan {
             )
             .at(cell.to_string())
             .expected("a dense cell")
-            .found(config.export_text())
+            .found(format!("an export: {}", config.export_text()))
             .hint("prune the backbone that it was exported from"));
         }
         let of_cells = cells.iter().filter_map(|(_, cell)| cell.calibration.clone());

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::layout::{Attached, Layout};
 use crate::error::Result;
 use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow, activation_names};
-use crate::model::attached::{ACTIVATION, AttachedForm, DROPPED, ENTRY, OPERATORS};
+use crate::model::attached_form::{ACTIVATION, AttachedForm, DROPPED, ENTRY, OPERATORS};
 use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};

@@ -10,16 +10,15 @@
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
 
-use super::gguf::{GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, refused};
+use super::gguf_tensor::{GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, refused};
 use super::layout::{Attached, Layout};
 use crate::error::Result;
 use crate::files::gguf_writer::GgufInfo;
 use crate::model::architecture::{Activation, GgufForm, QueryKeyNorm, RopeEntries};
-use crate::model::attached::{bias_name, input_norm_name};
+use crate::model::attached_form::{bias_name, input_norm_name};
 use crate::model::tensor_name::name;
 use crate::model::tensors::sublayer_of;
-use crate::model::{BranchPlace, Config, Cut, DECI, Sublayer};
-use crate::recovery::StepForm;
+use crate::model::{BranchPlace, Config, Cut, DECI, StepForm, Sublayer};
 
 /// Width of the MLPs of zeros: a block of quantised types.
 const ZERO_WIDTH: usize = 32;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::model::attached::{AttachedForm, bias_name, input_norm_name, norm_name};
+use crate::model::attached_form::{AttachedForm, bias_name, input_norm_name, norm_name};
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, name};
 use crate::model::tensors::{checked, stored, sublayer_of};
 use crate::model::weights::Weights;

@@ -6,16 +6,33 @@
 //! | `shards` | its weight files, written tensor by tensor |
 //! | `config` | its `config.json`, and the Python file that applies operators of the stream, where there are any |
 //! | `gguf` | the same as one GGUF file |
+//! | `gguf_tensor` | the tensors of that file |
 //! | `deci` | layers of a GGUF file that lack a sublayer or hold an operator |
+//!
+//! ```
+//! use ghostlab_core::checkpoint::Layout;
+//! use ghostlab_core::model::{Decoder, Program, deployed};
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny/llama"));
+//! let config = Decoder::load(folder)?.config().clone();
+//! let pruned = deployed(&Program::pruned(config.layers, &[3, 4], |_| None), &config);
+//! let layout = Layout::of(&config, folder, &pruned, None)?;
+//! assert_eq!(layout.kept.len(), config.layers - 2);
+//! # Ok(())
+//! # }
+//! ```
 
 mod config;
 mod deci;
 mod gguf;
+mod gguf_tensor;
 mod layout;
 mod shards;
 
 pub use config::{MODELING, modeling, trimmed};
 pub use deci::{fits_deci, fits_deci_step};
-pub use gguf::{GgufText, GgufType, fits_gguf};
+pub use gguf::{GgufText, fits_gguf};
+pub use gguf_tensor::GgufType;
 pub use layout::{Attached, Layout};
 pub use shards::{INDEX, WeightFiles, header};

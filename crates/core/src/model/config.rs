@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::architecture::{Activation, Architecture, AttentionBias, RopeEntries, activation_names};
-use super::attached::{self, ACTIVATION, Attachment, ENTRY, ExportEntries};
+use super::attached::{self, Attachment, ExportEntries};
+use super::attached_form::{ACTIVATION, ENTRY};
 use super::cut::Cut;
 use super::entries::Entries;
 use super::experts::{self, Experts};
@@ -23,6 +24,7 @@ use super::window::{self, MAX_TOKENS};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{parts, regular};
+use crate::quantity::counted;
 
 /// No backbone is near these; they keep products of a config's numbers far below what overflows or cannot be planned.
 /// What it really holds is compared with the weight files before anything else is done (`check_weights`).
@@ -104,11 +106,12 @@ impl Config {
 
     /// Describes what distinguishes an export from a plain backbone.
     pub fn export_text(&self) -> String {
-        let operators = self.attachments.len();
-        match self.dropped.len() {
-            0 => format!("an export with {operators} operators next to the weights"),
-            dropped if operators == 0 => format!("an export without {dropped} sublayers"),
-            dropped => format!("an export without {dropped} sublayers, with {operators} operators next to the weights"),
+        let operators = format!("{} next to the weights", counted(self.attachments.len(), "operator"));
+        let sublayers = format!("{} dropped", counted(self.dropped.len(), "sublayer"));
+        match (self.attachments.is_empty(), self.dropped.is_empty()) {
+            (_, true) => operators,
+            (true, false) => sublayers,
+            (false, false) => format!("{operators}, {sublayers}"),
         }
     }
 
@@ -171,7 +174,7 @@ impl Config {
         Err(Error::bad_input("the backbone has operators next to its weights or lacks sublayers")
             .at(path.display())
             .expected("a plain backbone")
-            .found(self.export_text())
+            .found(format!("an export: {}", self.export_text()))
             .hint("`ghostlab score` and the dense cells of grids take it; prune the model that it was exported from"))
     }
 

@@ -9,7 +9,8 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::architecture::{Activation, Architecture, QueryKeyNorm};
-use super::attached::{AttachedForm, Attachment};
+use super::attached::Attachment;
+use super::attached_form::AttachedForm;
 use super::config::{Biases, Config, Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::experts::Experts;
 use super::held::TensorInfo;

@@ -4,7 +4,9 @@
 use serde_json::{Map, Value, json};
 
 use super::architecture::{ARCHITECTURES, Architecture, CLASS, GgufForm, activation_names};
-use super::attached::{ACTIVATION, AttachedForm, BranchPlace, DROPPED, ENTRY, OPERATORS, bias_name, input_norm_name};
+use super::attached_form::{
+    ACTIVATION, AttachedForm, BranchPlace, DROPPED, ENTRY, OPERATORS, bias_name, input_norm_name,
+};
 use super::cut::Cut;
 use super::sublayer::Sublayer;
 use super::tensor_name::name;
@@ -163,4 +165,67 @@ fn wrong(file: &Gguf, key: &str, expected: &str) -> Error {
         .expected(expected)
         .found(file.shown(key))
         .hint("files that `ghostlab export --gguf` writes are read; other models of this architecture are not")
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::quantized::GgmlDType;
+    use candle_core::quantized::gguf_file::Value as Entry;
+
+    use super::*;
+    use crate::files::gguf_writer::{GgufInfo, header};
+
+    /// Writes a file of three layers, with one number in the down projection of the last, and reads its layers.
+    fn read(heads: &[u32], widths: &[u32], number: f32) -> Result<DeciLayers> {
+        let list = |counts: &[u32]| Entry::Array(counts.iter().map(|&count| Entry::U32(count)).collect());
+        let entries = [
+            ("general.architecture".to_owned(), Entry::String(DECI.to_owned())),
+            ("deci.block_count".to_owned(), Entry::U32(3)),
+            ("deci.attention.head_count".to_owned(), list(heads)),
+            ("deci.attention.head_count_kv".to_owned(), list(&[2, 2, 0])),
+            ("deci.feed_forward_length".to_owned(), list(widths)),
+        ];
+        let info =
+            |part: &str, shape: Vec<usize>| GgufInfo { name: format!("blk.2.{part}"), dtype: GgmlDType::F32, shape };
+        let infos = [info("ffn_down.weight", vec![8, 1]), info("ffn_down.bias", vec![8])];
+        let mut bytes = header(&entries, &infos.iter().collect::<Vec<_>>()).unwrap();
+        bytes.extend([0.0, 0.0, number].map(f32::to_le_bytes).concat());
+        bytes.resize(bytes.len() + 20 + 32, 0);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.gguf");
+        std::fs::write(&path, bytes).unwrap();
+        DeciLayers::read(&Gguf::open(&path).unwrap())
+    }
+
+    #[test]
+    fn layers_are_read_from_counts_and_zeros() {
+        let layers = read(&[4, 4, 4], &[16, 16, 1], 0.0).unwrap();
+        assert_eq!((layers.heads, layers.kv_heads, layers.intermediate), (4, 2, 16));
+        let entries = layers.entries(&ARCHITECTURES[0]);
+        assert_eq!(entries["architectures"], json!(["GhostedLlamaForCausalLM"]));
+        let operator = json!({"layer": 2, "at": "before", "form": "normed", "bias": true});
+        assert_eq!(entries[ENTRY], json!({"operators": [operator], "dropped": [2], "activation": "silu"}));
+        let operator = json!({"layer": 2, "at": "before", "form": "bias", "bias": true});
+        let entries = read(&[4, 4, 0], &[16, 16, 1], 0.0).unwrap().entries(&ARCHITECTURES[0]);
+        assert_eq!(entries[ENTRY]["operators"], json!([operator]));
+        for (name, expected) in
+            [("blk.2.ffn_up.weight", true), ("blk.1.ffn_up.weight", false), ("output.weight", false)]
+        {
+            assert_eq!(matches!(layers.folder_name(name), FolderName::Filler), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn layers_of_other_models_are_refused() {
+        for (heads, widths, number) in [
+            (&[4, 8, 4][..], &[16, 16, 1][..], 0.0),
+            (&[4, 4], &[16, 16, 1], 0.0),
+            (&[4, 4, 4], &[16, 16, 1, 1], 0.0),
+            (&[4, 4, 4], &[16, 8, 16], 0.0),
+            (&[4, 4, 4], &[16, 16, 1], 0.5),
+        ] {
+            let error = read(heads, widths, number).err().unwrap().to_string();
+            assert!(error.contains("deci") && error.contains("a.gguf"), "{heads:?} {widths:?}: {error}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::attached::BranchPlace;
+use super::attached_form::BranchPlace;
 use super::config::Config;
 use super::operator::Operator;
 use super::program::{Program, Step};

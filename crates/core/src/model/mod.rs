@@ -1,7 +1,22 @@
 //! Backbones: reading them, running their steps, and running many variants of one backbone together.
+//!
+//! ```
+//! use ghostlab_core::model::{Config, Decoder, Program};
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny/llama");
+//! let config: Config = Decoder::load(folder.as_ref())?.config().clone();
+//! let dense = Program::dense(config.layers);
+//! let pruned = Program::pruned(config.layers, &[3, 4], |_| None);
+//! // Each layer is two steps: attention and MLP.
+//! assert_eq!(dense.0.len() - pruned.0.len(), 4);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod architecture;
 pub(crate) mod attached;
+pub(crate) mod attached_form;
 pub mod batch;
 mod cache;
 pub mod candle;
@@ -43,7 +58,8 @@ pub mod trie;
 pub mod weights;
 pub(crate) mod window;
 
-pub use attached::{AttachedForm, Attachment, BranchPlace};
+pub use attached::Attachment;
+pub use attached_form::{AttachedForm, BranchPlace, StepForm};
 pub use batch::{Batch, Prediction, ScoredRow};
 pub use candle::{CandleEngine, CandlesOwn, DeviceName, FloatType, FrozenWeights, Gpu, Placement};
 pub(crate) use candle::{is_out_of_memory, out_of_memory};

@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::architecture::{Architecture, QueryKeyNorm};
-use super::attached::{BranchPlace, norm_name};
+use super::attached_form::{BranchPlace, norm_name};
 use super::config::Config;
 use super::rounding::{WeightType, word};
 use super::sublayer::Sublayer;

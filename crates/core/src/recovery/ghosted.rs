@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span, System, pre_and_delta};
 use super::least_squares::{self, Ridge, Solved};
-use super::method::{F64_COST, Fitted, Recovery, RecoveryEntry, StepForm, least_squares_operations};
+use super::method::{F64_COST, Fitted, Recovery, RecoveryEntry, least_squares_operations};
 use super::stream_fit;
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
-use crate::model::{Config, Operator};
+use crate::model::{Config, Operator, StepForm};
 use crate::options::{self, Options, Variant};
 use crate::style::{Dash, Hue, Marker, Style};
 

@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span};
-use super::method::{ELEMENT_COST, Fitted, Recovery, RecoveryEntry, StepForm, build};
+use super::method::{ELEMENT_COST, Fitted, Recovery, RecoveryEntry, build};
 use crate::error::Result;
-use crate::model::{Config, Operator};
+use crate::model::{Config, Operator, StepForm};
 
 const NAME: &str = "mean";
 const SOURCE: &str = "https://arxiv.org/abs/2407.16286";

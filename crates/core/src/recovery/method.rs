@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use super::boundary::{Boundary, Solution, Span};
 use crate::calibrate::HookPoint;
 use crate::error::Result;
-use crate::model::{Config, Sublayer};
+use crate::model::{Config, StepForm, Sublayer};
 use crate::options::{self, Options};
 
 /// A method that repairs a boundary without training.
@@ -104,31 +104,6 @@ pub enum Place {
     Branch,
     /// An operator on the residual stream.
     Stream,
-}
-
-/// Form of an operator next to the weights of a checkpoint. It decides which formats can hold the operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepForm {
-    /// A map of the stream: `x·W`, with or without a bias.
-    Stream,
-    /// A map of the normed stream: `x + RMSNorm(x)·M`, with or without a bias.
-    Normed,
-    /// A constant: `x + b`.
-    Constant,
-    /// A map behind the norm that a branch ends in.
-    Branch,
-}
-
-impl StepForm {
-    /// Returns the description for messages.
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Stream => "a map of the stream itself",
-            Self::Normed => "a map of the normed stream",
-            Self::Constant => "a constant added to the stream",
-            Self::Branch => "a map behind the norm of a branch",
-        }
-    }
 }
 
 /// The calibration sequences that a repair is solved on.

@@ -36,7 +36,7 @@ use crate::quantity::MAX_TOKENS;
 
 pub use boundary::{Boundary, Repair, Solution, Span, System, degenerate};
 use method::RecoveryEntry;
-pub use method::{F64_COST, Fitted, Place, Recovery, StepForm};
+pub use method::{F64_COST, Fitted, Place, Recovery};
 pub use none::NAME as NONE;
 pub use repair_metrics::RepairMetrics;
 

@@ -4,10 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitudes};
-use super::method::{ELEMENT_COST, Place, Recovery, RecoveryEntry, StepForm};
+use super::method::{ELEMENT_COST, Place, Recovery, RecoveryEntry};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
-use crate::model::{Config, Operator, Sublayer};
+use crate::model::{Config, Operator, StepForm, Sublayer};
 use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
