@@ -93,7 +93,11 @@ class NoAttention(nn.Module):
         caches = (kwargs.get(name) for name in ("cache", "past_key_values", "past_key_value"))
         cache = next((cache for cache in caches if cache is not None), None)
         if cache is not None:
-            token = hidden_states.new_ones(hidden_states.shape[0], 1, hidden_states.shape[1], 1)
+            layers = getattr(cache, "layers", [])
+            keys = layers[self.layer_idx].keys if self.layer_idx < len(layers) else None
+            # A static cache may have been made for heads already.
+            heads, width = (keys.shape[1], keys.shape[3]) if keys is not None and keys.dim() == 4 else (1, 1)
+            token = hidden_states.new_ones(hidden_states.shape[0], heads, hidden_states.shape[1], width)
             cache.update(token, token, self.layer_idx, {"cache_position": kwargs.get("cache_position")})
         return torch.zeros_like(hidden_states), None
 
