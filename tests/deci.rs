@@ -20,8 +20,9 @@ use ghostlab::plan::Plan;
 use ghostlab::stage;
 use ghostlab_store::Store;
 
-/// Maximum relative error of logits in f32. The oracle (`shared/oracles/beyond`) has 7e-7 against torch.
-const LOGITS: f64 = 1e-6;
+/// Maximum relative error of logits in f32. The oracle (`shared/oracles/beyond`) has 7e-7 against torch on cuts of two MLPs;
+/// deeper cuts have up to 1.2e-6.
+const LOGITS: f64 = 2e-6;
 /// Tokens that are generated with the KV cache.
 const NEW_TOKENS: usize = 12;
 
@@ -139,6 +140,6 @@ fn llama_cpp_matches_deci_with_scaled_rope_and_biases() {
         let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
         let grid = grid.replace("[llm-streamline]", "llm-drop").replace("[1, 2]", "[{attention: 3}, {mlp: 3}]");
         world.write("grid.yaml", grid.replace("[none, linearpatch-diag, linearpatch-rotate, ghosted]", "none"));
-        assert_eq!(compare(&world, &python, &[("f32", 1e-5)]), 2, "{backbone}");
+        assert_eq!(compare(&world, &python, &[("f32", LOGITS)]), 2, "{backbone}");
     }
 }
