@@ -77,7 +77,8 @@ class MappedNorm(nn.Module):
         return self.branch_map(self.norm(x))
 
 
-class NoAttention(nn.Module):
+# A name that ends in Attention would tell transformers that this file has attention of its own.
+class DroppedAttn(nn.Module):
     """Replaces a dropped attention: adds nothing to the stream.
 
     transformers takes the length of the text from the KV cache of single layers, so the cache of this one counts the tokens,
@@ -102,7 +103,7 @@ class NoAttention(nn.Module):
         return torch.zeros_like(hidden_states), None
 
 
-class NoMlp(nn.Module):
+class DroppedMlp(nn.Module):
     """Replaces a dropped MLP: adds nothing to the stream."""
 
     def forward(self, hidden_states):
@@ -126,9 +127,9 @@ def drop(layer, kind, index):
     for name in filter(None, norms):
         setattr(layer, name, nn.Identity())
     if kind == "attention":
-        layer.self_attn = NoAttention(index)
+        layer.self_attn = DroppedAttn(index)
     else:
-        layer.mlp = NoMlp()
+        layer.mlp = DroppedMlp()
 
 
 def attach(model):
