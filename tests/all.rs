@@ -5,6 +5,7 @@ mod choices;
 mod cli;
 mod common;
 mod console;
+mod damage;
 mod deci;
 mod docs;
 mod export;

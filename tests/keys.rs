@@ -10,12 +10,12 @@ use crate::common;
 use crate::common::world::World;
 use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
-use ghostlab::criterion::DepthUnit;
+use ghostlab::criterion::{DepthUnit, TrialMetric};
 use ghostlab::exec::RunSettings;
 use ghostlab::grid::{Calibration, Cell, Grid, Method, MethodAxis};
 use ghostlab::model::{Cut, DeviceName, EngineName, EngineRequest, FloatType};
 use ghostlab::options::Described;
-use ghostlab::plan::{BackbonePlan, Plan, Subject, Variant};
+use ghostlab::plan::{BackbonePlan, Plan, ScoredExtent, Subject, Variant};
 use ghostlab::stage;
 use ghostlab::stage::{activations, distilled, scores, teacher};
 use ghostlab::{criterion, recovery};
@@ -130,8 +130,8 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
             "stream": key(activations::rows(keyed, tokens, HookPoint::Stream(2), &(0..4))),
             "middle": key(activations::rows(keyed, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": key(activations::sums(keyed, tokens, &pairs, &(0..4))),
-            "trial": key(scores::trial(keyed, tokens, &Cut::layers([0, 2]))),
-            "trials": named(tokens, scores::journal(keyed, tokens, None)),
+            "trial": key(scores::trial(keyed, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]))),
+            "trials": named(tokens, scores::journal(keyed, tokens, ScoredExtent::default())),
             "teacher": key(teacher::shard(keyed, tokens, &(0..4))),
         });
         (name, members)
@@ -229,6 +229,18 @@ fn write_grid_of_newer_methods(world: &World) {
     write_grid(world, &criteria, &recoveries);
 }
 
+/// Writes a grid that compares variants with the dense model.
+fn write_grid_of_damage(world: &World) {
+    world.write(
+        "grid.yaml",
+        "backbones:\n  tiny: {path: backbone}\n\
+         corpora:\n  train: {path: train.txt, rule: wikitext2}\n  test: {path: test.jsonl, rule: ptb, limit: 5}\n\
+         backbone: tiny\ncriterion: llm-streamline\ndepth: 1\nrecovery: [none, ghosted]\n\
+         calibration: {corpus: train, sequences: 8, length: 64}\n\
+         evaluate:\n  perplexity: [{corpus: test, length: 64, damage: true}]\n",
+    );
+}
+
 /// Writes a grid on texts and a task, with different seeds, lengths and prompts.
 fn write_grid(world: &World, criteria: &[String], recoveries: &[String]) {
     world.write(
@@ -295,6 +307,8 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     now.insert("newer methods".to_owned(), names(&grid, None, engine));
     write_grid_of_sublayers(&world);
     now.insert("sublayers".to_owned(), names(&grid, None, engine));
+    write_grid_of_damage(&world);
+    now.insert("damage".to_owned(), names(&grid, None, engine));
     let now = Value::Object(now);
     if bless {
         let renewed = json!({"stages": stages, "keys": now});

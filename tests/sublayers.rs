@@ -121,3 +121,21 @@ fn commands_show_a_cut_of_sublayers() {
     let cache = ["kv_cache_bytes", "dense_kv_cache_bytes"].map(|key| size[key].as_u64().unwrap());
     assert_eq!(cache[0] * 2, cache[1], "{size}");
 }
+
+#[test]
+fn plan_counts_stored_trials_of_distances() {
+    let world = World::new();
+    let grid = "backbones: {tiny: {path: backbone}}\ncorpora: {train: {path: train.txt, rule: wikitext2}, \
+                test: {path: test.jsonl, rule: ptb, limit: 5}}\nbackbone: tiny\ncriterion: finercut\n\
+                depth: {sublayers: 1}\nrecovery: none\ncalibration: {corpus: train, sequences: 8, length: 64}\n\
+                evaluate: {perplexity: {corpus: test, length: 64}}\n";
+    world.write("grid.yaml", grid);
+    world.runs(&[]);
+    world.write("grid.yaml", grid.replace("sublayers: 1", "sublayers: 2"));
+    let plan = world.ghostlab(&["plan", "grid.yaml", "--json"]);
+    let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
+    let artifacts = plan["answer"]["grids"][0]["artifacts"].as_array().unwrap();
+    let trials = artifacts.iter().find(|count| count["kind"] == "trials").unwrap();
+    // Four layers have eight sublayers. The first step is stored, and the second removes one of seven.
+    assert_eq!((&trials["needed"], &trials["stored"]), (&Value::from(15), &Value::from(8)), "{trials}");
+}

@@ -20,8 +20,8 @@ enum MetricKind {
 impl MetricKind {
     fn of(metric: &Metric) -> Self {
         match metric.of {
-            Of::Text(_) | Of::Texts(_) => Self::Text,
-            Of::Task(_) | Of::Tasks(_) | Of::Defined => Self::Task,
+            Of::Text(_) | Of::Damage(..) | Of::Texts(_) => Self::Text,
+            Of::Task(_) | Of::Flips(_) | Of::Tasks(_) | Of::Defined => Self::Task,
             Of::Prompt(_) | Of::Decode(_) => Self::Prompt,
             Of::Repair(_) => Self::Repair,
         }

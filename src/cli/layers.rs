@@ -85,6 +85,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::bring(&[needs], &store, false, &stop)?;
     }
     let mut grid = Grid::of_text(&text, Path::new(FILE)).map_err(fetchable)?;
+    // Only the criteria's scores are shown, and the dense backbone has none.
+    grid.evaluate.perplexity.clear();
+    grid.cells.retain(|cell| !cell.is_dense());
     artifact::hold(&mut grid, &work::hash(&store))?;
     let output = arguments.figure.as_ref().map(|path| OutputFile {
         path,

@@ -11,9 +11,10 @@ use super::run::{attempt, context};
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
 use crate::evaluate::EvalSet;
+use crate::evaluate::damage::WIDTH;
 use crate::grid::Grid;
 use crate::identity::{Identity, MeasureId};
-use crate::model::{Program, Trie};
+use crate::model::Program;
 use crate::plan::{JobCost, Plan, job_costs, weights_budget};
 use crate::stage::group::{Order, Programs, Tools};
 use crate::stage::operator::{BoundaryResult, figures};
@@ -61,8 +62,8 @@ pub struct SampledScores {
 /// Items by their places among all of an evaluation.
 #[derive(Debug, Clone)]
 pub enum SampledItems {
-    /// Nats per token.
-    Windows(Vec<(usize, f64)>),
+    /// Values of each window: its loss in nats per token, and how it compares with the dense model.
+    Windows(Vec<(usize, Vec<f64>)>),
     Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
     /// The metrics of a definition (`acc,none`) that are computed per document.
     Defined(BTreeMap<String, DefinedItems>),
@@ -136,7 +137,7 @@ pub fn sample_cost(
             if job.group.kind == WorkKind::Score {
                 let evaluation = &backbone.evaluations[job.index];
                 let text = tokens::text(&context, backbone, &evaluation.subject, &evaluation.tokens)?;
-                text.with_eval_set(backbone, |eval_set| {
+                text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
                     let drawn = draw(backbone, evaluation, eval_set.chunks());
                     let chunks = eval_set.chunks();
                     let part = drawn.len() as f64 / chunks.max(1) as f64;
@@ -231,7 +232,7 @@ fn scores(
         let text = tokens::text(context, backbone, &evaluation.subject, &evaluation.tokens)?;
         let label = format!("{} on {}", backbone.name, evaluation.subject);
         let scored = text.scored_tokens();
-        text.with_eval_set(backbone, |eval_set| {
+        text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
             let drawn = draw(backbone, evaluation, eval_set.chunks());
             if drawn.is_empty() {
                 return Ok(());
@@ -249,7 +250,7 @@ fn scores(
             }
             for (batch, chunks) in lacking.iter().filter(|(batch, _)| !batch.is_empty()) {
                 let engine = models.get(backbone)?;
-                let trie = Trie::scoring(&batch.iter().map(|&at| members[at].1.clone()).collect::<Vec<_>>());
+                let trie = eval_set.trie(&batch.iter().map(|&at| members[at].1.clone()).collect::<Vec<_>>());
                 let flops = trie.flops(&backbone.config, &eval_set.load(chunks)).shared;
                 let tokens = chunks.iter().map(|&chunk| eval_set.tokens(chunk)).sum();
                 let job = context.start(&evaluation.journal, &label, tokens, batch.len(), flops);
@@ -314,10 +315,11 @@ fn items(
     let drawn: Vec<bool> =
         eval_set.assemble(&filled(&|at, _| vec![1.0; eval_set.count(at)])).into_iter().map(|mark| mark > 0.5).collect();
     match (&evaluation.subject, key) {
-        (Subject::Windows(_), _) => {
-            let count = values.len();
-            let drawn_values = values.into_iter().enumerate().filter(|(at, _)| drawn[*at]);
-            Ok((SampledItems::Windows(drawn_values.collect()), count))
+        (Subject::Windows(text), _) => {
+            let width = if text.damage { WIDTH } else { 1 };
+            let windows = values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
+            let drawn_windows = windows.filter(|(at, _)| drawn[width * at]);
+            Ok((SampledItems::Windows(drawn_windows.collect()), values.len() / width))
         }
         (Subject::Task(_), Some(key)) => {
             let each = values.len() / key.requests().max(1);

@@ -245,7 +245,12 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
                 _ => at.place(),
             };
             perplexity.push(Positioned {
-                value: Perplexity { corpus: text.value.clone(), length: length.value, draw: None },
+                value: Perplexity {
+                    corpus: text.value.clone(),
+                    length: length.value,
+                    damage: entry.damage,
+                    draw: None,
+                },
                 position,
             });
         }
@@ -285,9 +290,20 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let Meant { uses, groups, .. } = &used.meant;
     let definitions = uses.clone();
     let groups = groups.clone();
-    let perplexity = perplexity.into_iter().map(|text| text.value).collect();
+    let perplexity: Vec<Perplexity> = perplexity.into_iter().map(|text| text.value).collect();
     let latency = latencies(&at.key("latency"), &entries.latency)?;
     let metrics = metrics(&at.key("metrics"), &entries.metrics)?;
+    if let Some(index) = metrics.iter().position(|name| metric::is_damage(name))
+        && !perplexity.iter().any(|text| text.damage)
+    {
+        return Err(at
+            .key("metrics")
+            .item(index)
+            .bad("no text is compared with the dense model")
+            .expected("an entry of `perplexity` with `damage: true`")
+            .found(format!("`{}`", metrics[index]))
+            .hint("add `damage: true` to an entry of `perplexity`"));
+    }
     Ok((Evaluate { perplexity, tasks, definitions, groups, latency, metrics }, used))
 }
 

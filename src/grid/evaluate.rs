@@ -45,13 +45,28 @@ impl Evaluate {
 }
 
 /// Perplexity on one corpus in windows of `length` tokens.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Eq, Serialize, Deserialize)]
 pub struct Perplexity {
     pub corpus: String,
     pub length: usize,
+    /// Whether variants are compared with the dense model too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub damage: bool,
     /// Only some of the windows; no file says so, a search does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draw: Option<Draw>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// A comparison with the dense model adds numbers, but the text is the same, and a grid has each text once.
+impl PartialEq for Perplexity {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.corpus, self.length, self.draw) == (&other.corpus, other.length, other.draw)
+    }
 }
 
 /// `c4@2048`
@@ -133,6 +148,9 @@ pub(super) struct PerplexityEntry {
     /// Tokens of a window.
     #[schemars(schema_with = "many::lengths")]
     pub(super) length: Many<usize>,
+    /// Whether each variant's predictions are compared with the dense model's: KL divergence, same likeliest token, ….
+    #[serde(default)]
+    pub(super) damage: bool,
 }
 
 /// A task by its name, or by a map with options; or one or many tasks by a definition.

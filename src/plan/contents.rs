@@ -96,7 +96,7 @@ impl<'a> BackboneContents<'a> {
 
     /// Identifies the measurement of a text, and returns the key of its windows.
     pub(super) fn windows(&self, perplexity: &Perplexity) -> Result<(MeasureId, Key)> {
-        let &Perplexity { ref corpus, length, draw } = perplexity;
+        let &Perplexity { ref corpus, length, draw, .. } = perplexity;
         let text = self.text(corpus, EVALUATION_SEED)?;
         let limit = self.grid.corpora[corpus].limit;
         let windows = json!({"for": "perplexity", "length": length, "limit": limit});

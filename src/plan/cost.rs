@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
-use crate::criterion::{Criterion, Depth, Selection};
+use crate::criterion::{Criterion, Depth, Selection, TrialMetric};
 use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
 use crate::grid::{Draw, Grid, Method};
@@ -108,10 +108,11 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
         let Load { tokens, length, .. } = calibration.load();
         backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(tokens), deepest + 2)
     });
-    let evaluations =
-        backbone.evaluations.iter().enumerate().map(|(index, evaluation)| {
-            bytes(&evaluation.tokens, 4) + cache_bytes(plan, backbone, index, state, memory)
-        });
+    let evaluations = backbone.evaluations.iter().enumerate().map(|(index, evaluation)| {
+        // A comparison holds the dense model's stream until the end of a batch.
+        let streams = if evaluation.subject.extent().damage { 5 } else { 4 };
+        bytes(&evaluation.tokens, streams) + cache_bytes(plan, backbone, index, state, memory)
+    });
     calibrations.chain(evaluations).max().unwrap_or(0)
 }
 
@@ -150,7 +151,11 @@ fn of_backbone(
         let load = evaluation.subject.draw().map_or(load, |draw| part(load, draw));
         let missing = backbone.variants.iter().zip(&programs).filter(|(variant, _)| !state.has(&variant.scores[index]));
         let missing: Vec<Program> = missing.map(|(_, program)| program.clone()).collect();
-        jobs.push((Job { group: &scoring::GROUP, index }, scores::cost(config, &all, &missing, &load)));
+        let reference = evaluation.subject.reference(backbone)?;
+        let compared = reference.as_ref().map(|reference| Trie::against(reference, &programs));
+        let trie = compared.as_ref().unwrap_or(&all);
+        let cost = scores::cost(config, trie, reference.as_ref(), &missing, &load);
+        jobs.push((Job { group: &scoring::GROUP, index }, cost));
     }
     for (index, prompt) in backbone.latencies.iter().enumerate() {
         let left = backbone.variants.iter().any(|variant| !state.has(&variant.latencies[index]));
@@ -279,7 +284,7 @@ fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load,
     Some(operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
 }
 
-/// The perplexities that a criterion measures on one calibration, each without some layers.
+/// Number of trials of a criterion on one calibration, each without some layers or sublayers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrialCount {
     /// The criterion as the grid writes it.
@@ -302,22 +307,20 @@ impl TrialCount {
         let tokens = &backbone.calibrations[calibration].tokens;
         deepest(plan.grid, backbone, &calibrated, state)
             .into_iter()
-            .map(|Deepest { criterion, sets, left }| Self {
-                criterion,
-                needed: sets.len(),
-                stored: sets
-                    .iter()
-                    .filter(|set| !left || store.has(&scores::trial(backbone.calibrated().keyed(), tokens, set)))
-                    .count(),
+            .map(|Deepest { criterion, metric, sets, left }| {
+                let keyed = backbone.calibrated().keyed();
+                let is_stored = |set: &&Cut| !left || store.has(&scores::trial(keyed, tokens, metric, set));
+                Self { criterion, needed: sets.len(), stored: sets.iter().filter(is_stored).count() }
             })
             .filter(|fit| fit.needed > 0)
             .collect()
     }
 }
 
-/// For criteria measured by perplexity: the deepest cut includes the measurements of the others.
+/// For criteria that measure trials: the deepest cut includes the measurements of the others.
 struct Deepest {
     criterion: String,
+    metric: TrialMetric,
     /// The trials.
     sets: Vec<Cut>,
     /// Whether a selection is missing.
@@ -342,6 +345,7 @@ fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &
         .into_iter()
         .map(|(criterion, method, depth, left)| Deepest {
             criterion,
+            metric: method.rule.trial_metric(),
             sets: method.rule.trials(&backbone.cut(depth)),
             left,
         })

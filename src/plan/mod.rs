@@ -16,5 +16,7 @@ pub use self::reason::{Change, Reason, Reasons};
 pub use self::recipe::Plan;
 pub use self::state::{ObjectState, StoreState};
 pub use crate::stage::Job;
-pub use crate::work::backbone::{BackbonePlan, CalibrationPlan, Evaluation, Subject, TrainingPlan, Variant};
+pub use crate::work::backbone::{
+    BackbonePlan, CalibrationPlan, Evaluation, ScoredExtent, Subject, TrainingPlan, Variant,
+};
 pub use crate::work::inputs::{Inputs, warnings};

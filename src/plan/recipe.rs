@@ -138,7 +138,7 @@ impl BackbonePlan {
                 Subject::Task(used) => contents.task(used)?,
                 Subject::Defined(used) => contents.defined(used)?,
             };
-            let journal = scores::journal(keyed, &tokens, subject.draw());
+            let journal = scores::journal(keyed, &tokens, subject.extent());
             let generates = match &subject {
                 Subject::Defined(used) => grid.definitions[&used.name].definition.output == Output::Generate,
                 Subject::Windows(_) | Subject::Task(_) => false,
@@ -231,7 +231,7 @@ impl BackbonePlan {
                         self.keyed(),
                         operator,
                         &evaluation.tokens,
-                        evaluation.subject.draw(),
+                        evaluation.subject.extent(),
                         &what,
                     ))
                 })

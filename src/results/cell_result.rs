@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
+use crate::evaluate::damage::Damages;
 use crate::evaluate::perplexity::Losses;
 use crate::files::parts;
 use crate::grid::{Cell, DefinitionUse, Grid, GroupUse, Latency, Perplexity, TaskUse};
@@ -53,6 +54,12 @@ impl GridOutcome {
     pub fn text_read(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
         let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
         is_known_text(text, result).or_else(|| others.find_map(|result| is_known_text(text, result)))
+    }
+
+    /// Returns the dense model's answers to a task, if its cell is scored.
+    pub fn dense_answers(&self, backbone: &str, used: &TaskUse) -> Option<&Answered> {
+        let dense = self.cells.iter().find(|cell| cell.cell.is_dense() && cell.cell.backbone == backbone)?;
+        Some(&dense.task(used)?.sample.as_ref()?.answers)
     }
 
     /// Iterates over what all cells read of a text.
@@ -149,7 +156,7 @@ impl Measured<Perplexity, TextExtent, Losses> {
     /// Returns the windows, if they are scored.
     pub fn windows(&self) -> Option<TextSample<'_>> {
         let bytes = self.extent.map(|extent| extent.bytes);
-        Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes })
+        Some(TextSample { losses: self.sample.as_ref()?, length: self.asked.length, bytes, damages: None })
     }
 }
 
@@ -174,6 +181,9 @@ pub struct CellResult {
     /// The windows' losses of each text. The run's record has the perplexities alone.
     #[serde(rename = "perplexity", serialize_with = "perplexities")]
     pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
+    /// Comparisons with the dense model by text; `None` for texts without one.
+    #[serde(skip)]
+    pub damages: Vec<Option<Damages>>,
     #[serde(serialize_with = "samples")]
     pub tasks: Vec<Measured<TaskUse, TaskExtent, TaskScores>>,
     /// Tasks by their definitions.
@@ -216,6 +226,13 @@ impl CellResult {
 
     pub fn text(&self, asked: &Perplexity) -> Option<&Measured<Perplexity, TextExtent, Losses>> {
         self.texts.iter().find(|text| text.asked == *asked)
+    }
+
+    /// Returns the scores of a text, if there are any.
+    pub fn text_sample(&self, asked: &Perplexity) -> Option<TextSample<'_>> {
+        let index = self.texts.iter().position(|text| text.asked == *asked)?;
+        let damages = self.damages.get(index).and_then(Option::as_ref);
+        Some(TextSample { damages, ..self.texts[index].windows()? })
     }
 
     pub fn task(&self, asked: &TaskUse) -> Option<&Measured<TaskUse, TaskExtent, TaskScores>> {

@@ -157,18 +157,21 @@ impl Numbers<'_> {
             let measured = result.text(text);
             let protocol = Protocol::text(grid, text, outcome.text_read(result, text));
             let setup = self.setup(measured, factors::below(&protocol.measures().id, &settings), Some(protocol));
-            let windows = measured.and_then(Measured::windows);
+            let windows = result.text_sample(text);
             for entry in shown {
-                let Of::Text(estimate) = entry.of else { continue };
-                let items = windows
-                    .filter(|_| entry.test.is_some())
-                    .map(|windows| Sample::Losses(windows.losses.windows.clone()));
+                match entry.of {
+                    Of::Text(_) => {}
+                    Of::Damage(..) if text.damage => {}
+                    _ => continue,
+                }
+                let items =
+                    windows.filter(|_| entry.test.is_some()).map(|windows| Sample::Losses(windows.by_window(entry)));
                 let asked = Question::Text(entry, text.clone());
                 self.push(
                     entry.on(stem(&text.corpus)),
                     Some(asked),
                     &setup,
-                    windows.as_ref().and_then(estimate),
+                    windows.and_then(|windows| windows.estimate(entry)),
                     items,
                 );
             }
@@ -198,13 +201,17 @@ impl Numbers<'_> {
             let protocol = outcome.task(used).map(|task| Protocol::task(grid, used, task));
             let setup = self.setup(measured, factors::below(&used.name, used), protocol);
             let scores = measured.and_then(|measured| measured.sample.as_ref());
-            let sample = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers });
+            let dense = outcome.dense_answers(&result.cell.backbone, used);
+            let sample = scores.map(|TaskScores { result, answers, .. }| TaskSample { result, answers, dense });
             for entry in shown {
-                let Of::Task(estimate) = entry.of else { continue };
-                let items =
-                    sample.as_ref().filter(|_| entry.test.is_some()).map(|sample| Sample::Right(tasks_right(sample)));
+                if !matches!(entry.of, Of::Task(_) | Of::Flips(_)) {
+                    continue;
+                }
+                let tested = sample.filter(|_| entry.test.is_some());
+                let items = tested.and_then(|sample| sample.by_document(entry)).map(Sample::Right);
                 let asked = Question::Task(entry, used.clone());
-                self.push(entry.on(&used.name), Some(asked), &setup, sample.as_ref().and_then(estimate), items);
+                let estimate = sample.and_then(|sample| sample.estimate(entry));
+                self.push(entry.on(&used.name), Some(asked), &setup, estimate, items);
             }
             all.measure.extend(factors::below(&used.to_string(), used));
             all.scored.extend(setup.scored);
@@ -218,7 +225,7 @@ impl Numbers<'_> {
         for metric in ENTRIES {
             let Of::Tasks(estimate) = metric.of else { continue };
             let items = samples.as_ref().filter(|_| metric.test.is_some());
-            let items = items.map(|all| Sample::Tasks(all.iter().map(tasks_right).collect()));
+            let items = items.map(|all| Sample::Tasks(all.iter().map(TaskSample::right).collect()));
             let estimate = samples.as_deref().and_then(estimate);
             self.push(metric.metric(), Some(Question::Tasks(metric)), &all, estimate, items);
         }
@@ -314,10 +321,6 @@ impl Numbers<'_> {
             }
         }
     }
-}
-
-fn tasks_right(sample: &TaskSample<'_>) -> Vec<bool> {
-    sample.answers.documents().map(|document| document.right(sample.result.task.column)).collect()
 }
 
 /// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. A failed pruned cell has

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{CHANNELS, CellResult, DOCUMENTS, GridOutcome, LATENCY, LM_EVAL, TaskScores, put};
 use crate::error::{Error, Result};
 use crate::grid::Grid;
-use crate::metric::{Direction, ENTRIES, Metric, Of, PERPLEXITY, TEXT, Unit};
+use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, Of, PERPLEXITY, TEXT, Unit};
 
 /// The folders of these forms in a results folder.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
@@ -69,21 +69,22 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
     let shown = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
     let asked = shown.flat_map(|metric| grid.evaluate.perplexity.iter().map(move |text| (metric, text)));
     let texts = asked.filter_map(|(metric, key)| {
-        let Of::Text(estimate) = metric.of else { return None };
         let corpus = grid.corpora.get(&key.corpus)?;
-        let sample = result.text(key)?.windows()?;
+        let sample = result.text_sample(key)?;
+        let estimate = sample.estimate(metric)?;
+        let (least, greatest) = range(metric);
         let mut called = metric.name.replace('_', " ");
         called[..1].make_ascii_uppercase();
         let config = json!({
             "metric_id": metric.name, "metric_name": called, "metric_kind": metric.name,
             "metric_parameters": {"window_tokens": key.length}, "lower_is_better": metric.direction == Direction::Lower,
-            "score_type": "continuous", "min_score": if metric.unit == Unit::One { 1.0 } else { 0.0 },
-            "max_score": "Infinity",
+            "score_type": "continuous", "min_score": least,
+            "max_score": greatest.map_or_else(|| json!("Infinity"), |greatest| json!(greatest)),
         });
         let samples = Some(sample.losses.windows.len());
         let data = data(&key.corpus, hub(corpus.hub.as_ref()), corpus.generated, samples);
         let id = format!("{}_{key}", if **metric == TEXT { PERPLEXITY.id } else { metric.id });
-        let score = json!({"score": estimate(&sample)?.value});
+        let score = json!({"score": estimate.value});
         Some(evaluated(&id, &key.to_string(), data, config, score))
     });
     let tasks = result.scored().map(|scores| {
@@ -157,6 +158,16 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
             "evaluation_results": results,
         })
     })
+}
+
+/// Returns the least and the greatest possible value of a metric of a text. The greatest is `None` if there is none.
+fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
+    match metric.of {
+        Of::Damage(damage, _) => damage.range(),
+        // Perplexities are at least 1.
+        _ if metric.unit == Unit::One => (1.0, None),
+        _ => (0.0, None),
+    }
 }
 
 /// Formats a score in that schema; `method` names the source of its error.

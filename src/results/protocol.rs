@@ -151,10 +151,16 @@ impl Protocol {
                     texts.iter().map(|text| Self::windows(grid, outcome, text)).collect()
                 }
                 Of::Text(_) => texts.iter().map(|text| derived(ScoredOn::Text(text.clone()))).collect(),
+                Of::Damage(..) => {
+                    let compared = texts.iter().filter(|text| text.damage);
+                    compared.map(|text| derived(ScoredOn::Text(text.clone()))).collect()
+                }
                 Of::Task(_) if *metric == metric::TASK => {
                     scored.iter().filter_map(|used| Some(Self::task(grid, used, outcome.task(used)?))).collect()
                 }
-                Of::Task(_) => scored.iter().map(|used| derived(ScoredOn::Task((*used).clone()))).collect(),
+                Of::Task(_) | Of::Flips(_) => {
+                    scored.iter().map(|used| derived(ScoredOn::Task((*used).clone()))).collect()
+                }
                 Of::Tasks(_) if scored.len() > 1 => vec![Self::Average { tasks: scored.len() }],
                 Of::Tasks(_) | Of::Texts(_) | Of::Prompt(_) | Of::Decode(_) | Of::Repair(_) | Of::Defined => Vec::new(),
             }
@@ -280,9 +286,10 @@ impl Protocol {
     /// Returns the question that its numbers answer.
     pub fn asked(&self) -> Question {
         match self {
-            Self::Windows { corpus, length, .. } => {
-                Question::Text(&metric::TEXT, Perplexity { corpus: corpus.clone(), length: *length, draw: None })
-            }
+            Self::Windows { corpus, length, .. } => Question::Text(
+                &metric::TEXT,
+                Perplexity { corpus: corpus.clone(), length: *length, damage: false, draw: None },
+            ),
             Self::MultipleChoice { name, limit, bos, max_length, .. } => Question::Task(
                 &metric::TASK,
                 TaskUse { name: name.clone(), limit: *limit, bos: *bos, max_length: *max_length, draw: None },

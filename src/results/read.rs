@@ -12,7 +12,6 @@ use super::cell_result::{
 use super::drawn_errors::DrawnErrors;
 use crate::corpus::Rule;
 use crate::error::{Error, Result};
-use crate::evaluate::perplexity::Losses;
 use crate::grid::Grid;
 use crate::machine;
 use crate::model::rounding_told;
@@ -148,7 +147,8 @@ impl<'a> BackboneReader<'a> {
             let measure = Arc::clone(&evaluation.measure);
             match &evaluation.subject {
                 Subject::Windows(text) => {
-                    let sample = values.map(|windows| Losses { windows });
+                    let scores = values.map(|values| scores::window_scores(values, text)).transpose()?;
+                    let (sample, damages) = scores.map_or((None, None), |(losses, damages)| (Some(losses), damages));
                     if let Some(losses) = sample.as_ref().filter(|losses| losses.not_finite() > 0) {
                         let bad = losses.not_finite();
                         let all = losses.windows.len();
@@ -157,6 +157,7 @@ impl<'a> BackboneReader<'a> {
                     }
                     let extent = known.text;
                     result.texts.push(Measured { asked: text.clone(), measure, extent, sample });
+                    result.damages.push(damages);
                 }
                 Subject::Defined(used) => {
                     let definition = &self.grid.definitions[&used.name].definition;

@@ -132,7 +132,7 @@ mod tests {
         assert_ne!(text(64, 5).asked(), text(48, 5).asked());
         let bits = Protocol::Derived {
             metric: &metric::BITS_PER_BYTE,
-            scored_on: ScoredOn::Text(Perplexity { corpus: "c4".into(), length: 64, draw: None }),
+            scored_on: ScoredOn::Text(Perplexity { corpus: "c4".into(), length: 64, damage: false, draw: None }),
         };
         assert_ne!(text(64, 5).asked(), bits.asked());
         assert_eq!(bits.asked().to_string(), "bits/byte c4@64");

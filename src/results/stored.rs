@@ -71,9 +71,11 @@ pub struct StoredNumber {
     /// The column of a run's table: the metric and how it was measured.
     pub column: String,
     pub failure: Option<String>,
-    /// A `1` for each document that was answered rightly, a `0` for each other; of an average, each task's after a comma.
+    /// A `1` for each document that was answered rightly or, for a metric of flips, that flips; a `0` for each other. The
+    /// documents of an average are each task's after a comma.
     pub right: Option<String>,
-    /// The loss of each window, nats per token; of a definition's perplexity that of each document, nats.
+    /// The loss of each window, nats per token, or what the metric averages over windows. For a definition's perplexity
+    /// the loss of each document, nats.
     pub losses: Option<Vec<f64>>,
 }
 

@@ -66,8 +66,8 @@ impl ChunkRun<'_> {
             candidate.settled = candidate.program.is_none();
         }
         let left = self.left(candidates);
-        let all =
-            Trie::scoring(&candidates.iter().filter_map(|candidate| candidate.program.clone()).collect::<Vec<_>>());
+        let programs = candidates.iter().filter_map(|candidate| candidate.program.clone());
+        let all = self.eval_set.trie(&programs.collect::<Vec<_>>());
         let flops = all.flops(&self.backbone.config, &self.eval_set.load(&left)).shared;
         let tokens = left.iter().map(|&chunk| self.eval_set.tokens(chunk)).sum();
         let work = self.within.map_or(&*self.journal, Hold::name);
@@ -293,7 +293,7 @@ impl ChunkRun<'_> {
         let (_, trie) = known.get_or_insert_with(|| {
             let programs: Vec<Program> =
                 members.iter().filter_map(|&member| candidates[member].program.clone()).collect();
-            (members.clone(), Trie::scoring(&programs))
+            (members.clone(), self.eval_set.trie(&programs))
         });
         let mut seconds = vec![0.0; trie.len()];
         fault::here("score");

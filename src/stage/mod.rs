@@ -242,8 +242,10 @@ mod tests {
 
     use super::*;
     use crate::calibrate::{HookPoint, Pair, SimilarityAxis};
+    use crate::criterion::TrialMetric;
     use crate::evaluate::logit_distance::LogitDistance;
     use crate::model::{CPU, Cut};
+    use crate::work::backbone::ScoredExtent;
     use ghostlab_store::Store;
 
     #[test]
@@ -255,9 +257,12 @@ mod tests {
         let members = [
             (activations::rows(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
             (activations::sums(backbone, &tokens, &pairs, &(4..8)), pass),
-            (scores::trial(backbone, &tokens, &Cut::layers([1, 2])), scores::trials(backbone, &tokens).key()),
             (
-                scores::distance_trial(backbone, &tokens, LogitDistance::Angle, &Cut::layers([1])),
+                scores::trial(backbone, &tokens, TrialMetric::Perplexity, &Cut::layers([1, 2])),
+                scores::trials(backbone, &tokens).key(),
+            ),
+            (
+                scores::trial(backbone, &tokens, TrialMetric::Distance(LogitDistance::Angle), &Cut::layers([1])),
                 scores::trials(backbone, &tokens).key(),
             ),
             (teacher::shard(backbone, &tokens, &(0..4)), teacher::family(backbone, &tokens).key()),
@@ -290,6 +295,7 @@ mod tests {
     #[test]
     fn what_rounded_weights_score_has_keys_of_its_own() {
         use crate::model::WeightType;
+        let whole = ScoredExtent::default();
         let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let [tokens, operator] = [tokens::KIND, operator::KIND].map(|kind| Arc::new(Key::new(kind, json!({}), [])));
         let model =
@@ -298,8 +304,8 @@ mod tests {
         for repair in [None, Some(&operator)] {
             let hashes = [None, Some(WeightType::Q8_0), Some(WeightType::Q4_0)].map(|weights| {
                 let backbone = KeyedBackbone { weights, ..backbone };
-                let scored = scores::key(scores::KIND, backbone, repair, &tokens, None, &what).hash().to_owned();
-                [scored, scores::key(generations::KIND, backbone, repair, &tokens, None, &what).hash().to_owned()]
+                let scored = scores::key(scores::KIND, backbone, repair, &tokens, whole, &what).hash().to_owned();
+                [scored, scores::key(generations::KIND, backbone, repair, &tokens, whole, &what).hash().to_owned()]
             });
             assert_eq!(hashes.iter().flatten().collect::<BTreeSet<_>>().len(), 6, "{repair:?}");
         }
@@ -316,7 +322,7 @@ mod tests {
     fn what_computes_counts_as_an_attempt_when_its_owner_dies() {
         let backbone = KeyedBackbone { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({}), []));
-        let chunk = format!("{}-3", scores::journal(backbone, &tokens, None));
+        let chunk = format!("{}-3", scores::journal(backbone, &tokens, ScoredExtent::default()));
         let claims = [activations::claim(backbone, &tokens), chunk];
         assert!(claims.iter().all(|claim| counts_death(claim)), "{claims:?}");
         assert!(!["tokenising", "timing-1"].iter().any(|claim| counts_death(claim)));

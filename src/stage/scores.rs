@@ -6,16 +6,19 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{Cost, Family, KeyedBackbone, Member, Stage, Words};
-use crate::error::Result;
-use crate::evaluate::logit_distance::LogitDistance;
+use crate::criterion::TrialMetric;
+use crate::error::{Error, Result};
+use crate::evaluate::damage::{Damages, WIDTH};
+use crate::evaluate::perplexity::Losses;
 use crate::evaluate::{EvalSet, choices};
 use crate::files::sha256;
-use crate::grid::Draw;
+use crate::grid::Perplexity;
 use crate::identity::Identity;
 use crate::metric::{Metric, Unit};
 use crate::model::trie::Cost as TrieCost;
 use crate::model::{Config, Cut, Load, Program, Trie};
 use crate::tasks::{Answered, Score, Solutions, TaskResult};
+use crate::work::backbone::ScoredExtent;
 use crate::work::event::WorkKind;
 use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 
@@ -47,7 +50,10 @@ const REMOVED: &str = "removed";
 /// The field that tells distances of logits from perplexities.
 const DISTANCE: &str = "distance";
 
-/// One or two numbers a window or choice, as `f64` in little-endian order.
+/// What variants are compared with: the program of the whole backbone that the key names.
+const COMPARED: &str = "dense";
+
+/// One or two numbers a window or choice, or those of [`Damages`] a window, as `f64` in little-endian order.
 pub(super) const VALUES: &str = "values.f64";
 
 fn dense(backbone: KeyedBackbone<'_>) -> Value {
@@ -75,25 +81,30 @@ pub fn key(
     backbone: KeyedBackbone<'_>,
     operator: Option<&Arc<Key>>,
     tokens: &Arc<Key>,
-    draw: Option<Draw>,
+    extent: ScoredExtent,
     what: &Arc<Identity>,
 ) -> Key {
     let mut identity = scored(backbone, operator);
-    if let Some(draw) = draw {
+    if let Some(draw) = extent.draw {
         identity["draw"] = json!(draw);
+    }
+    if extent.damage {
+        identity["compared"] = json!(COMPARED);
     }
     let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
     let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
     Key::new(kind, identity, parents).named(backbone.name).about(what)
 }
 
-/// Estimates scoring the `missing` variants of the trie `all`.
-pub fn cost(config: &Config, all: &Trie, missing: &[Program], load: &Load) -> Cost {
+/// Estimates scoring the `missing` variants of the trie `all`, perhaps compared with a reference program.
+pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &[Program], load: &Load) -> Cost {
     let TrieCost { shared, separate } = all.flops(config, load);
     let mut cost = Cost { separate, shared, ..Cost::default() };
     if !missing.is_empty() {
-        cost.left = Trie::scoring(missing).flops(config, load).shared;
-        cost.disk = missing.len() as u64 * 16 * load.scored as u64 / load.length.max(1) as u64;
+        let left = reference.map_or_else(|| Trie::scoring(missing), |reference| Trie::against(reference, missing));
+        cost.left = left.flops(config, load).shared;
+        let item_bytes = if reference.is_some() { 8 * WIDTH as u64 } else { 16 };
+        cost.disk = missing.len() as u64 * item_bytes * load.scored as u64 / load.length.max(1) as u64;
         cost.inodes = files(missing.len());
     }
     cost
@@ -104,14 +115,13 @@ pub(super) fn trials(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of the score without one cut.
-pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, removed: &Cut) -> Key {
-    trials(backbone, tokens).member([(REMOVED, json!(removed))])
-}
-
-/// Returns the key of the distances of the logits without one cut.
-pub fn distance_trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, distance: LogitDistance, removed: &Cut) -> Key {
-    trials(backbone, tokens).member([(REMOVED, json!(removed)), (DISTANCE, json!(distance))])
+/// Returns the key of the score, or of the distances of the logits, without one cut.
+pub fn trial(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
+    let removed = (REMOVED, json!(removed));
+    match metric {
+        TrialMetric::Perplexity => trials(backbone, tokens).member([removed]),
+        TrialMetric::Distance(distance) => trials(backbone, tokens).member([removed, (DISTANCE, json!(distance))]),
+    }
 }
 
 /// Estimates trials. Steps of a greedy search are sequential, so each size is a run of its own.
@@ -127,10 +137,11 @@ pub fn trial_cost(config: &Config, sets: &[Cut], left: bool, load: &Load) -> Cos
 }
 
 /// Returns the name of the journal and leases for scoring on some tokens, or on part of them.
-pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key, draw: Option<Draw>) -> String {
+pub fn journal(backbone: KeyedBackbone<'_>, tokens: &Key, extent: ScoredExtent) -> String {
     let KeyedBackbone { content, batch_tokens, .. } = backbone;
-    let draw = draw.map_or_else(String::new, |draw| format!(" {draw}"));
-    sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}", tokens.hash(), backbone.other_engine()))
+    let draw = extent.draw.map_or_else(String::new, |draw| format!(" {draw}"));
+    let compared = if extent.damage { format!(" compared with {COMPARED}") } else { String::new() };
+    sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.other_engine()))
 }
 
 /// Returns whether a lease is for a chunk: a journal's name and a number.
@@ -150,6 +161,24 @@ fn files(scores: usize) -> u64 {
 pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
     let bits = bytemuck::pod_collect_to_vec::<u8, u64>(&object.read(VALUES)?);
     Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
+}
+
+/// Returns the losses of a text's windows, and their comparison with the dense model if there is one.
+///
+/// # Errors
+/// Kind `Damaged`: values that are not those of complete windows.
+pub(crate) fn window_scores(values: Vec<f64>, text: &Perplexity) -> Result<(Losses, Option<Damages>)> {
+    if !text.damage {
+        return Ok((Losses { windows: values }, None));
+    }
+    let count = values.len();
+    let damages = Damages::from_values(&values).ok_or_else(|| {
+        Error::damaged("stored scores are not those of complete windows")
+            .at(text.to_string())
+            .expected(format!("a multiple of {WIDTH} values"))
+            .found(count)
+    })?;
+    Ok((damages.losses.clone(), Some(damages)))
 }
 
 /// Encodes the payload that [`read`] reads.

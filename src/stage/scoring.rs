@@ -9,10 +9,9 @@ use super::operator;
 use super::scores::{self, KIND, VALUES, answered, bytes, read, scale};
 use super::tokens::{self, defined};
 use crate::error::Result;
-use crate::evaluate::perplexity::Losses;
 use crate::metric::Metric;
 use crate::model::{CPU, Program};
-use crate::work::backbone::{BackbonePlan, Subject, Variant};
+use crate::work::backbone::{BackbonePlan, ScoredExtent, Subject, Variant};
 use crate::work::context::Context;
 use crate::work::event::{Event, WorkKind};
 use crate::work::progress::Progressed;
@@ -63,7 +62,7 @@ fn make(
         Some((text, scoring)) => (text, Some(scoring)),
         None => (tokens::text(run, backbone, &evaluation.subject, &evaluation.tokens)?, None),
     };
-    let (step, scoring) = text.with_eval_set(backbone, |eval_set| {
+    let (step, scoring) = text.with_eval_set(backbone, &evaluation.subject, |eval_set| {
         let journal = evaluation.journal.clone();
         let job = ChunkRun { run, models, backbone, eval_set, label: &label, program: &program, journal, within: None };
         let mut scoring = match begun {
@@ -87,15 +86,23 @@ fn make(
 /// Returns whether there were any.
 fn take_over(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) -> Result<bool> {
     let evaluation = &backbone.evaluations[index];
-    let Some(draw) = evaluation.subject.draw().filter(|_| backbone.engine.id() == CPU) else { return Ok(false) };
+    let extent = evaluation.subject.extent();
+    let reusable = backbone.engine.id() == CPU && !extent.damage;
+    let Some(draw) = extent.draw.filter(|_| reusable) else { return Ok(false) };
     let mut known = Vec::new();
     for variant in variants {
         let key = &variant.scores[index];
         if run.known_objects.has(run.store, key) || known.iter().any(|(known, _): &(&Arc<Key>, _)| **known == *key) {
             continue;
         }
-        let full_key =
-            scores::key(KIND, backbone.keyed(), variant.repair(), &evaluation.tokens, None, &variant.identity);
+        let full_key = scores::key(
+            KIND,
+            backbone.keyed(),
+            variant.repair(),
+            &evaluation.tokens,
+            ScoredExtent::default(),
+            &variant.identity,
+        );
         if let Lookup::Whole(object) = run.store.look(&full_key) {
             known.push((key, read(&object)?));
         }
@@ -136,7 +143,7 @@ fn tell(run: &Context<'_>, backbone: &BackbonePlan, index: usize, variants: &[&V
             let is_reported = !run.failed(cell) && run.tells_of(key);
             let Some(Lookup::Whole(object)) = is_reported.then(|| run.store.look(key)) else { continue };
             let value = match (&evaluation.subject, &sheet) {
-                (Subject::Windows(_), _) => Losses { windows: read(&object)? }.perplexity(),
+                (Subject::Windows(text), _) => scores::window_scores(read(&object)?, text)?.0.perplexity(),
                 (Subject::Task(_), Some(sheet)) => 100.0 * answered(&read(&object)?, sheet)?.1.column().value,
                 (Subject::Defined(used), _) => {
                     let Some(documents) = &documents else { continue };

@@ -17,7 +17,7 @@ use crate::evaluate::logit_distance::LogitDistance;
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::identity::CutId;
 use crate::model::{Cut, Program};
-use crate::work::backbone::Variant;
+use crate::work::backbone::{ScoredExtent, Variant};
 use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
 use crate::work::progress::Progressed;
@@ -257,8 +257,9 @@ impl<'a> Trials<'a> {
     /// and stored, so that a resumed run continues after the last complete step.
     fn distances(&self, distance: LogitDistance, cuts: &[&Cut]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;
+        let metric = TrialMetric::Distance(distance);
         let keys: Vec<_> =
-            cuts.iter().map(|cut| Arc::new(scores::distance_trial(backbone.keyed(), tokens, distance, cut))).collect();
+            cuts.iter().map(|cut| Arc::new(scores::trial(backbone.keyed(), tokens, metric, cut))).collect();
         let stored = |key: &Arc<Key>| run.get(key).and_then(|object| scores::read(&object).ok());
         let mut values: Vec<Option<Vec<f64>>> = keys.iter().map(stored).collect();
         let missing: Vec<usize> = (0..cuts.len()).filter(|&index| values[index].is_none()).collect();
@@ -283,7 +284,9 @@ impl<'a> Trials<'a> {
     fn perplexities(&self, label: &str, cuts: &[&Cut]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = backbone.batch_tokens;
-        let keys: Vec<_> = cuts.iter().map(|cut| Arc::new(scores::trial(backbone.keyed(), tokens, cut))).collect();
+        let metric = TrialMetric::Perplexity;
+        let keys: Vec<_> =
+            cuts.iter().map(|cut| Arc::new(scores::trial(backbone.keyed(), tokens, metric, cut))).collect();
         let program = |key: &Key| {
             let found = keys.iter().zip(cuts).find(|(candidate, _)| candidate.hash() == key.hash());
             Ok(found.map(|(_, cut)| Program::without(backbone.config.layers, cut)))
@@ -295,7 +298,7 @@ impl<'a> Trials<'a> {
             eval_set: &PerplexityEval::new(windows, batch),
             program: &program,
             label: &format!("{label} for {} ({} trials)", backbone.name, cuts.len()),
-            journal: scores::journal(backbone.keyed(), tokens, None),
+            journal: scores::journal(backbone.keyed(), tokens, ScoredExtent::default()),
             within: Some(self.job.hold),
         };
         let losses = scored(&scoring, &keys)?;

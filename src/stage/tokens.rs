@@ -10,6 +10,7 @@ use super::{Stage, from_json, to_json};
 use crate::corpus::{Start, Tokenizer, Windows};
 use crate::error::{Error, Result};
 use crate::evaluate::choices::{MultipleChoiceEval, TokenisedChoice};
+use crate::evaluate::damage::DamageEval;
 use crate::evaluate::generation::GenerationEval;
 use crate::evaluate::{EvalSet, perplexity};
 use crate::generate::{LogitsProcessors, Prompt, Sampling, Settings};
@@ -292,11 +293,15 @@ impl Text {
     pub(crate) fn with_eval_set<T>(
         &self,
         backbone: &BackbonePlan,
+        subject: &Subject,
         with: impl FnOnce(&dyn EvalSet) -> Result<T>,
     ) -> Result<T> {
         let batch_tokens = backbone.batch_tokens;
         match self {
-            Self::Windows(windows) => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
+            Self::Windows(windows) => match subject.reference(backbone)? {
+                Some(dense) => with(&DamageEval::new(windows, batch_tokens, dense)),
+                None => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
+            },
             Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), &backbone.config, batch_tokens)?),
             Self::Generation(prompts) => with(&prompts.eval_set()),
         }

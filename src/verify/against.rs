@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::finding::{Check, CheckKind};
-use super::items::{ROUNDING, is_defined};
+use super::items::{ROUNDING, is_defined, metric_of};
 use super::record::{Recorded, RecordedDocument, RunBoundary};
+use crate::evaluate::damage::Damage;
 use crate::exec::{DefinedItems, DocumentLoss, SampledCell, SampledItems, SampledScores};
 use crate::grid::Grid;
 use crate::identity::{ComputeId, Identity};
+use crate::metric::Of;
 use crate::model::Tolerance;
 use crate::results::StoredNumber;
 use crate::stage::operator::BoundaryResult;
@@ -89,7 +91,14 @@ impl Checks {
         match &scores.items {
             SampledItems::Windows(windows) => {
                 let losses = number.losses.as_deref().unwrap_or_default();
-                for &(index, found) in windows {
+                let column = match metric_of(number).of {
+                    // Another engine may decide otherwise which of two equally likely tokens is likeliest.
+                    Of::Damage(Damage::SameTop, _) if !own_engine => return,
+                    Of::Damage(damage, stretch) => damage.column(stretch),
+                    _ => 0,
+                };
+                for (index, values) in windows {
+                    let (index, found) = (*index, values.get(column).copied().unwrap_or(f64::NAN));
                     let at = || at(format!("window {index}"));
                     match losses.get(index) {
                         Some(&loss) => self.windows.number(at, loss, found, per_token),
@@ -118,6 +127,10 @@ impl Checks {
                 }
             }
             SampledItems::Documents(documents, kind) => {
+                // Flips follow from the answers, which are numbers of their own.
+                if matches!(metric_of(number).of, Of::Flips(_)) {
+                    return;
+                }
                 let right: Vec<char> = number.right.as_deref().unwrap_or_default().chars().collect();
                 let losses =
                     recorded.documents.as_ref().and_then(|all| all.get(&(number.cell.clone(), number.column.clone())));

@@ -5,12 +5,13 @@ use std::path::Path;
 
 use super::finding::{Check, CheckKind};
 use super::record::Recorded;
+use crate::criterion::DENSE;
 use crate::error::Result;
 use crate::evaluate::perplexity::Losses;
 use crate::identity::MeasureId;
-use crate::metric::{BOUNDARY_ERROR, Metric, Of, PERPLEXITY, TEXT, TextSample};
+use crate::metric::{BOUNDARY_ERROR, Metric, Of, PERPLEXITY, TASK, TEXT, TextSample};
 use crate::results::{CHANNELS, StoredNumber, mean, read_frame};
-use crate::tasks::{DocumentResult, Task};
+use crate::tasks::{DocumentResult, Flip, Task};
 
 /// Two ways to the same number in f64 may be so far apart, as a part of it.
 pub(super) const ROUNDING: f64 = 1e-9;
@@ -39,6 +40,7 @@ pub(super) fn check(folder: &Path, recorded: &Recorded) -> Result<Check> {
             }
         }
     }
+    flips(recorded, &mut check);
     channels(folder, recorded, &mut check)?;
     let all = check.compared();
     Ok(check.of(all))
@@ -71,10 +73,14 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
             mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)
         }
         (_, Some(losses)) => {
-            let Of::Text(estimate) = metric_of(number).of else { return None };
+            let metric = metric_of(number);
+            if let Of::Damage(damage, _) = metric.of {
+                return damage.estimate(losses).map(|estimate| estimate.value);
+            }
             // The record does not state the bytes of the text.
             let losses = Losses { windows: losses.clone() };
-            estimate(&TextSample { losses: &losses, length: 0, bytes: None }).map(|estimate| estimate.value)
+            let sample = TextSample { losses: &losses, length: 0, bytes: None, damages: None };
+            sample.estimate(&metric).map(|estimate| estimate.value)
         }
         _ if number.record.metric == PERPLEXITY.id => {
             let parts = recorded
@@ -94,7 +100,7 @@ fn of_items(recorded: &Recorded, number: &StoredNumber) -> Option<f64> {
     }
 }
 
-fn metric_of(number: &StoredNumber) -> Metric {
+pub(super) fn metric_of(number: &StoredNumber) -> Metric {
     Metric::find(&number.record.metric).unwrap_or_else(|_| Metric::task(&number.record.metric))
 }
 
@@ -123,6 +129,78 @@ fn answered(recorded: &Recorded, number: &StoredNumber) -> Option<String> {
         DocumentResult::new(document.id, document.gold, document.choices.clone()).right(column)
     };
     Some(documents.iter().map(|document| if right(document) { '1' } else { '0' }).collect())
+}
+
+/// Checks which documents flip against the answers of the dense model and the variant.
+fn flips(recorded: &Recorded, check: &mut Check) {
+    for number in &recorded.numbers.numbers {
+        let metric = metric_of(number);
+        let (Of::Flips(flip), Some(bits)) = (metric.of, &number.right) else { continue };
+        let same_task: Vec<&StoredNumber> = recorded
+            .numbers
+            .numbers
+            .iter()
+            .filter(|other| *metric_of(other).entry() == TASK && recorded.measure(other) == recorded.measure(number))
+            .collect();
+        let backbone = &number.record.condition.backbone;
+        let dense = same_task.iter().find(|other| {
+            other.record.condition.criterion == DENSE.name && other.record.condition.backbone == *backbone
+        });
+        let variant = same_task.iter().find(|other| other.cell == number.cell);
+        let (Some(dense), Some(variant)) = (dense, variant) else {
+            check.lack(item_label(number), "the answers of the dense model and the variant in the record");
+            continue;
+        };
+        let expected = flipped(recorded, flip, dense, variant);
+        let first =
+            bits.chars().zip(&expected).position(|(bit, expected)| expected.is_some_and(|flips| flips != (bit == '1')));
+        match first {
+            None if bits.len() == expected.len() => check.agree(0.0),
+            None => check.differ(
+                item_label(number),
+                [bits.len(), expected.len()].map(|count| format!("{count} documents")),
+                None,
+            ),
+            Some(index) => {
+                let at = format!("{}, document {index} of those that are scored", item_label(number));
+                let words = if bits.chars().nth(index) == Some('1') {
+                    ["flips", "does not"]
+                } else {
+                    ["does not flip", "flips"]
+                };
+                check.differ(at, words, None);
+            }
+        }
+    }
+}
+
+/// Returns for each document whether it flips from one cell's answers to another's. `None` where both are wrong, and the
+/// record has no likelihoods that show whether the answers are equal.
+fn flipped(recorded: &Recorded, flip: Flip, dense: &StoredNumber, variant: &StoredNumber) -> Vec<Option<bool>> {
+    let [dense_right, variant_right] =
+        [dense, variant].map(|number| number.right.as_deref().unwrap_or_default().chars().map(|bit| bit == '1'));
+    let [dense_chosen, variant_chosen] = [dense, variant].map(|number| chosen(recorded, number));
+    dense_right
+        .zip(variant_right)
+        .enumerate()
+        .map(|(index, (dense, variant))| match flip {
+            Flip::RightToWrong => Some(dense && !variant),
+            Flip::WrongToRight => Some(!dense && variant),
+            Flip::Changed if dense || variant => Some(dense != variant),
+            Flip::Changed => Some(dense_chosen.as_ref()?.get(index)? != variant_chosen.as_ref()?.get(index)?),
+        })
+        .collect()
+}
+
+/// Returns the chosen answer of each document by its log-likelihoods. `None` without them.
+fn chosen(recorded: &Recorded, number: &StoredNumber) -> Option<Vec<Option<usize>>> {
+    let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
+    let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
+    let column = Task::find(task).ok()?.column;
+    let judged = documents
+        .iter()
+        .map(|document| DocumentResult::new(document.id, document.gold, document.choices.clone()).chosen(column));
+    Some(judged.collect())
 }
 
 /// Checks channel errors against the boundaries' own.

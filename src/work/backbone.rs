@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use crate::calibrate::ActivationShape;
 use crate::criterion::{Depth, PruneSpec};
 use crate::distill::Finetune;
+use crate::error::Result;
 use crate::grid::{Calibration, DefinitionUse, Draw, Latency, Perplexity, TaskUse};
 use crate::identity::{CalibrationId, Identity, MeasureId};
-use crate::model::{CPU, Config, EngineChoice, EngineId, Load, WeightType};
+use crate::model::{CPU, Config, EngineChoice, EngineId, Load, Program, WeightType, whole};
 use ghostlab_store::Key;
 
 /// A backbone with what computes it, as keys name them.
@@ -103,6 +104,15 @@ pub struct CalibrationPlan {
     pub tokens: Arc<Key>,
 }
 
+/// Scored part of a text or task, and the scope of its values.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ScoredExtent {
+    /// `None` if everything is scored.
+    pub draw: Option<Draw>,
+    /// Whether the values compare variants with the dense model.
+    pub damage: bool,
+}
+
 /// Subject of scoring.
 #[derive(Debug, Clone)]
 pub enum Subject {
@@ -112,6 +122,19 @@ pub enum Subject {
 }
 
 impl Subject {
+    /// Returns which part is scored, and whether variants are compared with the dense model.
+    pub(crate) fn extent(&self) -> ScoredExtent {
+        ScoredExtent { draw: self.draw(), damage: matches!(self, Self::Windows(text) if text.damage) }
+    }
+
+    /// Returns the dense program if variants are compared with it.
+    ///
+    /// # Errors
+    /// Operators next to the weights that cannot be read.
+    pub(crate) fn reference(&self, backbone: &BackbonePlan) -> Result<Option<Program>> {
+        self.extent().damage.then(|| whole(&backbone.config, &backbone.folder)).transpose()
+    }
+
     /// Returns the scored sample. `None` if everything is scored.
     pub fn draw(&self) -> Option<Draw> {
         match self {

@@ -34,7 +34,7 @@ mod tests {
     fn it_is_one_over_the_perplexity_and_so_is_its_relative_error() {
         let losses = Losses { windows: vec![1.0, 1.5] };
         let Of::Text(estimate) = ENTRY.of else { panic!("it is a number of a text") };
-        let found = estimate(&TextSample { losses: &losses, length: 11, bytes: None }).unwrap();
+        let found = estimate(&TextSample { losses: &losses, length: 11, bytes: None, damages: None }).unwrap();
         assert!((found.value * losses.perplexity() - 1.0).abs() < 1e-12);
         let relative = losses.standard_error().unwrap() / losses.perplexity();
         assert!((found.stderr.unwrap() / found.value - relative).abs() < 1e-12);

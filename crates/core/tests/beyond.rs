@@ -12,6 +12,7 @@ use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::checkpoint::Layout;
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, TrialMetric};
+use ghostlab_core::evaluate::damage::{Damage, Damages, Stretch, damages};
 use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, deployed};
 use ghostlab_core::recovery::{Recovery, Solution, Span};
 use serde_json::{Value, json};
@@ -20,6 +21,8 @@ use serde_json::{Value, json};
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 /// Relative, of norms of operators and of operators in the Frobenius norm.
 const OPERATOR_TOLERANCE: f64 = 1e-5;
+/// Relative, of damages.
+const DAMAGE_TOLERANCE: f64 = 1e-5;
 /// Relative, of scores.
 const SCORE_TOLERANCE: f64 = 1e-6;
 
@@ -110,12 +113,31 @@ impl OracleWorld {
             assert_eq!(variant["parameters"], checkpoint.parameters(), "{}: {name}: parameters", self.name);
             program
         }));
-        let variants = self.cuts(engine).into_iter().map(|(name, variant)| (name, &variant["ppl"]));
-        let expected = [("dense", &self.expected["dense"]["ppl"])].into_iter().chain(variants);
-        for ((name, expected), ours) in expected.zip(losses(engine, &programs, &self.evaluation)) {
+        let variants = self.cuts(engine).into_iter();
+        let expected: Vec<(&str, &Value)> = [("dense", &self.expected["dense"])].into_iter().chain(variants).collect();
+        let damages = damages(engine, &programs[0], &programs, &self.evaluation).unwrap();
+        assert_eq!(damages.len(), programs.len());
+        for ((name, expected), ours) in expected.iter().zip(&damages) {
             let what = format!("{} on {}: {name}", self.name, engine.id());
-            assert_close(&what, ours.perplexity(), expected.as_f64().unwrap(), PERPLEXITY_TOLERANCE);
+            let perplexity = expected["ppl"].as_f64().unwrap();
+            assert_close(&what, ours.losses.perplexity(), perplexity, PERPLEXITY_TOLERANCE);
+            compare_damages(&what, ours, Stretch::All, expected);
+            compare_damages(&what, ours, Stretch::SecondHalf, &expected["second_half"]);
         }
+        self.compare_dense_with_itself(engine, &programs[0], &damages);
+    }
+
+    /// The dense model does no damage to itself, and a comparison leaves losses as they are, to the bit.
+    fn compare_dense_with_itself(&self, engine: &dyn Engine, dense: &Program, damages: &[Damages]) {
+        for stretch in [Stretch::All, Stretch::SecondHalf] {
+            for (damage, expected) in
+                MEASURES.map(|(damage, _)| damage).into_iter().zip([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0])
+            {
+                assert_eq!(damages[0].measure(damage, stretch).unwrap().value, expected, "{}: {damage:?}", self.name);
+            }
+        }
+        let losses = losses(engine, std::slice::from_ref(dense), &self.evaluation);
+        assert_eq!(losses[0].windows, damages[0].losses.windows, "{} on {}", self.name, engine.id());
     }
 
     /// Compares LoRP's layers in the order of their removal, and the redundancies that decide it.
@@ -184,6 +206,26 @@ impl OracleWorld {
             }
         }
         assert_eq!(compared, variant["operators"].as_object().unwrap().len(), "{name}");
+    }
+}
+
+/// Measures with the oracle's names.
+const MEASURES: [(Damage, &str); 7] = [
+    (Damage::KlDenseVariant, "kl_dense_variant"),
+    (Damage::KlVariantDense, "kl_variant_dense"),
+    (Damage::SameTop, "same_top"),
+    (Damage::MeanChange, "mean_dp"),
+    (Damage::MeanAbsoluteChange, "mean_abs_dp"),
+    (Damage::RmsChange, "rms_dp"),
+    (Damage::PerplexityRatio, "ppl_ratio"),
+];
+
+/// Compares the measures that the oracle has of a variant.
+fn compare_damages(what: &str, ours: &Damages, stretch: Stretch, expected: &Value) {
+    for (damage, key) in MEASURES {
+        let Some(expected) = expected[key].as_f64() else { continue };
+        let what = format!("{what}: {key}, {stretch:?}");
+        assert_close(&what, ours.measure(damage, stretch).unwrap().value, expected, DAMAGE_TOLERANCE);
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct GridPlan {
 /// How the artifacts of one kind stand.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ArtifactCount {
-    /// `tokens`, `selection`, `operator`, `scores`, …; `trials` are the perplexities that criteria measure.
+    /// `tokens`, `selection`, `operator`, `scores`, …; `trials` are the perplexities and distances that criteria measure.
     pub(crate) kind: String,
     /// How many the grid needs.
     pub(crate) needed: usize,
@@ -85,7 +85,7 @@ pub(crate) struct CountedReason {
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "job", rename_all = "snake_case")]
 pub(crate) enum PlannedJob {
-    /// A criterion chooses layers by perplexities.
+    /// A criterion chooses layers by trials.
     ChooseLayers {
         /// Whose layers.
         backbone: String,
@@ -93,7 +93,7 @@ pub(crate) enum PlannedJob {
         criterion: String,
         /// The calibration, as cells are called after it.
         calibration: String,
-        /// Perplexities to measure.
+        /// Perplexities or distances to measure.
         trials: usize,
     },
     /// A calibration pass, and the operators fitted with it.

@@ -50,9 +50,12 @@ impl Criterion for FinerCut {
         greedy_trials(cut)
     }
 
+    fn trial_metric(&self) -> TrialMetric {
+        TrialMetric::Distance(self.distance)
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let metric = TrialMetric::Distance(self.distance);
-        remove_greedily(NAME, cut, &in_order_of_names(cut), |cuts| stats.measure(metric, cuts))
+        remove_greedily(NAME, cut, &in_order_of_names(cut), |cuts| stats.measure(self.trial_metric(), cuts))
     }
 }
 

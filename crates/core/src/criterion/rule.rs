@@ -144,6 +144,11 @@ pub trait Criterion: Send + Sync {
         Vec::new()
     }
 
+    /// Returns what [`Self::select`] measures of its trials.
+    fn trial_metric(&self) -> TrialMetric {
+        TrialMetric::Perplexity
+    }
+
     /// Returns prior knowledge of the backbone, such as a published order of layers. It is part of the selection's key.
     ///
     /// # Errors

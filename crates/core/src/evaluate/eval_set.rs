@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::error::Result;
 use crate::generate::Generation;
-use crate::model::{Batch, Engine, Load, Prediction, Trie, together};
+use crate::model::{Batch, Divergence, Engine, Load, Prediction, Program, Trie, together};
 
 /// A text or a task, cut into chunks. A chunk's values depend on the backbone, the program and the chunk alone: not on
 /// the other programs of the trie, nor on other chunks.
@@ -25,6 +25,11 @@ pub trait EvalSet: Sync {
     /// Returns the number of tokens that an engine prefers per pass, if it exceeds one chunk.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
         engine.pass_tokens(programs)
+    }
+
+    /// Builds the trie that [`Self::run`] expects for some programs.
+    fn trie(&self, programs: &[Program]) -> Trie {
+        Trie::scoring(programs)
     }
 
     /// Runs some chunks together. `seconds[node]` grows by the time of each step.
@@ -53,26 +58,59 @@ pub trait EvalSet: Sync {
 /// Values indexed by `[chunk][program]`.
 pub type ChunkValues = Vec<Vec<Vec<f64>>>;
 
-/// The values that one program's predictions amount to.
-type Values<'a> = dyn Fn(&[Prediction]) -> Vec<f64> + 'a;
+/// Output of an engine for one target of a batch.
+pub(super) trait TargetOutput: Sized {
+    /// Runs several batches; outputs indexed by `[batch][program][target]`.
+    fn of_batches(
+        engine: &dyn Engine,
+        trie: &Trie,
+        batches: &[Batch],
+        seconds: &mut [f64],
+    ) -> Result<Vec<Vec<Option<Vec<Self>>>>>;
+}
+
+impl TargetOutput for Prediction {
+    fn of_batches(
+        engine: &dyn Engine,
+        trie: &Trie,
+        batches: &[Batch],
+        seconds: &mut [f64],
+    ) -> Result<Vec<Vec<Option<Vec<Self>>>>> {
+        engine.score(trie, batches, seconds)
+    }
+}
+
+impl TargetOutput for Divergence {
+    fn of_batches(
+        engine: &dyn Engine,
+        trie: &Trie,
+        batches: &[Batch],
+        seconds: &mut [f64],
+    ) -> Result<Vec<Vec<Option<Vec<Self>>>>> {
+        engine.compare(trie, batches, seconds)
+    }
+}
+
+/// The values that one program's outputs amount to.
+type Values<'a, T> = dyn Fn(&[T]) -> Vec<f64> + 'a;
 
 /// A part of a chunk: a batch, and the function that extracts its values.
-pub(super) struct EvalPart<'a> {
+pub(super) struct EvalPart<'a, T = Prediction> {
     pub(super) batch: Batch,
-    pub(super) values: Box<Values<'a>>,
+    pub(super) values: Box<Values<'a, T>>,
 }
 
 /// Runs the members (windows or documents) of some chunks in parts of the engine's size or a little more: of each chunk the
 /// values of each program, in the members' order. No part is of two chunks.
 ///
 /// `part` makes one of some members; `seconds` grows by each node's share of the time that passed.
-pub(super) fn in_parts<'a, M>(
+pub(super) fn in_parts<'a, M, T: TargetOutput>(
     engine: &dyn Engine,
     trie: &Trie,
     chunks: &[&'a [M]],
     tokens: impl Fn(&M) -> usize,
     seconds: &mut [f64],
-    part: impl Fn(&'a [M]) -> EvalPart<'a>,
+    part: impl Fn(&'a [M]) -> EvalPart<'a, T>,
 ) -> Result<ChunkValues> {
     let started = Instant::now();
     let parts = chunks.iter().enumerate().flat_map(|(chunk, members)| {
@@ -81,7 +119,7 @@ pub(super) fn in_parts<'a, M>(
     });
     let (batches, values): (Vec<_>, Vec<_>) = parts.map(|(chunk, part)| (part.batch, (chunk, part.values))).unzip();
     let mut nodes = vec![0.0; trie.len()];
-    let done = engine.score(trie, &batches, &mut nodes)?;
+    let done = T::of_batches(engine, trie, &batches, &mut nodes)?;
     let share = started.elapsed().as_secs_f64() / nodes.iter().sum::<f64>().max(f64::MIN_POSITIVE);
     seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node * share);
     let mut of_chunks = vec![vec![Vec::new(); trie.programs()]; chunks.len()];

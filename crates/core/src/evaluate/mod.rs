@@ -20,6 +20,7 @@
 //! ```
 
 pub mod choices;
+pub mod damage;
 mod encoder;
 mod eval_set;
 pub mod generation;

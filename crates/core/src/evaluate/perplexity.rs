@@ -54,11 +54,11 @@ pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Resul
 }
 
 /// Default number of tokens per batch.
-const BATCH_TOKENS: usize = 2048;
+pub(super) const BATCH_TOKENS: usize = 2048;
 
 /// Windows as an eval set: the values are the windows' mean losses.
 pub struct PerplexityEval<'a> {
-    windows: &'a Windows,
+    pub(super) windows: &'a Windows,
     /// Windows of a chunk.
     each: usize,
 }
@@ -69,7 +69,7 @@ impl<'a> PerplexityEval<'a> {
         Self { windows, each: (batch_tokens / windows.length).max(1) }
     }
 
-    fn members(&self, chunk: usize) -> std::ops::Range<usize> {
+    pub(super) fn members(&self, chunk: usize) -> std::ops::Range<usize> {
         chunk * self.each..((chunk + 1) * self.each).min(self.windows.count())
     }
 }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use crate::evaluate::damage::{Damage, Damages, Stretch};
 use crate::evaluate::perplexity::Losses;
 use crate::latency::{DecodeResult, LatencyResult};
 use crate::recovery::RepairMetrics;
 use crate::style::Style;
-use crate::tasks::{Answered, Measure, TaskResult};
+use crate::tasks::{Answered, Flip, Measure, TaskResult};
 
 /// Which way a metric is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,7 @@ pub enum Unit {
     /// How many times as fast.
     Times,
     Bits,
+    Nats,
     /// A bare number: perplexities, errors, ratios.
     One,
 }
@@ -78,6 +80,27 @@ pub struct TextSample<'a> {
     pub length: usize,
     /// Bytes of text behind the predicted tokens, if known.
     pub bytes: Option<usize>,
+    /// Comparison with the dense model, if the grid asks for it.
+    pub damages: Option<&'a Damages>,
+}
+
+impl TextSample<'_> {
+    /// Computes a metric of a text: its value and error. `None` if undefined, or for metrics of other objects.
+    pub fn estimate(&self, metric: &MetricEntry) -> Option<Measure> {
+        match metric.of {
+            Of::Text(estimate) => estimate(self),
+            Of::Damage(damage, stretch) => self.damages?.measure(damage, stretch),
+            _ => None,
+        }
+    }
+
+    /// Returns the value of each window that a paired test of a metric compares.
+    pub fn by_window(&self, metric: &MetricEntry) -> Vec<f64> {
+        match (metric.of, self.damages) {
+            (Of::Damage(damage, stretch), Some(damages)) => damages.by_window(damage, stretch),
+            _ => self.losses.windows.clone(),
+        }
+    }
 }
 
 /// The documents of a task under one variant.
@@ -85,6 +108,38 @@ pub struct TextSample<'a> {
 pub struct TaskSample<'a> {
     pub result: &'a TaskResult,
     pub answers: &'a Answered,
+    /// Answers of the dense model, if the run has them.
+    pub dense: Option<&'a Answered>,
+}
+
+impl TaskSample<'_> {
+    /// Computes a metric of a task: its value and error. `None` if undefined, or for metrics of other objects.
+    pub fn estimate(&self, metric: &MetricEntry) -> Option<Measure> {
+        match metric.of {
+            Of::Task(estimate) => estimate(self),
+            Of::Flips(_) => {
+                let values: Vec<f64> =
+                    self.by_document(metric)?.into_iter().map(|holds| f64::from(u8::from(holds))).collect();
+                Measure::of(&values).map(Measure::in_percent)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether each document is answered correctly.
+    pub fn right(&self) -> Vec<bool> {
+        let kind = self.result.task.column;
+        self.answers.documents().map(|document| document.right(kind)).collect()
+    }
+
+    /// Returns the bit of each document that a paired test of a metric compares: whether it flips, or whether it is answered
+    /// correctly. `None` without the dense model's answers to the same documents.
+    pub fn by_document(&self, metric: &MetricEntry) -> Option<Vec<bool>> {
+        let Of::Flips(flip) = metric.of else { return Some(self.right()) };
+        let kind = self.result.task.column;
+        let pairs = self.dense?.documents().zip(self.answers.documents());
+        pairs.map(|(dense, variant)| (dense.id == variant.id).then(|| flip.holds(&dense, &variant, kind))).collect()
+    }
 }
 
 /// Repair metrics by boundary.
@@ -100,9 +155,13 @@ pub struct RepairSample<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Of {
     Text(fn(&TextSample<'_>) -> Option<Measure>),
+    /// A text on which a variant is compared with the dense model.
+    Damage(Damage, Stretch),
     /// All texts of a grid together.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
     Task(fn(&TaskSample<'_>) -> Option<Measure>),
+    /// A task whose answers are compared with the dense model's.
+    Flips(Flip),
     Tasks(fn(&[TaskSample<'_>]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),
     /// Tokens decoded after a prompt.

@@ -11,7 +11,9 @@
 //! assert!(perplexity.better(9.0, 10.0));
 //! ```
 
+mod damage;
 mod entry;
+mod flips;
 mod latency;
 mod repair;
 mod task;
@@ -44,8 +46,25 @@ pub static ENTRIES: &[&MetricEntry] = &[
     &BITS_PER_BYTE,
     &text::BYTE_PERPLEXITY,
     &PERPLEXITY,
+    &damage::KL,
+    &damage::REVERSE_KL,
+    &damage::SAME_TOP,
+    &damage::MEAN_CHANGE,
+    &damage::MEAN_ABSOLUTE_CHANGE,
+    &damage::RMS_CHANGE,
+    &damage::PERPLEXITY_RATIO,
+    &damage::HALF_KL,
+    &damage::HALF_REVERSE_KL,
+    &damage::HALF_SAME_TOP,
+    &damage::HALF_MEAN_CHANGE,
+    &damage::HALF_MEAN_ABSOLUTE_CHANGE,
+    &damage::HALF_RMS_CHANGE,
+    &damage::HALF_PERPLEXITY_RATIO,
     &TASK,
     &ACCURACY,
+    &flips::CHANGED,
+    &flips::RIGHT_TO_WRONG,
+    &flips::WRONG_TO_RIGHT,
     &PREFILL,
     &SPEEDUP,
     &MEMORY,
@@ -117,7 +136,7 @@ impl MetricEntry {
     /// Returns the metric on a text or task that a grid calls `name`.
     pub fn on(&'static self, name: &str) -> Metric {
         let known = match self.of {
-            Of::Task(_) => TASKS.iter().find(|task| task.name == name).map(|task| task.label),
+            Of::Task(_) | Of::Flips(_) => TASKS.iter().find(|task| task.name == name).map(|task| task.label),
             _ => TEXTS.iter().find(|(text, _)| *text == name).map(|(_, label)| *label),
         };
         let id = if self.id.is_empty() { name.to_owned() } else { format!("{}_{name}", self.id) };
@@ -132,7 +151,7 @@ impl MetricEntry {
 
     /// Returns whether ids of the metric name the measured object.
     fn has_members(&self) -> bool {
-        matches!(self.of, Of::Text(_) | Of::Task(_))
+        matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Task(_) | Of::Flips(_))
     }
 
     /// Returns the part of an id after the metric's word.
@@ -215,7 +234,7 @@ impl Metric {
 
     /// Returns whether the metric is measured on texts, whose windows depend on the tokenizer.
     pub fn is_of_texts(&self) -> bool {
-        matches!(self.of, Of::Text(_) | Of::Texts(_))
+        matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Texts(_))
     }
 
     /// Returns the id without its prompt.
@@ -230,12 +249,12 @@ impl Metric {
 
     /// Returns the text that the metric is measured on, if any.
     pub fn text(&self) -> Option<&str> {
-        self.member.as_deref().filter(|_| matches!(self.of, Of::Text(_)))
+        self.member.as_deref().filter(|_| matches!(self.of, Of::Text(_) | Of::Damage(..)))
     }
 
     /// Returns the task that the metric is measured on, if any.
     pub fn task_name(&self) -> Option<&str> {
-        self.member.as_deref().filter(|_| matches!(self.of, Of::Task(_)))
+        self.member.as_deref().filter(|_| matches!(self.of, Of::Task(_) | Of::Flips(_)))
     }
 
     /// Returns the other metrics of the same text or task, in the registry's order.
@@ -292,6 +311,11 @@ impl Metric {
             Direction::Neither => None,
         }
     }
+}
+
+/// Returns whether the metric of a name compares variants with the dense model.
+pub fn is_damage(name: &str) -> bool {
+    ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Damage(..)))
 }
 
 /// Returns the metrics that a run shows only if its grid names them.

@@ -8,7 +8,7 @@ pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),
     shown: Shown::Always,
-    of: Of::Task(|sample| Some(percents(sample.result.column()))),
+    of: Of::Task(|sample| Some(sample.result.column().in_percent())),
     ..OF_TASK
 };
 
@@ -26,11 +26,7 @@ pub static ACCURACY: MetricEntry = MetricEntry {
 
 fn average(samples: &[TaskSample<'_>]) -> Option<Measure> {
     let all: Vec<TaskResult> = samples.iter().map(|task| task.result.clone()).collect();
-    tasks::average(&all).map(percents)
-}
-
-fn percents(measure: Measure) -> Measure {
-    Measure { value: 100.0 * measure.value, stderr: measure.stderr.map(|error| 100.0 * error) }
+    tasks::average(&all).map(Measure::in_percent)
 }
 
 /// `mmlu_anatomy(shots=5)/acc,none`: metrics of tasks by definitions of lm-evaluation-harness, under its names. An id is a

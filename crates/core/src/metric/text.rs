@@ -96,6 +96,6 @@ mod tests {
     }
 
     fn sample_of_bytes(bytes: usize, losses: &Losses) -> TextSample<'_> {
-        TextSample { losses, length: 11, bytes: Some(bytes) }
+        TextSample { losses, length: 11, bytes: Some(bytes), damages: None }
     }
 }

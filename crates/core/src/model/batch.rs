@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use ghostlab_kernels::forward::Segments;
-pub use ghostlab_kernels::forward::{Prediction, ScoredRow};
+pub use ghostlab_kernels::forward::{Divergence, Prediction, ScoredRow};
 
 use crate::error::{Error, Result};
 

@@ -5,12 +5,13 @@ use std::time::Instant;
 use candle_core::{Device, Tensor};
 
 use super::batch::Batch;
+use super::compare::{compared, compared_side_by_side};
 use super::config::Config;
 use super::decoder::Decoder;
 use super::decoding::{Decoding, TrieDecoding};
 use super::engine::{
-    BatchObserver, Clock, Each, Engine, EngineId, HostRows, InStep, Predicted, ResidualStream, Watched, by_part,
-    one_by_one, side_by_side,
+    BatchObserver, Clock, Compared, Each, Engine, EngineId, HostRows, InStep, Predicted, ResidualStream, Watched,
+    by_part, one_by_one, side_by_side,
 };
 use super::passes::Passes;
 use super::program::Step;
@@ -47,6 +48,14 @@ impl Engine for Decoder {
         let model = InStep { model: self, side_by_side: true };
         let streams = passes.streams(tokens(parts));
         self.pass(passes, parts, || trie.run_by_layer(streams, &model, parts, &mut Clock(seconds)))
+            .map(|outputs| by_part(outputs, parts.len()))
+    }
+
+    fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Compared>> {
+        let Some(passes) = self.passes() else { return compared_side_by_side(self, trie, parts, seconds) };
+        let model = InStep { model: self, side_by_side: true };
+        let streams = passes.streams(tokens(parts));
+        self.pass(passes, parts, || compared(&model, trie, Some(streams), parts, seconds))
             .map(|outputs| by_part(outputs, parts.len()))
     }
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use ghostlab_kernels::forward::{self as kernels, Ends, Heads, Linear, Norm, Scratch};
 
-use super::batch::{Batch, Prediction};
+use super::batch::{Batch, Divergence, Prediction};
+use super::compare::Compare;
 use super::config::Config;
 use super::matrix::{LayerMatrix, Products};
 use super::operator::Operator;
@@ -366,6 +367,28 @@ impl Model for Decoder {
         let c = self.config.hidden;
         let ends = self.ends(&norm);
         Ok(kernels::predictions(&x, c, ends, head.head()?.laid(), &targets))
+    }
+}
+
+impl Compare for Decoder {
+    type Divergences = Vec<Divergence>;
+
+    fn compare(&self, batch: &Batch, reference: &Tensor, x: &Tensor) -> Result<Vec<Divergence>> {
+        let head = self.parts.head(&self.config)?;
+        // Only one of both may be narrowed to the scored rows.
+        let narrowed = reference.dim(0)?.min(x.dim(0)?);
+        let narrow = |x: &Tensor| match x.dim(0)? == narrowed {
+            true => Ok(x.clone()),
+            false => self.narrow(batch, x.clone()),
+        };
+        let streams = [narrow(reference)?, narrow(x)?];
+        let targets = batch.targets_among(narrowed);
+        let [reference, x] = &streams;
+        let streams = [elements(reference)?, elements(x)?];
+        let norm = elements(&self.final_norm)?;
+        let ends = self.ends(&norm);
+        let streams = [&*streams[0], &*streams[1]];
+        Ok(kernels::divergences(streams, self.config.hidden, ends, head.head()?.laid(), &targets))
     }
 }
 

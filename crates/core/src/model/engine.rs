@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::batch::{Batch, Prediction};
+use super::batch::{Batch, Divergence, Prediction};
 use super::config::Config;
 use super::decoding::Decoding;
 use super::kernel_family::KernelFamily;
@@ -70,6 +70,9 @@ impl Tolerance {
 /// Predictions by program, one per target of a batch. `None` for programs without a head.
 pub type Predicted = Vec<Option<Vec<Prediction>>>;
 
+/// Divergences by program, one per target of a batch. `None` for programs without a head.
+pub type Compared = Vec<Option<Vec<Divergence>>>;
+
 /// [`Engine::prompt_tokens`] of most.
 pub(super) const PROMPT_TOKENS: usize = 2048;
 
@@ -112,6 +115,15 @@ pub trait Engine: Send + Sync {
     /// As [`Self::run`].
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Predicted>> {
         side_by_side(self, trie, parts, seconds)
+    }
+
+    /// Runs several batches through a trie of [`Trie::against`] and compares its programs with the reference program,
+    /// for each batch. `seconds` as for [`Self::score`].
+    ///
+    /// # Errors
+    /// As [`Self::run`]; an engine that cannot.
+    fn compare(&self, _trie: &Trie, _parts: &[Batch], _seconds: &mut [f64]) -> Result<Vec<Compared>> {
+        Err(Error::job("this engine does not compare programs").at(self.id()))
     }
 
     /// Shows the streams of several batches, each as [`Self::run`] makes them: those of one node come in the order of the
@@ -226,15 +238,14 @@ pub(super) fn in_step<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual
     trie.run(&model, parts, &mut Clock(seconds)).map(|outputs| by_part(outputs, parts.len()))
 }
 
-/// Predictions indexed by `[program][part]`.
-pub(super) type Outputs = Vec<Option<Vec<Vec<Prediction>>>>;
+/// Outputs indexed by `[program][part]`.
+pub(super) type Outputs<T> = Vec<Option<Vec<T>>>;
 
 /// Regroups outputs by part, of each program.
-pub(super) fn by_part(of_programs: Outputs, parts: usize) -> Vec<Predicted> {
+pub(super) fn by_part<T: Clone>(of_programs: Outputs<T>, parts: usize) -> Vec<Vec<Option<T>>> {
     let mut of_parts = vec![Vec::with_capacity(of_programs.len()); parts];
     for outputs in of_programs {
-        let outputs =
-            outputs.map_or_else(|| vec![None; parts], |predictions| predictions.into_iter().map(Some).collect());
+        let outputs = outputs.map_or_else(|| vec![None; parts], |outputs| outputs.into_iter().map(Some).collect());
         of_parts.iter_mut().zip(outputs).for_each(|(of_part, output)| of_part.push(output));
     }
     of_parts

@@ -21,6 +21,7 @@ pub mod batch;
 mod cache;
 pub mod candle;
 mod choice;
+mod compare;
 pub mod config;
 mod content;
 mod cost;
@@ -60,7 +61,7 @@ pub(crate) mod window;
 
 pub use attached::Attachment;
 pub use attached_form::{AttachedForm, BranchPlace, StepForm};
-pub use batch::{Batch, Prediction, ScoredRow};
+pub use batch::{Batch, Divergence, Prediction, ScoredRow};
 pub use candle::{CandleEngine, CandlesOwn, DeviceName, FloatType, FrozenWeights, Gpu, Placement};
 pub(crate) use candle::{is_out_of_memory, out_of_memory};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
@@ -73,7 +74,9 @@ pub use decoder::Decoder;
 pub(crate) use decoding::likeliest;
 pub use decoding::{BlockId, Decoding, Run};
 pub use deployed::{Deployed, deployed, merged, whole};
-pub use engine::{BatchObserver, CPU, Engine, EngineId, HostRows, Predicted, ResidualStream, Tolerance, together};
+pub use engine::{
+    BatchObserver, CPU, Compared, Engine, EngineId, HostRows, Predicted, ResidualStream, Tolerance, together,
+};
 pub use gguf::gguf_config;
 pub use kernel_family::KernelFamily;
 pub use length_regime::LengthRegime;

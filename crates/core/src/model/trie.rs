@@ -29,6 +29,11 @@ pub trait Model {
 
     /// Runs `Step::Head`.
     fn finish(&self, batch: &Self::Batch, state: &Self::Residual) -> Result<Self::Output>;
+
+    /// Runs the `Step::Head` at a node, for models whose output depends on the program.
+    fn finish_at(&self, _node: usize, batch: &Self::Batch, state: &Self::Residual) -> Result<Self::Output> {
+        self.finish(batch, state)
+    }
 }
 
 /// Receives every step that ran. Calibration's taps and timers are observers.
@@ -62,6 +67,8 @@ pub struct Trie {
     nodes: Vec<TrieNode>,
     /// The nodes of each program, in order.
     paths: Vec<Vec<usize>>,
+    /// The nodes of the program that others are compared with. It is none of the trie's programs.
+    reference: Option<Vec<usize>>,
 }
 
 /// Work with and without sharing, in the unit of the step costs given.
@@ -75,7 +82,7 @@ impl Trie {
     /// Builds the trie. Every program begins with `Embed`; equal prefixes become one path.
     pub fn new(programs: &[Program]) -> Self {
         let root = TrieNode { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0, narrow: false };
-        let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()) };
+        let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()), reference: None };
         // A node of a large grid has thousands of children.
         let mut known: HashMap<(usize, Content<'_>), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
@@ -107,6 +114,28 @@ impl Trie {
                 step.is_rowwise() && onward && children.iter().all(|&child| trie.nodes[child].narrow);
         }
         trie
+    }
+
+    /// Builds a trie with [`Self::scoring`] whose programs are compared with `reference`.
+    pub fn against(reference: &Program, programs: &[Program]) -> Self {
+        // The reference stands first, so that its head runs first.
+        let mut trie = Self::scoring(&[std::slice::from_ref(reference), programs].concat());
+        trie.reference = Some(trie.paths.remove(0));
+        for node in &mut trie.nodes {
+            node.ends = node.ends.iter().filter_map(|program| program.checked_sub(1)).collect();
+        }
+        trie
+    }
+
+    /// Builds the trie of the program that others are compared with. `None` without one.
+    pub(super) fn reference_alone(&self) -> Option<Self> {
+        let steps = self.reference.as_ref()?.iter().map(|&node| self.nodes[node].step.clone());
+        Some(Self::against(&Program(steps.collect()), &[]))
+    }
+
+    /// Returns the head of the program that others are compared with.
+    pub(super) fn reference_head(&self) -> Option<usize> {
+        self.reference.as_ref()?.last().copied()
     }
 
     fn add(&mut self, parent: usize, step: &Step) -> usize {
@@ -155,12 +184,16 @@ impl Trie {
         &self.nodes[node].children
     }
 
-    /// Divides a quantity measured by node among the programs; a shared node counts in equal parts.
+    /// Divides a quantity measured by node among the programs; a shared node counts in equal parts, and so does the
+    /// reference's part.
     pub fn shares(&self, by_node: &[f64]) -> Vec<f64> {
-        self.paths
-            .iter()
-            .map(|path| path.iter().map(|&node| by_node[node] / self.nodes[node].programs as f64).sum())
-            .collect()
+        let reference = self.reference.as_ref().map_or(0.0, |path| self.path_share(path, by_node));
+        let each = reference / self.paths.len().max(1) as f64;
+        self.paths.iter().map(|path| self.path_share(path, by_node) + each).collect()
+    }
+
+    fn path_share(&self, path: &[usize], by_node: &[f64]) -> f64 {
+        path.iter().map(|&node| by_node[node] / self.nodes[node].programs as f64).sum()
     }
 
     /// Computes the cost of a batch, shared and program by program. `of_step` learns whether a step runs on scored rows
@@ -169,7 +202,16 @@ impl Trie {
         let mut shared = 0.0;
         let mut separate = 0.0;
         for node in &self.nodes {
-            let cost = of_step(&node.step, node.narrow);
+            // A comparison projects both streams.
+            let is_compared = node.step == Step::Head && self.reference.is_some();
+            let times = if !is_compared {
+                1.0
+            } else if node.ends.is_empty() {
+                0.0
+            } else {
+                2.0
+            };
+            let cost = times * of_step(&node.step, node.narrow);
             shared += cost;
             separate += cost * node.programs as f64;
         }
@@ -243,7 +285,7 @@ impl Trie {
                 self.next(now, children.iter().copied().chain(ready.iter().map(|candidate| candidate.node))),
             );
             if *step == Step::Head {
-                let output = model.finish(batch, &state)?;
+                let output = model.finish_at(node, batch, &state)?;
                 observer.after(node, None, started.elapsed().as_secs_f64())?;
                 for &program in ends {
                     outputs[program] = Some(output.clone());

@@ -26,6 +26,7 @@
 //! ```
 
 mod export;
+mod flip;
 mod length;
 mod limit;
 pub mod python;
@@ -36,6 +37,7 @@ mod split;
 mod task;
 
 pub use export::export;
+pub use flip::Flip;
 pub use length::max_length;
 pub use limit::DocumentLimit;
 pub use request::{Bos, Encoder, Prefix, Tokenised, continuation, prompt, rolling};

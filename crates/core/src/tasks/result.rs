@@ -60,11 +60,15 @@ impl DocumentResult {
 
     /// Returns whether the metric's prediction is correct.
     pub fn right(&self, metric: AccuracyKind) -> bool {
-        let pred = match metric {
+        self.chosen(metric).is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
+    }
+
+    /// Returns the metric's prediction.
+    pub fn chosen(&self, metric: AccuracyKind) -> Option<usize> {
+        match metric {
             AccuracyKind::Acc => self.pred,
             AccuracyKind::AccNorm => self.pred_norm,
-        };
-        pred.is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
+        }
     }
 
     /// Returns whether every log-likelihood is finite.
@@ -189,7 +193,7 @@ pub struct Measure {
 impl Measure {
     /// Computes the mean and sqrt(Σ(x − mean)² / (n − 1)) / sqrt(n). `None` without values.
     #[allow(clippy::cast_precision_loss, reason = "no task has 2⁵³ documents")]
-    pub(super) fn of(values: &[f64]) -> Option<Self> {
+    pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
         if values.is_empty() {
             return None;
@@ -199,6 +203,11 @@ impl Measure {
         let squares: f64 = values.iter().map(|x| (x - value) * (x - value)).sum();
         let stderr = (values.len() > 1).then(|| (squares / (count - 1.0)).sqrt() / count.sqrt());
         Some(Self { value, stderr })
+    }
+
+    /// Converts a share to percent.
+    pub(crate) fn in_percent(self) -> Self {
+        Self { value: 100.0 * self.value, stderr: self.stderr.map(|error| 100.0 * error) }
     }
 }
 

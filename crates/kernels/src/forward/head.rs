@@ -9,10 +9,10 @@ use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
 
 /// Vocabulary entries of one tile of logits, which stays in a core's cache whatever the vocabulary's size.
-const TILE_VOCAB: usize = 1024;
+pub(super) const TILE_VOCAB: usize = 1024;
 
 /// Returns the rows of one tile of logits. More rows read the weights less often. Results do not depend on them.
-fn tile_rows() -> usize {
+pub(super) fn tile_rows() -> usize {
     const LARGE_SECOND_LEVEL: usize = 2 << 20;
     if second_level_cache() >= LARGE_SECOND_LEVEL { 256 } else { 128 }
 }
@@ -22,6 +22,48 @@ fn tile_rows() -> usize {
 pub struct Ends<'a> {
     pub norm: Norm<'a>,
     pub cap: Option<f32>,
+}
+
+/// Denominator of a row's softmax, accumulated tile by tile.
+#[derive(Clone, Copy)]
+pub(super) struct Softmax {
+    /// Greatest logit so far.
+    pub(super) greatest: f32,
+    /// Lowest token with the greatest logit.
+    pub(super) likeliest: usize,
+    /// `Σ e^(logit − greatest)`
+    sum: f32,
+}
+
+impl Default for Softmax {
+    fn default() -> Self {
+        Self { greatest: f32::NEG_INFINITY, likeliest: 0, sum: 0.0 }
+    }
+}
+
+impl Softmax {
+    /// Adds the logits of the tokens from `first` on.
+    #[inline(always)]
+    pub(super) fn add(&mut self, first: usize, logits: &[f32]) {
+        let of_tile = simd::max(logits);
+        let top = if of_tile > self.greatest { of_tile } else { self.greatest };
+        if of_tile > self.greatest {
+            // Seldom: the greatest logit moves on in few tiles.
+            self.likeliest = first + logits.iter().position(|&logit| logit == of_tile).unwrap_or(0);
+        }
+        // The first tile has no carried sum.
+        let carried = if first == 0 { 0.0 } else { self.sum * simd::exp(self.greatest - top) };
+        self.sum = carried + simd::sum_exp(logits, top);
+        self.greatest = top;
+    }
+
+    /// Returns the prediction of a token with the given logit.
+    pub(super) fn predict(&self, token: u32, logit: f32) -> Prediction {
+        Prediction {
+            log_probability: logit - (self.greatest + self.sum.ln()),
+            likeliest: token as usize == self.likeliest,
+        }
+    }
 }
 
 /// Computes `log p(token | row)` of each target by a log-softmax in f32 over the vocabulary, and whether it is the
@@ -77,10 +119,7 @@ fn score<K: Kind>(
     let vocab = weight.outer();
     norm_rows(x, channels, ends.norm, rows.iter().map(|targets| targets[0].row), normed);
     let ready = K::rows(MatrixView::rows(normed, rows.len(), channels));
-    // The softmax's denominator, gathered tile by tile: greatest logit so far, and Σ e^(logit − greatest).
-    let mut greatest = vec![f32::NEG_INFINITY; rows.len()];
-    let mut likeliest = vec![0usize; rows.len()];
-    let mut sums = vec![0.0f32; rows.len()];
+    let mut softmax = vec![Softmax::default(); rows.len()];
     let mut picked: Vec<Vec<f32>> = rows.iter().map(|targets| vec![f32::NAN; targets.len()]).collect();
     for first in (0..vocab).step_by(TILE_VOCAB) {
         let width = TILE_VOCAB.min(vocab - first);
@@ -91,18 +130,7 @@ fn score<K: Kind>(
         profile::stop(started, 1);
         cap(logits, ends.cap);
         for (i, logits) in tile.chunks_exact(width).take(rows.len()).enumerate() {
-            simd::in_widest!({
-                let of_tile = simd::max(logits);
-                let top = if of_tile > greatest[i] { of_tile } else { greatest[i] };
-                if of_tile > greatest[i] {
-                    // Seldom: the greatest logit moves on in few tiles.
-                    likeliest[i] = first + logits.iter().position(|&logit| logit == of_tile).unwrap_or(0);
-                }
-                // The first tile has no carried sum.
-                let carried = if first == 0 { 0.0 } else { sums[i] * simd::exp(greatest[i] - top) };
-                sums[i] = carried + simd::sum_exp(logits, top);
-                greatest[i] = top;
-            });
+            simd::in_widest!(softmax[i].add(first, logits));
             for (target, value) in rows[i].iter().zip(&mut picked[i]) {
                 if let Some(&logit) = (target.token as usize).checked_sub(first).and_then(|column| logits.get(column)) {
                     *value = logit;
@@ -112,11 +140,8 @@ fn score<K: Kind>(
     }
     let mut predictions = Vec::with_capacity(rows.iter().map(|targets| targets.len()).sum());
     for (i, targets) in rows.iter().enumerate() {
-        let denominator = greatest[i] + sums[i].ln();
-        predictions.extend(targets.iter().zip(&picked[i]).map(|(target, logit)| Prediction {
-            log_probability: logit - denominator,
-            likeliest: target.token as usize == likeliest[i],
-        }));
+        predictions
+            .extend(targets.iter().zip(&picked[i]).map(|(target, &logit)| softmax[i].predict(target.token, logit)));
     }
     predictions
 }
@@ -135,12 +160,18 @@ pub fn logits(x: &[f32], channels: usize, ends: Ends<'_>, weight: Laid<'_>, rows
     out
 }
 
-fn cap(logits: &mut [f32], cap: Option<f32>) {
+pub(super) fn cap(logits: &mut [f32], cap: Option<f32>) {
     let Some(cap) = cap else { return };
     simd::in_widest!(simd::soft_cap(logits, cap));
 }
 
-fn norm_rows(x: &[f32], channels: usize, norm: Norm<'_>, rows: impl Iterator<Item = usize>, out: &mut [f32]) {
+pub(super) fn norm_rows(
+    x: &[f32],
+    channels: usize,
+    norm: Norm<'_>,
+    rows: impl Iterator<Item = usize>,
+    out: &mut [f32],
+) {
     simd::in_widest!({
         for (row, out) in rows.zip(out.chunks_exact_mut(channels)) {
             simd::rms_norm(&x[row * channels..(row + 1) * channels], norm.weight, norm.eps, out);

@@ -6,6 +6,7 @@
 
 mod attention;
 mod cached;
+mod divergence;
 mod head;
 mod linear;
 mod paired;
@@ -16,6 +17,7 @@ use std::ops::Range;
 
 pub use attention::{Heads, rotate};
 pub use cached::{KeyValues, SeenRun, attention_over, keep};
+pub use divergence::{Divergence, divergences, divergences_of_logits};
 pub use head::{Ends, logits, predictions};
 pub use linear::MAX_ROWS as BLOCK_ROWS;
 pub use linear::{Linear, Mlp, Weight, add, apply_diagonal, gather, linear, mlp, norm, project, scatter};

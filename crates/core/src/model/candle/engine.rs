@@ -20,11 +20,13 @@ use super::operators::Operators;
 use super::parts::{LayerTensors, Parts, weight_bytes};
 use super::{head, ops};
 use crate::error::{Error, Result};
-use crate::model::batch::{Batch, Prediction};
+use crate::model::batch::{Batch, Divergence, Prediction};
+use crate::model::compare::{Compare, compared, compared_side_by_side};
 use crate::model::config::Config;
 use crate::model::decoding::{Decoding, TrieDecoding};
 use crate::model::engine::{
-    Engine, EngineId, HostRows, PROMPT_TOKENS, Predicted, ResidualStream, Watched, in_step, side_by_side,
+    Compared, Engine, EngineId, HostRows, InStep, PROMPT_TOKENS, Predicted, ResidualStream, Watched, by_part, in_step,
+    side_by_side,
 };
 use crate::model::program::Step;
 use crate::model::rms_norm::RmsNorm;
@@ -340,6 +342,31 @@ impl Model for CandleEngine {
     }
 }
 
+impl Compare for CandleEngine {
+    type Divergences = Vec<Divergence>;
+
+    fn compare(&self, batch: &Batch, reference: &Stream, stream: &Stream) -> Result<Vec<Divergence>> {
+        let weight = self.parts.head()?;
+        // Only one of both may be narrowed to the scored rows.
+        let narrowed = reference.x.dim(0)?.min(stream.x.dim(0)?);
+        let narrow = |stream: &Stream| match stream.x.dim(0)? == narrowed {
+            true => Ok(stream.clone()),
+            false => self.narrow(batch, stream.clone()),
+        };
+        let [reference, stream] = [narrow(reference)?, narrow(stream)?];
+        let targets = batch.targets_among(narrowed);
+        // As many rows as without a comparison, because the bits of a product may depend on them.
+        let mut rows = self.numbers() / self.config.vocab;
+        loop {
+            let done = head::divergences([&reference.x, &stream.x], self.ends(), &weight, &targets, rows);
+            match done {
+                Err(error) if is_out_of_memory(&error) && rows > 1 => rows /= 2,
+                done => return done,
+            }
+        }
+    }
+}
+
 impl Engine for CandleEngine {
     fn id(&self) -> EngineId {
         self.id
@@ -384,6 +411,14 @@ impl Engine for CandleEngine {
         } else {
             in_step(self, trie, parts, seconds)
         }
+    }
+
+    fn compare(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Compared>> {
+        if self.parts.keeps_all() {
+            return compared_side_by_side(self, trie, parts, seconds);
+        }
+        let model = InStep { model: self, side_by_side: true };
+        compared(&model, trie, None, parts, seconds).map(|outputs| by_part(outputs, parts.len()))
     }
 
     fn decoding<'a>(&'a self, trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {

@@ -1,7 +1,7 @@
 //! Final norm, output projection and log-softmax on a device, only on the rows that are scored.
 
 use candle_core::{D, DType, Tensor};
-use ghostlab_kernels::forward::denominators;
+use ghostlab_kernels::forward::{Divergence, denominators, divergences_of_logits};
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -49,6 +49,46 @@ pub(super) fn predictions(
         }));
     }
     Ok(predictions)
+}
+
+/// Computes the divergence of two streams' predictions at each target. The reduction over the vocabulary runs in host
+/// memory in f64, on at most `most_rows` rows at a time.
+///
+/// # Shapes
+/// As [`predictions`], for both streams.
+pub(super) fn divergences(
+    [reference, variant]: [&Tensor; 2],
+    ends: Ends<'_>,
+    weight: &Tensor,
+    targets: &[ScoredRow],
+    most_rows: usize,
+) -> Result<Vec<Divergence>> {
+    let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
+    let vocab = weight.dim(0)?;
+    let mut divergences = Vec::with_capacity(targets.len());
+    for rows in rows.chunks(most_rows.max(1)) {
+        let indices: Vec<usize> = rows.iter().map(|targets| targets[0].row).collect();
+        let numbered = rows.iter().enumerate();
+        let of_rows: Vec<ScoredRow> = numbered
+            .flat_map(|(row, targets)| targets.iter().map(move |target| ScoredRow { row, token: target.token }))
+            .collect();
+        let p: Vec<f32> = logits(reference, ends, weight, &indices)?.flatten_all()?.to_vec1()?;
+        let tensor = logits(variant, ends, weight, &indices)?;
+        let q: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
+        let mut done = divergences_of_logits([&p, &q], vocab, &of_rows);
+        if !tensor.device().is_cpu() {
+            // A loss has the same bits as without a comparison.
+            let (row, token): (Vec<u32>, Vec<u32>) =
+                of_rows.iter().map(|target| (target.row as u32, target.token)).unzip();
+            let (values, likeliest) = scored(&tensor, &row, &token)?;
+            for ((divergence, target), log_probability) in done.iter_mut().zip(&of_rows).zip(values) {
+                let likeliest = likeliest[target.row] == target.token as f32;
+                divergence.prediction = Prediction { log_probability, likeliest };
+            }
+        }
+        divergences.extend(done);
+    }
+    Ok(divergences)
 }
 
 /// Computes the logits of the given rows in f32. Half-precision factors are multiplied and summed in f32 and not rounded

@@ -1,0 +1,266 @@
+//! Damage: how much a variant's predictions differ from the dense model's, on the windows of a text.
+//!
+//! All predicted tokens of all windows count equally. `p` is the dense model's distribution of the next token, `q` the
+//! variant's. The second half are the predictions at positions T/2 … T − 2, which llama.cpp's `--kl-divergence` counts.
+//! The dense model runs in the same trie as its variants, so no logits are stored.
+
+use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts, score};
+use super::perplexity::{BATCH_TOKENS, Losses, PerplexityEval};
+use crate::corpus::Windows;
+use crate::error::Result;
+use crate::model::{Batch, Divergence, Engine, Load, Program, Trie};
+use crate::tasks::Measure;
+
+/// A measure of damage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damage {
+    /// Mean of `Σ p ln(p / q)`, in nats.
+    KlDenseVariant,
+    /// Mean of `Σ q ln(q / p)`, in nats.
+    KlVariantDense,
+    /// Share of predictions with the same likeliest token.
+    SameTop,
+    /// Mean of `q − p` at the true token.
+    MeanChange,
+    /// Mean of `|q − p|` at the true token.
+    MeanAbsoluteChange,
+    /// Root of the mean of `(q − p)²` at the true token.
+    RmsChange,
+    /// The variant's perplexity over the dense model's.
+    PerplexityRatio,
+}
+
+impl Damage {
+    /// Estimates the measure and its standard error over windows from the windows' means ([`Damages::by_window`]). The
+    /// error is propagated to first order through root and exponential. `None` if a value is not finite, or without one.
+    pub fn estimate(self, windows: &[f64]) -> Option<Measure> {
+        let mean = Measure::of(windows)?;
+        // Value, and derivative with respect to the mean.
+        let (value, slope) = match self {
+            // A root of zero has no derivative. All squares are zero then, and so is their error.
+            Self::RmsChange if mean.value == 0.0 => (0.0, 1.0),
+            Self::RmsChange => (mean.value.sqrt(), 0.5 / mean.value.sqrt()),
+            Self::PerplexityRatio => (mean.value.exp(), mean.value.exp()),
+            _ => (mean.value, 1.0),
+        };
+        let stderr = mean.stderr.map(|error| slope * error).filter(|error| error.is_finite());
+        value.is_finite().then_some(Measure { value, stderr })
+    }
+
+    /// Returns the least and the greatest possible value. The greatest is `None` if there is none.
+    pub fn range(self) -> (f64, Option<f64>) {
+        match self {
+            Self::KlDenseVariant | Self::KlVariantDense | Self::PerplexityRatio => (0.0, None),
+            Self::SameTop | Self::MeanAbsoluteChange | Self::RmsChange => (0.0, Some(1.0)),
+            Self::MeanChange => (-1.0, Some(1.0)),
+        }
+    }
+
+    /// Returns the place of the measure among a window's values.
+    pub fn column(self, stretch: Stretch) -> usize {
+        let first = match stretch {
+            Stretch::All => 1,
+            Stretch::SecondHalf => 1 + MEASURES,
+        };
+        first + self as usize
+    }
+}
+
+/// Predictions that a measure counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stretch {
+    All,
+    SecondHalf,
+}
+
+/// Number of measures.
+const MEASURES: usize = 7;
+/// Number of values of a window: its loss, and the measures of both stretches.
+pub const WIDTH: usize = 1 + 2 * MEASURES;
+
+/// Means over a window's predictions, in the order of [`Damage`]. The squares of changes and the differences of losses
+/// stand for their root and their exponential.
+type WindowMeans = [f64; MEASURES];
+
+/// Losses and damages of every window under one variant.
+#[derive(Debug, Clone, Default)]
+pub struct Damages {
+    pub losses: Losses,
+    /// Means over all predictions of each window.
+    all: Vec<WindowMeans>,
+    /// Means over the predictions of each window's second half.
+    second_half: Vec<WindowMeans>,
+}
+
+impl Damages {
+    /// Decodes the values that [`DamageEval`] computes. `None` if their number is not that of complete windows.
+    pub fn from_values(values: &[f64]) -> Option<Self> {
+        let (windows, rest) = values.as_chunks::<WIDTH>();
+        let mut damages = Self::default();
+        for window in windows {
+            damages.losses.windows.push(window[0]);
+            damages.all.push(std::array::from_fn(|measure| window[1 + measure]));
+            damages.second_half.push(std::array::from_fn(|measure| window[1 + MEASURES + measure]));
+        }
+        rest.is_empty().then_some(damages)
+    }
+
+    /// Returns a measure with its standard error over windows ([`Damage::estimate`]).
+    pub fn measure(&self, damage: Damage, stretch: Stretch) -> Option<Measure> {
+        damage.estimate(&self.by_window(damage, stretch))
+    }
+
+    /// Returns the mean of each window: of squares for [`Damage::RmsChange`], of differences of losses for
+    /// [`Damage::PerplexityRatio`]. Windows have equally many predictions, so that the mean over windows is the mean over
+    /// tokens.
+    pub fn by_window(&self, damage: Damage, stretch: Stretch) -> Vec<f64> {
+        let windows = match stretch {
+            Stretch::All => &self.all,
+            Stretch::SecondHalf => &self.second_half,
+        };
+        windows.iter().map(|means| means[damage as usize]).collect()
+    }
+}
+
+/// Computes the damage of each program against `dense` on all windows, in one run of their trie.
+///
+/// # Errors
+/// A tensor operation that fails.
+pub fn damages(engine: &dyn Engine, dense: &Program, programs: &[Program], windows: &Windows) -> Result<Vec<Damages>> {
+    let eval_set = DamageEval::new(windows, BATCH_TOKENS, dense.clone());
+    let trie = eval_set.trie(programs);
+    let mut seconds = vec![0.0; trie.len()];
+    let values = score(&eval_set, engine, &trie, &mut seconds, |_| Ok(()))?;
+    Ok(values.iter().filter_map(|values| Damages::from_values(values)).collect())
+}
+
+/// Windows as an eval set: the values are the windows' losses and damages.
+pub struct DamageEval<'a> {
+    windows: PerplexityEval<'a>,
+    dense: Program,
+}
+
+impl<'a> DamageEval<'a> {
+    /// Groups windows into chunks as [`PerplexityEval::new`]. Programs are compared with `dense`.
+    pub fn new(windows: &'a Windows, batch_tokens: usize, dense: Program) -> Self {
+        Self { windows: PerplexityEval::new(windows, batch_tokens), dense }
+    }
+}
+
+impl EvalSet for DamageEval<'_> {
+    fn chunks(&self) -> usize {
+        self.windows.chunks()
+    }
+
+    fn tokens(&self, chunk: usize) -> usize {
+        self.windows.tokens(chunk)
+    }
+
+    fn load(&self, chunks: &[usize]) -> Load {
+        self.windows.load(chunks)
+    }
+
+    fn count(&self, chunk: usize) -> usize {
+        WIDTH * self.windows.count(chunk)
+    }
+
+    /// The dense program has a stream of its own.
+    fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
+        engine.pass_tokens(programs + 1)
+    }
+
+    fn trie(&self, programs: &[Program]) -> Trie {
+        Trie::against(&self.dense, programs)
+    }
+
+    fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues> {
+        let windows = self.windows.windows;
+        let members: Vec<Vec<usize>> = chunks.iter().map(|&chunk| self.windows.members(chunk).collect()).collect();
+        let members: Vec<&[usize]> = members.iter().map(Vec::as_slice).collect();
+        in_parts(
+            engine,
+            trie,
+            &members,
+            |_: &usize| windows.length,
+            seconds,
+            |members| {
+                let batch = Batch::windows(members.iter().map(|&index| windows.window(index)));
+                EvalPart { batch, values: Box::new(|predictions| window_values(predictions, windows.length)) }
+            },
+        )
+    }
+
+    fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
+        chunks.concat()
+    }
+}
+
+/// Computes the values of each window of `length` tokens from the divergences at its predictions.
+fn window_values(predictions: &[Divergence], length: usize) -> Vec<f64> {
+    let windows = predictions.chunks_exact((length - 1).max(1));
+    windows
+        .flat_map(|window| {
+            let losses = window.iter().map(|at| -f64::from(at.prediction.log_probability));
+            let loss = losses.sum::<f64>() / window.len() as f64;
+            [vec![loss], means(window).into(), means(&window[window.len().min(length / 2)..]).into()].concat()
+        })
+        .collect()
+}
+
+/// Averages the measures over some predictions. NaN without one.
+fn means(predictions: &[Divergence]) -> WindowMeans {
+    let mut sums = [0.0; MEASURES];
+    for at in predictions {
+        let change = at.ln_q.exp() - at.ln_p.exp();
+        // A maximum skips NaN, so that only the sums show it.
+        let is_undefined = at.ln_p.is_nan() || at.ln_q.is_nan();
+        let same = if is_undefined { f64::NAN } else { f64::from(u8::from(at.same_top)) };
+        let values = [at.kl_pq, at.kl_qp, same, change, change.abs(), change * change, at.ln_p - at.ln_q];
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    }
+    sums.map(|sum| sum / predictions.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Prediction;
+
+    fn divergence(p: f64, q: f64, kl: f64, same_top: bool) -> Divergence {
+        let prediction = Prediction { log_probability: q.ln() as f32, likeliest: true };
+        Divergence { prediction, ln_p: p.ln(), ln_q: q.ln(), kl_pq: kl, kl_qp: 2.0 * kl, same_top }
+    }
+
+    #[test]
+    fn second_half_counts_predictions_from_half_the_window() {
+        // Two windows of four tokens: the predictions at positions 2 count.
+        let at =
+            [(0.5, 0.25, 1.0), (0.5, 0.5, 0.0), (0.25, 0.5, 3.0), (0.5, 0.5, 0.0), (0.5, 0.5, 2.0), (0.5, 0.5, 1.0)];
+        let at: Vec<Divergence> = at.into_iter().map(|(p, q, kl)| divergence(p, q, kl, p == q)).collect();
+        let damages = Damages::from_values(&window_values(&at, 4)).unwrap();
+        // Computed by hand.
+        for (damage, stretch, value) in [
+            (Damage::KlDenseVariant, Stretch::All, 7.0 / 6.0),
+            (Damage::KlVariantDense, Stretch::SecondHalf, 4.0),
+            (Damage::SameTop, Stretch::All, 4.0 / 6.0),
+            (Damage::SameTop, Stretch::SecondHalf, 0.5),
+            (Damage::MeanChange, Stretch::All, 0.0),
+            (Damage::MeanAbsoluteChange, Stretch::All, 0.5 / 6.0),
+            (Damage::RmsChange, Stretch::SecondHalf, (0.0625f64 / 2.0).sqrt()),
+            (Damage::PerplexityRatio, Stretch::All, 1.0),
+            (Damage::PerplexityRatio, Stretch::SecondHalf, 0.5f64.sqrt()),
+        ] {
+            let ours = damages.measure(damage, stretch).unwrap();
+            assert!((ours.value - value).abs() < 1e-12, "{damage:?} {stretch:?}: {ours:?}");
+        }
+        // Window means 4/3 and 1 deviate by 1/6 from their mean.
+        let error = damages.measure(Damage::KlDenseVariant, Stretch::All).unwrap().stderr.unwrap();
+        assert!((error - 1.0 / 6.0).abs() < 1e-12, "{error}");
+    }
+
+    #[test]
+    fn values_of_an_incomplete_window_are_rejected() {
+        assert!(Damages::from_values(&[0.0; WIDTH + 1]).is_none());
+        assert_eq!(Damages::from_values(&[0.0; WIDTH]).unwrap().losses.windows, [0.0]);
+    }
+}

@@ -1,0 +1,192 @@
+//! Metrics of the difference between a variant's predictions and the dense model's, on the windows of a text.
+
+use super::entry::{Direction, MetricEntry, OF_TEXT, Of, PairedTest, Shown, Unit};
+use crate::evaluate::damage::{Damage, Stretch};
+
+/// Defaults of a metric of damage. Its error is over windows.
+const OF_DAMAGE: MetricEntry =
+    MetricEntry { decimals: 4, test: Some(PairedTest::Bootstrap), shown: Shown::IfNamed, ..OF_TEXT };
+
+/// `kl_c4`: mean KL divergence of the dense model's predictions to the variant's, Σ p ln(p/q), in nats.
+pub(super) static KL: MetricEntry = MetricEntry {
+    id: "kl",
+    name: "kl_dense_variant",
+    label: " (KL)",
+    head: "KL",
+    note: "mean KL divergence of the dense model's predictions to the variant's, Σ p ln(p/q), in nats",
+    unit: Unit::Nats,
+    direction: Direction::Lower,
+    shown: Shown::Always,
+    of: Of::Damage(Damage::KlDenseVariant, Stretch::All),
+    ..OF_DAMAGE
+};
+
+/// `rkl_c4`: mean KL divergence of the variant's predictions to the dense model's, Σ q ln(q/p), in nats.
+pub(super) static REVERSE_KL: MetricEntry = MetricEntry {
+    id: "rkl",
+    name: "kl_variant_dense",
+    label: " (reverse KL)",
+    head: "reverse KL",
+    note: "mean KL divergence of the variant's predictions to the dense model's, Σ q ln(q/p), in nats",
+    unit: Unit::Nats,
+    direction: Direction::Lower,
+    of: Of::Damage(Damage::KlVariantDense, Stretch::All),
+    ..OF_DAMAGE
+};
+
+/// `same_top_c4`: share of predictions whose likeliest token is the dense model's.
+pub(super) static SAME_TOP: MetricEntry = MetricEntry {
+    id: "same_top",
+    name: "same_top",
+    label: " (same top)",
+    head: "same top",
+    note: "share of predictions whose likeliest token is the dense model's",
+    unit: Unit::Share,
+    direction: Direction::Higher,
+    shown: Shown::Always,
+    of: Of::Damage(Damage::SameTop, Stretch::All),
+    ..OF_DAMAGE
+};
+
+/// `dp_c4`: mean change of the true token's probability, q − p.
+pub(super) static MEAN_CHANGE: MetricEntry = MetricEntry {
+    id: "dp",
+    name: "mean_dp",
+    label: " (Δp)",
+    head: "Δp",
+    note: "mean change of the true token's probability, q − p",
+    unit: Unit::Share,
+    direction: Direction::Neither,
+    of: Of::Damage(Damage::MeanChange, Stretch::All),
+    ..OF_DAMAGE
+};
+
+/// `abs_dp_c4`: mean absolute change of the true token's probability.
+pub(super) static MEAN_ABSOLUTE_CHANGE: MetricEntry = MetricEntry {
+    id: "abs_dp",
+    name: "mean_abs_dp",
+    label: " (|Δp|)",
+    head: "|Δp|",
+    note: "mean absolute change of the true token's probability",
+    unit: Unit::Share,
+    direction: Direction::Lower,
+    of: Of::Damage(Damage::MeanAbsoluteChange, Stretch::All),
+    ..OF_DAMAGE
+};
+
+/// `rms_dp_c4`: root mean square change of the true token's probability.
+pub(super) static RMS_CHANGE: MetricEntry = MetricEntry {
+    id: "rms_dp",
+    name: "rms_dp",
+    label: " (RMS Δp)",
+    head: "RMS Δp",
+    note: "root mean square change of the true token's probability",
+    unit: Unit::Share,
+    direction: Direction::Lower,
+    of: Of::Damage(Damage::RmsChange, Stretch::All),
+    ..OF_DAMAGE
+};
+
+/// `ratio_c4`: perplexity over the dense model's.
+pub(super) static PERPLEXITY_RATIO: MetricEntry = MetricEntry {
+    id: "ratio",
+    name: "ppl_ratio",
+    label: " (ratio)",
+    head: "ppl ratio",
+    note: "perplexity over the dense model's",
+    unit: Unit::One,
+    direction: Direction::Lower,
+    of: Of::Damage(Damage::PerplexityRatio, Stretch::All),
+    ..OF_DAMAGE
+};
+
+/// `half_kl_c4`: the same over the second half of each window.
+pub(super) static HALF_KL: MetricEntry = MetricEntry {
+    id: "half_kl",
+    name: "second_half_kl_dense_variant",
+    label: " (2nd half, KL)",
+    head: "2nd half KL",
+    note: "mean KL divergence of the dense model's predictions to the variant's, Σ p ln(p/q), in nats; over predictions at positions T/2 to T − 2, as llama.cpp counts",
+    unit: Unit::Nats,
+    direction: Direction::Lower,
+    of: Of::Damage(Damage::KlDenseVariant, Stretch::SecondHalf),
+    ..OF_DAMAGE
+};
+
+/// `half_rkl_c4`: the same over the second half of each window.
+pub(super) static HALF_REVERSE_KL: MetricEntry = MetricEntry {
+    id: "half_rkl",
+    name: "second_half_kl_variant_dense",
+    label: " (2nd half, reverse KL)",
+    head: "2nd half reverse KL",
+    note: "mean KL divergence of the variant's predictions to the dense model's, Σ q ln(q/p), in nats; over predictions at positions T/2 to T − 2, as llama.cpp counts",
+    unit: Unit::Nats,
+    direction: Direction::Lower,
+    of: Of::Damage(Damage::KlVariantDense, Stretch::SecondHalf),
+    ..OF_DAMAGE
+};
+
+/// `half_same_top_c4`: the same over the second half of each window.
+pub(super) static HALF_SAME_TOP: MetricEntry = MetricEntry {
+    id: "half_same_top",
+    name: "second_half_same_top",
+    label: " (2nd half, same top)",
+    head: "2nd half same top",
+    note: "share of predictions whose likeliest token is the dense model's; over predictions at positions T/2 to T − 2, as llama.cpp counts",
+    unit: Unit::Share,
+    direction: Direction::Higher,
+    of: Of::Damage(Damage::SameTop, Stretch::SecondHalf),
+    ..OF_DAMAGE
+};
+
+/// `half_dp_c4`: the same over the second half of each window.
+pub(super) static HALF_MEAN_CHANGE: MetricEntry = MetricEntry {
+    id: "half_dp",
+    name: "second_half_mean_dp",
+    label: " (2nd half, Δp)",
+    head: "2nd half Δp",
+    note: "mean change of the true token's probability, q − p; over predictions at positions T/2 to T − 2, as llama.cpp counts",
+    unit: Unit::Share,
+    direction: Direction::Neither,
+    of: Of::Damage(Damage::MeanChange, Stretch::SecondHalf),
+    ..OF_DAMAGE
+};
+
+/// `half_abs_dp_c4`: the same over the second half of each window.
+pub(super) static HALF_MEAN_ABSOLUTE_CHANGE: MetricEntry = MetricEntry {
+    id: "half_abs_dp",
+    name: "second_half_mean_abs_dp",
+    label: " (2nd half, |Δp|)",
+    head: "2nd half |Δp|",
+    note: "mean absolute change of the true token's probability; over predictions at positions T/2 to T − 2, as llama.cpp counts",
+    unit: Unit::Share,
+    direction: Direction::Lower,
+    of: Of::Damage(Damage::MeanAbsoluteChange, Stretch::SecondHalf),
+    ..OF_DAMAGE
+};
+
+/// `half_rms_dp_c4`: the same over the second half of each window.
+pub(super) static HALF_RMS_CHANGE: MetricEntry = MetricEntry {
+    id: "half_rms_dp",
+    name: "second_half_rms_dp",
+    label: " (2nd half, RMS Δp)",
+    head: "2nd half RMS Δp",
+    note: "root mean square change of the true token's probability; over predictions at positions T/2 to T − 2, as llama.cpp counts",
+    unit: Unit::Share,
+    direction: Direction::Lower,
+    of: Of::Damage(Damage::RmsChange, Stretch::SecondHalf),
+    ..OF_DAMAGE
+};
+
+/// `half_ratio_c4`: the same over the second half of each window.
+pub(super) static HALF_PERPLEXITY_RATIO: MetricEntry = MetricEntry {
+    id: "half_ratio",
+    name: "second_half_ppl_ratio",
+    label: " (2nd half, ratio)",
+    head: "2nd half ppl ratio",
+    note: "perplexity over the dense model's; over predictions at positions T/2 to T − 2, as llama.cpp counts",
+    unit: Unit::One,
+    direction: Direction::Lower,
+    of: Of::Damage(Damage::PerplexityRatio, Stretch::SecondHalf),
+    ..OF_DAMAGE
+};

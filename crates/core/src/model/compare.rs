@@ -1,0 +1,233 @@
+//! Compares programs with a reference program, token by token, in one run of their trie.
+
+use std::cell::RefCell;
+
+use rayon::prelude::*;
+
+use super::batch::{Batch, Divergence};
+use super::engine::{Clock, Compared, InStep};
+use super::program::Step;
+use super::trie::{Model, Trie};
+use crate::error::{Error, Result};
+
+/// A model that compares the streams of two programs at the head.
+pub(super) trait Compare: Model<Residual: Clone> {
+    type Divergences: Clone;
+
+    /// Compares a stream with the reference program's.
+    fn compare(
+        &self,
+        batch: &Self::Batch,
+        reference: &Self::Residual,
+        stream: &Self::Residual,
+    ) -> Result<Self::Divergences>;
+}
+
+/// Runs a trie that was built by [`Trie::against`]. With `most_streams` it runs layer by layer and holds at most so many
+/// streams. If some have no room, the reference program runs alone first, so that no other stream waits for its stream.
+///
+/// # Errors
+/// A step that fails, or a trie without a reference.
+pub(super) fn compared<M: Compare>(
+    model: &M,
+    trie: &Trie,
+    most_streams: Option<usize>,
+    batch: &M::Batch,
+    seconds: &mut [f64],
+) -> Result<Vec<Option<M::Divergences>>> {
+    let missing = || Error::job("a trie without a reference program cannot be compared");
+    let head = trie.reference_head().ok_or_else(missing)?;
+    let comparing = Comparing { model, head, reference: RefCell::new(None) };
+    let mut clock = Clock(seconds);
+    let outputs = match most_streams {
+        Some(most) => {
+            // The reference program's stream stays until the end.
+            let room = most.saturating_sub(1);
+            if trie.programs() > room {
+                comparing.reference.replace(reference_stream(model, trie, batch)?);
+            }
+            trie.run_by_layer(room, &comparing, batch, &mut clock)?
+        }
+        None => trie.run(&comparing, batch, &mut clock)?,
+    };
+    let reference = comparing.reference.into_inner().ok_or_else(missing)?;
+    let resolve = |output: Output<M>| match output {
+        Output::Compared(divergences) => Ok(divergences),
+        Output::Waiting(stream) => model.compare(batch, &reference, &stream),
+    };
+    outputs.into_iter().map(|output| output.map(resolve).transpose()).collect()
+}
+
+/// Runs the reference program alone.
+fn reference_stream<M: Compare>(model: &M, trie: &Trie, batch: &M::Batch) -> Result<Option<M::Residual>> {
+    let Some(alone) = trie.reference_alone() else { return Ok(None) };
+    let Some(head) = alone.reference_head() else { return Ok(None) };
+    let comparing = Comparing { model, head, reference: RefCell::new(None) };
+    alone.run(&comparing, batch, &mut ())?;
+    Ok(comparing.reference.into_inner())
+}
+
+/// Runs the parts through the trie independently, in parallel.
+pub(super) fn compared_side_by_side<M>(
+    model: &M,
+    trie: &Trie,
+    parts: &[Batch],
+    seconds: &mut [f64],
+) -> Result<Vec<Compared>>
+where
+    M: Compare<Batch = Batch, Divergences = Vec<Divergence>> + Sync,
+{
+    let done = parts
+        .par_iter()
+        .map(|batch| {
+            let mut nodes = vec![0.0; trie.len()];
+            compared(model, trie, None, batch, &mut nodes).map(|outputs| (outputs, nodes))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    done.iter().for_each(|(_, nodes)| seconds.iter_mut().zip(nodes).for_each(|(sum, node)| *sum += node));
+    Ok(done.into_iter().map(|(outputs, _)| outputs).collect())
+}
+
+/// The model of one run, which keeps the reference program's stream.
+struct Comparing<'a, M: Compare> {
+    model: &'a M,
+    /// The reference program's head.
+    head: usize,
+    reference: RefCell<Option<M::Residual>>,
+}
+
+/// Output of a program's head.
+enum Output<M: Compare> {
+    Compared(M::Divergences),
+    /// A stream that is compared after the run: the reference program's, or one whose head ran before that one's.
+    Waiting(M::Residual),
+}
+
+impl<M: Compare> Clone for Output<M> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Compared(divergences) => Self::Compared(divergences.clone()),
+            Self::Waiting(stream) => Self::Waiting(stream.clone()),
+        }
+    }
+}
+
+impl<M: Compare> Model for Comparing<'_, M> {
+    type Batch = M::Batch;
+    type Residual = M::Residual;
+    type Output = Output<M>;
+
+    fn expect(&self, now: Option<usize>, next: Option<usize>) {
+        self.model.expect(now, next);
+    }
+
+    fn begin(&self, batch: &M::Batch) -> Result<M::Residual> {
+        self.model.begin(batch)
+    }
+
+    fn advance(&self, batch: &M::Batch, step: &Step, stream: &M::Residual) -> Result<M::Residual> {
+        self.model.advance(batch, step, stream)
+    }
+
+    fn narrow(&self, batch: &M::Batch, stream: M::Residual) -> Result<M::Residual> {
+        self.model.narrow(batch, stream)
+    }
+
+    fn finish(&self, _: &M::Batch, stream: &M::Residual) -> Result<Output<M>> {
+        Ok(Output::Waiting(stream.clone()))
+    }
+
+    fn finish_at(&self, node: usize, batch: &M::Batch, stream: &M::Residual) -> Result<Output<M>> {
+        if node == self.head {
+            *self.reference.borrow_mut() = Some(stream.clone());
+            // Compared with itself after the run, and only if a program ends here.
+            return self.finish(batch, stream);
+        }
+        match &*self.reference.borrow() {
+            Some(reference) => self.model.compare(batch, reference, stream).map(Output::Compared),
+            None => self.finish(batch, stream),
+        }
+    }
+}
+
+impl<M> Compare for InStep<'_, M>
+where
+    M: Compare<Batch = Batch, Output = Vec<super::batch::Prediction>, Residual: Send + Sync> + Sync,
+    M::Divergences: Send,
+{
+    type Divergences = Vec<M::Divergences>;
+
+    fn compare(
+        &self,
+        parts: &[Batch],
+        reference: &Vec<M::Residual>,
+        streams: &Vec<M::Residual>,
+    ) -> Result<Vec<M::Divergences>> {
+        let streams = reference.par_iter().zip(streams);
+        parts.par_iter().zip(streams).map(|(batch, (p, q))| self.model.compare(batch, p, q)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::program::Program;
+
+    /// A model whose stream lists the steps that ran, and whose comparison returns both lists.
+    struct Listing;
+
+    impl Model for Listing {
+        type Batch = ();
+        type Residual = Vec<Step>;
+        type Output = ();
+
+        fn begin(&self, (): &()) -> Result<Vec<Step>> {
+            Ok(vec![Step::Embed])
+        }
+
+        fn advance(&self, (): &(), step: &Step, stream: &Vec<Step>) -> Result<Vec<Step>> {
+            Ok([stream.as_slice(), std::slice::from_ref(step)].concat())
+        }
+
+        fn finish(&self, (): &(), _: &Vec<Step>) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Compare for Listing {
+        type Divergences = [Vec<Step>; 2];
+
+        fn compare(&self, (): &(), reference: &Vec<Step>, stream: &Vec<Step>) -> Result<[Vec<Step>; 2]> {
+            Ok([reference.clone(), stream.clone()])
+        }
+    }
+
+    #[test]
+    fn every_program_is_compared_whatever_has_room() {
+        let dense = Program::dense(6);
+        let mut programs: Vec<Program> =
+            (0..6).map(|layer| Program::pruned(6, &[layer], |_| None)).chain([dense.clone()]).collect();
+        // The reference may also be none of the programs.
+        for _ in 0..2 {
+            let trie = Trie::against(&dense, &programs);
+            for most_streams in [None, Some(1), Some(2), Some(5), Some(99)] {
+                let mut seconds = vec![0.0; trie.len()];
+                let found = compared(&Listing, &trie, most_streams, &(), &mut seconds).unwrap();
+                assert_eq!(found.len(), programs.len());
+                for (program, found) in programs.iter().zip(found) {
+                    let [reference, stream] = found.unwrap();
+                    assert_eq!(reference, dense.0[..dense.0.len() - 1], "{most_streams:?}");
+                    assert_eq!(stream, program.0[..program.0.len() - 1], "{most_streams:?}");
+                }
+            }
+            programs.pop();
+        }
+    }
+
+    #[test]
+    fn trie_without_a_reference_is_refused() {
+        let trie = Trie::scoring(&[Program::dense(2)]);
+        let error = compared(&Listing, &trie, None, &(), &mut vec![0.0; trie.len()]).unwrap_err();
+        assert!(error.to_string().contains("without a reference program"), "{error}");
+    }
+}

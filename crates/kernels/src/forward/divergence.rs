@@ -1,0 +1,296 @@
+//! Divergence of two models' predictions, computed without holding the logits of a whole vocabulary.
+
+use rayon::prelude::*;
+
+use super::head::{Ends, Softmax, TILE_VOCAB, cap, norm_rows, tile_rows};
+use super::scratch::scratch;
+use super::{Laid, Prediction, ScoredRow, block_rows};
+use crate::linalg::gemm::{MatrixView, Update};
+use crate::linalg::panels::{Kind, Panels, columns};
+use crate::linalg::simd;
+
+/// Difference of two distributions of the next token: `p` of a reference model, `q` of a variant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Divergence {
+    /// Prediction of the variant, with the same bits as [`super::predictions`].
+    pub prediction: Prediction,
+    /// `ln p(token)`
+    pub ln_p: f64,
+    /// `ln q(token)`
+    pub ln_q: f64,
+    /// `Σ p ln(p / q)`, in nats.
+    pub kl_pq: f64,
+    /// `Σ q ln(q / p)`, in nats.
+    pub kl_qp: f64,
+    /// Whether both have the same likeliest token. The lowest of equal logits counts.
+    pub same_top: bool,
+}
+
+/// Computes the divergence of two models with one output projection at each target. Only a tile of both models' logits
+/// is held at a time.
+///
+/// # Shapes
+/// `reference [tokens, C]`, `variant [tokens, C]`, `weight [C, vocab]`; one value per target. Targets are in ascending rows.
+pub fn divergences(
+    [reference, variant]: [&[f32]; 2],
+    channels: usize,
+    ends: Ends<'_>,
+    weight: Laid<'_>,
+    targets: &[ScoredRow],
+) -> Vec<Divergence> {
+    match weight {
+        Laid::F32(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
+        Laid::Bf16(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
+        Laid::Bf16Amx(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
+    }
+}
+
+/// Computes the divergence at each target from two models' logits.
+///
+/// # Shapes
+/// `reference [rows, vocab]`, `variant [rows, vocab]`; one value per target. Targets are in ascending rows.
+pub fn divergences_of_logits(
+    [reference, variant]: [&[f32]; 2],
+    vocab: usize,
+    targets: &[ScoredRow],
+) -> Vec<Divergence> {
+    let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
+    rows.into_par_iter()
+        .map(|targets| {
+            let range = targets[0].row * vocab..(targets[0].row + 1) * vocab;
+            let mut pair = SoftmaxPair::new(targets);
+            simd::in_widest!(pair.add(0, &reference[range.clone()], &variant[range.clone()]));
+            pair.finish()
+        })
+        .flatten_iter()
+        .collect()
+}
+
+fn divergences_in<K: Kind>(
+    streams: [&[f32]; 2],
+    channels: usize,
+    ends: Ends<'_>,
+    weight: &Panels<K>,
+    targets: &[ScoredRow],
+) -> Vec<Divergence> {
+    // Targets of one row stay in one task, so that the row is projected once.
+    let rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
+    let step = block_rows(rows.len(), 1, tile_rows()).max(1);
+    rows.par_chunks(step).map(|rows| compare(streams, channels, ends, weight, rows)).flatten_iter().collect()
+}
+
+fn compare<K: Kind>(
+    streams: [&[f32]; 2],
+    channels: usize,
+    ends: Ends<'_>,
+    weight: &Panels<K>,
+    rows: &[&[ScoredRow]],
+) -> Vec<Divergence> {
+    let vocab = weight.outer();
+    let mut normed = streams.map(|_| scratch(rows.len() * channels));
+    let mut tiles = streams.map(|_| scratch(rows.len() * TILE_VOCAB.min(vocab)));
+    for (x, normed) in streams.iter().zip(&mut normed) {
+        norm_rows(x, channels, ends.norm, rows.iter().map(|targets| targets[0].row), normed);
+    }
+    let ready = normed.each_ref().map(|normed| K::rows(MatrixView::rows(normed, rows.len(), channels)));
+    let mut pairs: Vec<SoftmaxPair<'_>> = rows.iter().map(|targets| SoftmaxPair::new(targets)).collect();
+    for first in (0..vocab).step_by(TILE_VOCAB) {
+        let width = TILE_VOCAB.min(vocab - first);
+        for (tile, ready) in tiles.iter_mut().zip(&ready) {
+            // [rows, width]
+            let logits = &mut tile[..rows.len() * width];
+            columns(logits, Update::Replace, ready, rows.len(), weight, first..first + width);
+            cap(logits, ends.cap);
+        }
+        let [reference, variant] = tiles.each_ref().map(|tile| tile.chunks_exact(width));
+        for (pair, (p, q)) in pairs.iter_mut().zip(reference.zip(variant)) {
+            simd::in_widest!(pair.add(first, p, q));
+        }
+    }
+    pairs.iter().flat_map(SoftmaxPair::finish).collect()
+}
+
+/// Sums over the vocabulary for one row, accumulated tile by tile. `z` are logits of the reference, `w` of the variant.
+struct SoftmaxPair<'a> {
+    targets: &'a [ScoredRow],
+    /// Logits `(z, w)` of each target.
+    picked: Vec<[f32; 2]>,
+    p: Softmax,
+    q: Softmax,
+    sums: Sums,
+}
+
+/// Sums in f64. The exponentials are f32: their rounding errors are independent and relative to each term.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    /// `Σ e^(z − max z)`
+    p: f64,
+    /// `Σ e^(w − max w)`
+    q: f64,
+    /// `Σ e^(z − max z)·(z − w)`
+    pq: f64,
+    /// `Σ e^(w − max w)·(w − z)`
+    qp: f64,
+}
+
+impl<'a> SoftmaxPair<'a> {
+    fn new(targets: &'a [ScoredRow]) -> Self {
+        let picked = vec![[f32::NAN; 2]; targets.len()];
+        Self { targets, picked, p: Softmax::default(), q: Softmax::default(), sums: Sums::default() }
+    }
+
+    /// Adds the logits of the tokens from `first` on.
+    #[inline(always)]
+    fn add(&mut self, first: usize, z: &[f32], w: &[f32]) {
+        let before = [self.p.greatest, self.q.greatest];
+        self.p.add(first, z);
+        self.q.add(first, w);
+        if first > 0 {
+            let [p, q] = [self.p.greatest, self.q.greatest];
+            let carried = [f64::from(before[0] - p).exp(), f64::from(before[1] - q).exp()];
+            self.sums.p *= carried[0];
+            self.sums.pq *= carried[0];
+            self.sums.q *= carried[1];
+            self.sums.qp *= carried[1];
+        }
+        self.sums.add(z, w, [self.p.greatest, self.q.greatest]);
+        for (target, picked) in self.targets.iter().zip(&mut self.picked) {
+            if let Some(column) = (target.token as usize).checked_sub(first).filter(|&column| column < z.len()) {
+                *picked = [z[column], w[column]];
+            }
+        }
+    }
+
+    fn finish(&self) -> Vec<Divergence> {
+        let ln_p = f64::from(self.p.greatest) + self.sums.p.ln();
+        let ln_q = f64::from(self.q.greatest) + self.sums.q.ln();
+        let kl_pq = self.sums.pq / self.sums.p - (ln_p - ln_q);
+        let kl_qp = self.sums.qp / self.sums.q - (ln_q - ln_p);
+        let of_target = |(target, &[z, w]): (&ScoredRow, &[f32; 2])| Divergence {
+            prediction: self.q.predict(target.token, w),
+            ln_p: f64::from(z) - ln_p,
+            ln_q: f64::from(w) - ln_q,
+            kl_pq,
+            kl_qp,
+            same_top: self.p.likeliest == self.q.likeliest,
+        };
+        self.targets.iter().zip(&self.picked).map(of_target).collect()
+    }
+}
+
+impl Sums {
+    #[inline(always)]
+    fn add(&mut self, z: &[f32], w: &[f32], [greatest_z, greatest_w]: [f32; 2]) {
+        const LANES: usize = 8;
+        let mut lanes = [[0.0f64; LANES]; 4];
+        let (z_chunks, z_rest) = z.as_chunks::<LANES>();
+        let (w_chunks, w_rest) = w.as_chunks::<LANES>();
+        for (z, w) in z_chunks.iter().zip(w_chunks) {
+            for lane in 0..LANES {
+                let p = f64::from(simd::exp(z[lane] - greatest_z));
+                let q = f64::from(simd::exp(w[lane] - greatest_w));
+                let difference = f64::from(z[lane]) - f64::from(w[lane]);
+                lanes[0][lane] += p;
+                lanes[1][lane] += q;
+                lanes[2][lane] += p * difference;
+                lanes[3][lane] -= q * difference;
+            }
+        }
+        for (lane, (z, w)) in z_rest.iter().zip(w_rest).enumerate() {
+            let p = f64::from(simd::exp(z - greatest_z));
+            let q = f64::from(simd::exp(w - greatest_w));
+            let difference = f64::from(*z) - f64::from(*w);
+            lanes[0][lane] += p;
+            lanes[1][lane] += q;
+            lanes[2][lane] += p * difference;
+            lanes[3][lane] -= q * difference;
+        }
+        let [p, q, pq, qp] = lanes.map(|lane| lane.iter().sum::<f64>());
+        self.p += p;
+        self.q += q;
+        self.pq += pq;
+        self.qp += qp;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::{Norm, logits, predictions};
+    use crate::linalg::bf16::Bf16;
+    use crate::linalg::float32::F32;
+
+    const CHANNELS: usize = 8;
+    /// Two and a half tiles.
+    const VOCAB: usize = 2 * TILE_VOCAB + TILE_VOCAB / 2;
+    const ENDS: Ends<'_> = Ends { norm: Norm { weight: &[1.0; CHANNELS], eps: 1e-5 }, cap: None };
+
+    fn streams() -> [Vec<f32>; 2] {
+        [0.37f32, 0.41].map(|turn| (0..3 * CHANNELS).map(|i| (i as f32 * turn).sin() * 4.0).collect())
+    }
+
+    fn weight() -> Vec<f32> {
+        (0..CHANNELS * VOCAB).map(|i| (i as f32 * 0.011).cos()).collect()
+    }
+
+    fn targets() -> Vec<ScoredRow> {
+        [(0, 5), (2, 0), (2, VOCAB as u32 - 1)].map(|(row, token)| ScoredRow { row, token }).into()
+    }
+
+    /// Computes `ln p` of every token in f64.
+    fn log_softmax(logits: &[f32]) -> Vec<f64> {
+        let greatest = logits.iter().fold(f64::NEG_INFINITY, |top, &logit| top.max(f64::from(logit)));
+        let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - greatest).exp()).sum();
+        logits.iter().map(|&logit| f64::from(logit) - greatest - sum.ln()).collect()
+    }
+
+    fn kl(p: &[f64], q: &[f64]) -> f64 {
+        p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum()
+    }
+
+    fn first_top(logits: &[f32]) -> usize {
+        let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        logits.iter().position(|&logit| logit == greatest).unwrap()
+    }
+
+    #[test]
+    fn divergences_agree_with_a_plain_f64_computation() {
+        let [x, y] = streams();
+        let single = Panels::<F32>::of_rows(&weight(), CHANNELS, VOCAB);
+        let half = Panels::<Bf16>::of_rows(&weight(), CHANNELS, VOCAB);
+        for weight in [Laid::F32(&single), Laid::Bf16(&half)] {
+            let [all_x, all_y] = [&x, &y].map(|x| logits(x, CHANNELS, ENDS, weight, &[0, 1, 2]));
+            let tiled = divergences([&x, &y], CHANNELS, ENDS, weight, &targets());
+            let whole = divergences_of_logits([&all_x, &all_y], VOCAB, &targets());
+            let predicted = predictions(&y, CHANNELS, ENDS, weight, &targets());
+            for (index, target) in targets().iter().enumerate() {
+                let range = target.row * VOCAB..(target.row + 1) * VOCAB;
+                let [p, q] = [&all_x, &all_y].map(|all| log_softmax(&all[range.clone()]));
+                let token = target.token as usize;
+                for ours in [tiled[index], whole[index]] {
+                    for (ours, exact) in [
+                        (ours.ln_p, p[token]),
+                        (ours.ln_q, q[token]),
+                        (ours.kl_pq, kl(&p, &q)),
+                        (ours.kl_qp, kl(&q, &p)),
+                    ] {
+                        assert!((ours - exact).abs() <= 3e-7 * exact.abs(), "{ours} {exact}");
+                    }
+                    let same = first_top(&all_x[range.clone()]) == first_top(&all_y[range.clone()]);
+                    assert_eq!(ours.same_top, same);
+                }
+                assert_eq!(tiled[index].prediction, predicted[index]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_model_does_not_diverge_from_itself() {
+        let [x, _] = streams();
+        let panels = Panels::<F32>::of_rows(&weight(), CHANNELS, VOCAB);
+        for ours in divergences([&x, &x], CHANNELS, ENDS, Laid::F32(&panels), &targets()) {
+            assert_eq!((ours.kl_pq, ours.kl_qp, ours.same_top), (0.0, 0.0, true));
+            assert_eq!(ours.ln_p.to_bits(), ours.ln_q.to_bits());
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Metrics of damage of grids on a bundled backbone, against a reference in plain PyTorch (`shared/oracles/beyond`).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
+
+use std::sync::atomic::AtomicBool;
+
+use crate::common::world::World;
+use crate::common::{assert_close, checkout, json, shared};
+use ghostlab::exec::{self, RunSettings};
+use ghostlab::grid::Grid;
+use ghostlab::metric::{Metric, Of, Unit};
+use ghostlab::model::{EngineName, EngineRequest};
+use ghostlab::results::{Measurement, collect};
+use ghostlab::stage;
+use ghostlab::tasks::{Flip, Task};
+use ghostlab_store::Store;
+use serde_json::Value;
+
+/// Relative tolerances of the reference for an engine in f32.
+const DAMAGE: f64 = 1e-5;
+const PERPLEXITY: f64 = 2e-6;
+
+/// Names of the metrics in grids and in the reference. Those of the second half have the prefix `second_half_`.
+const MEASURES: [&str; 7] =
+    ["kl_dense_variant", "kl_variant_dense", "same_top", "mean_dp", "mean_abs_dp", "rms_dp", "ppl_ratio"];
+
+/// Cells by their names, with the names of the same variants in the reference.
+const VARIANTS: [(&str, &str); 3] = [
+    ("tiny.explicit-4.ghosted", "cut:[7,11):normed-bias"),
+    ("tiny.explicit-6.none", "cut:[3,9):none"),
+    ("tiny.llm-drop-attention-4.none", "half:attn:4"),
+];
+
+fn grid(folder: &std::path::Path, tasks: &[(&str, usize)]) -> Grid {
+    let data = checkout().canonicalize().unwrap().join("data/tiny");
+    let data = data.display();
+    // A run shows the others without being asked.
+    let named = MEASURES.iter().filter(|name| !["kl_dense_variant", "same_top"].contains(name));
+    let halves = MEASURES.iter().map(|name| format!("second_half_{name}"));
+    let metrics: Vec<String> = named.map(|name| (*name).to_owned()).chain(halves).collect();
+    let files = tasks.iter().map(|(task, _)| format!("  {task}: {{path: {data}/tasks/{task}.jsonl.gz}}\n"));
+    let uses = tasks.iter().map(|(task, limit)| format!("{{name: {task}, limit: {limit}}}"));
+    let text = format!(
+        "backbones:\n  tiny: {{path: {data}/llama}}\ncorpora:\n\
+         \x20 train: {{path: {data}/corpora/wiki-train.jsonl.gz, rule: wikitext2}}\n\
+         \x20 test: {{path: {data}/corpora/wiki-test.jsonl.gz, rule: wikitext2, limit: 40}}\n\
+         tasks:\n{}backbone: tiny\ncalibration: {{corpus: train, sequences: 16, length: 256}}\n\
+         criterion: {{name: explicit, layers: [7, 8, 9, 10]}}\ndepth: 4\n\
+         recovery: {{name: ghosted, input: normed, bias: true}}\ninclude:\n\
+         \x20 - {{criterion: {{name: explicit, layers: [3, 4, 5, 6, 7, 8]}}, depth: 6, recovery: none}}\n\
+         \x20 - {{criterion: llm-drop, depth: {{attention: 4}}, recovery: none}}\n\
+         evaluate:\n  perplexity: [{{corpus: test, length: 256, damage: true}}]\n  tasks: [{}]\n\
+         \x20 metrics: [{}, flips, right_to_wrong, wrong_to_right]\n",
+        files.collect::<String>(),
+        uses.collect::<Vec<_>>().join(", "),
+        metrics.join(", ")
+    );
+    Grid::of_text(&text, &folder.join("grid.yaml")).unwrap()
+}
+
+/// Runs the grid on an engine and compares every number of damage with the reference.
+fn compare(engine: EngineName, tasks: &[(&str, usize)]) {
+    let Some(file) = shared("oracles/beyond/numbers.json") else { return };
+    let reference = json(&file)["tiny-llama"].take();
+    let folder = tempfile::tempdir().unwrap();
+    let grid = grid(folder.path(), tasks);
+    let request = EngineRequest {
+        engine: Some(engine),
+        device: Some("cpu".parse().unwrap()),
+        dtype: Some("f32".parse().unwrap()),
+        kernels: None,
+    };
+    let settings = RunSettings { engine: request, ..RunSettings::default() };
+    let store = Store::open(&folder.path().join("store"), stage::WORDS).unwrap();
+    let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
+    let results = collect(&grid, &outcome, &[]);
+    let mut names: Vec<&str> = results.cells.iter().map(|cell| cell.name.as_str()).collect();
+    names.sort_unstable();
+    for (cell, variant) in VARIANTS {
+        let cell = results.cells.iter().find(|result| result.name == cell);
+        let cell = cell.unwrap_or_else(|| panic!("no cell of {variant}: {names:?}"));
+        assert_eq!(cell.failure, None, "{variant}");
+        let mut compared = 0;
+        for number in &cell.numbers {
+            compared += usize::from(compare_number(number, variant, &reference));
+        }
+        assert_eq!(compared, 1 + 2 * MEASURES.len() + 4 * tasks.len(), "{variant}");
+    }
+}
+
+/// Compares a number with the reference. Returns whether the reference has it.
+fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> bool {
+    let metric = &number.metric;
+    let what = format!("{variant}, {}", metric.id);
+    let found = number.record.value.unwrap_or(f64::NAN);
+    match metric.of {
+        Of::Text(_) => assert_close(&what, found, reference["variants"][variant]["ppl"].as_f64().unwrap(), PERPLEXITY),
+        Of::Damage(..) => {
+            let expected = &reference["variants"][variant];
+            let expected = match metric.name.strip_prefix("second_half_") {
+                Some(name) => &expected["second_half"][name],
+                None => &expected[metric.name],
+            };
+            // The reference has second halves of some variants only.
+            if let Some(expected) = expected.as_f64() {
+                assert_close(&what, found, expected, DAMAGE);
+            }
+            assert!(number.record.error.is_some_and(|error| error > 0.0), "{what}: {:?}", number.record.error);
+        }
+        Of::Task(_) | Of::Flips(_) => {
+            assert_eq!(metric.unit, Unit::Percent);
+            let task = metric.task_name().unwrap();
+            let column = Task::find(task).unwrap().column.name();
+            let expected = &reference["flips"][task][variant][column];
+            let key = match metric.of {
+                Of::Flips(Flip::Changed) => "flip_rate",
+                Of::Flips(Flip::RightToWrong) => "right_to_wrong",
+                Of::Flips(Flip::WrongToRight) => "wrong_to_right",
+                _ => "accuracy",
+            };
+            let expected = 100.0 * expected[key].as_f64().unwrap();
+            assert!((found - expected).abs() < 1e-9, "{what}: {found} and {expected}");
+        }
+        _ => return false,
+    }
+    true
+}
+
+#[test]
+fn damage_of_a_grid_equals_the_reference() {
+    compare(EngineName::Cpu, &[("openbookqa", 60), ("copa", 60)]);
+}
+
+#[test]
+fn damage_of_a_grid_by_candle_equals_the_reference() {
+    compare(EngineName::Candle, &[("copa", 60)]);
+}
+
+/// Grid of two repairs of a cut with every number of damage, on windows enough for a paired test.
+const GRID: &str = "\
+backbones: {tiny: {path: backbone}}
+corpora:
+  train: {path: train.txt, rule: wikitext2}
+  long: {path: long.jsonl, rule: ptb, limit: 24}
+tasks: {copa: {path: copa.jsonl}}
+backbone: tiny
+criterion: llm-streamline
+depth: 2
+recovery: [none, ghosted]
+calibration: {corpus: train, sequences: 8, length: 64}
+evaluate:
+  perplexity: {corpus: long, length: 64, damage: true}
+  tasks: [copa]
+  metrics: [rms_dp, ppl_ratio, flips, wrong_to_right]
+";
+
+#[test]
+fn damage_is_tested_in_pairs_verified_and_resumed() {
+    let world = World::large();
+    world.write("grid.yaml", GRID);
+    world.runs(&[]);
+    let table = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
+    for head in ["KL", "same top", "RMS Δp", "ppl ratio", "flips"] {
+        assert!(table.contains(head), "{head} is no column: {table}");
+    }
+    let numbers = json(&world.path("results/grid/numbers.json"));
+    let columns = numbers["numbers"]["columns"].as_array().unwrap();
+    for (metric, items) in [("kl_long", "losses"), ("rms_dp_long", "losses"), ("flips_copa", "right")] {
+        let index = columns.iter().position(|column| column["metric"] == metric).unwrap();
+        for cell in numbers["numbers"]["cells"].as_array().unwrap() {
+            let value = cell["values"].as_array().unwrap().iter().find(|value| value["of"] == index).unwrap();
+            assert!(!value[items].is_null() && value["error"].is_number(), "{metric}: {value}");
+        }
+    }
+    let form = json(&world.path("results/grid/every_eval_ever/tiny.streamline-2.none.json"));
+    let ratio =
+        form["evaluation_results"].as_array().unwrap().iter().find(|score| {
+            score["metric_config"]["metric_id"] == "ppl_ratio" && score["metric_config"]["min_score"] == 0.0
+        });
+    assert!(ratio.is_some(), "{form:#}");
+    // Nothing is computed again, and a folder is verified without the store.
+    let plan = world.ghostlab(&["plan", "grid.yaml", "--json"]);
+    let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
+    assert_eq!(
+        (&plan["answer"]["grids"][0]["cells_complete"], &plan["answer"]["grids"][0]["cells"]),
+        (&Value::from(3), &Value::from(3)),
+        "{plan:#}"
+    );
+    std::fs::remove_dir_all(world.path("data/store")).unwrap();
+    std::fs::create_dir_all(world.path("data/store")).unwrap();
+    let verified = world.ghostlab(&["verify", "results/grid", "--json", "--share", "100%"]);
+    assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
+}
+
+#[test]
+fn damage_metric_without_a_compared_text_is_refused() {
+    let world = World::large();
+    world.write("grid.yaml", GRID.replace(", damage: true", ""));
+    let output = world.ghostlab(&["plan", "grid.yaml"]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(
+        message.contains("no text is compared with the dense model") && message.contains("damage: true"),
+        "{message}"
+    );
+    assert!(Metric::find("kl_long").is_ok());
+}
