@@ -1,7 +1,8 @@
-//! Documents per second on multiple-choice tasks: (a) one padded row per choice, 16 rows a batch, logits at every
-//! position, as harnesses do it; (b) this engine. Same backbone, same kernels, same run, rounds interleaved. And the cost of a grid of nine variants.
+//! Documents per second on multiple-choice tasks: (a) one padded row per choice in batches of 16 with logits at every
+//! position, like common harnesses; (b) this engine. Both use the same backbone and kernels, in interleaved rounds.
+//! Also measures the cost of a grid of nine variants.
 //!
-//! `cargo bench --bench choices [-- DOCUMENTS]` (the first 100 of each task by default)
+//! `cargo bench --bench choices [-- DOCUMENTS]` (default: the first 100 documents of each task)
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::Path;
@@ -65,7 +66,7 @@ fn main() {
         };
         let (mut padded_best, mut ours_best, mut nine_best, mut share) =
             (f64::INFINITY, f64::INFINITY, f64::INFINITY, 0.0);
-        // The best of three interleaved rounds: others on the machine can only slow a round down.
+        // Best of three interleaved rounds, because other load only slows a round down.
         for _ in 0..3 {
             let (seconds, expected) = padded(&decoder, &documents);
             padded_best = padded_best.min(seconds);
@@ -120,7 +121,7 @@ fn variants(decoder: &Decoder) -> Vec<Program> {
     programs
 }
 
-/// Scores one row per choice, sorted by length, 16 per batch, padded to the batch's longest.
+/// Scores one row per choice, sorted by length, in batches of 16 padded to the longest row.
 fn padded(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>]) -> (f64, Vec<Scored>) {
     let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
     let all: Vec<TokenisedChoice<'_>> = documents.iter().flatten().copied().collect();
@@ -136,7 +137,7 @@ fn padded(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>]) -> (f64, Ve
             let mut ids = choice.input.to_vec();
             ids.resize(longest, 0);
             let start = batch.push(&ids, None);
-            // Every position's logits are computed; most are not asked for anything that counts.
+            // Logits are computed at every position, although most are not needed.
             let mut tokens = vec![0; longest];
             let first = choice.input.len() - choice.continuation.len();
             tokens[first..choice.input.len()].copy_from_slice(choice.continuation);

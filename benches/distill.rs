@@ -1,5 +1,5 @@
-//! Time that a step of fine-tuning saves by reading `X_pre` and the teacher's likeliest tokens, compared with running
-//! student and teacher whole in each step.
+//! Time per fine-tuning step saved by reading `X_pre` and the teacher's top tokens, compared with running the complete
+//! student and teacher in each step.
 //!
 //! `cargo bench --bench distill [-- BACKBONE_FOLDER]`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -49,7 +49,7 @@ fn main() {
     let forward = |tail: &LayersAfter| milliseconds(|| drop(tail.logits(&embedded).unwrap()));
     let dense = forward(&unpruned);
     let behind = forward(&removed);
-    // The student's layers before the boundary: the dense pass without those from the first removed one on.
+    // Time of the student's layers before the boundary: the dense pass minus the layers from the first removed one on.
     let before = (dense - behind).max(0.0);
     println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");
     println!("operator and the {} layers after it: {step:.1} ms a step", layers - end);

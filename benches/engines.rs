@@ -1,5 +1,5 @@
-//! Both engines on the CPU in all their float types: tokens per second of the dense forward pass with head, rounds interleaved; and where
-//! candle's time goes.
+//! Tokens per second of both engines on the CPU in all their dtypes, for the dense forward pass with head, in
+//! interleaved rounds. Also profiles candle's operations.
 //!
 //! `cargo bench --bench engines [-- BACKBONE_FOLDER]`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -20,7 +20,7 @@ use ghostlab::model::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const TOKENS: usize = 8192;
-/// Tokens that candle's engine runs at a time on the CPU.
+/// Tokens per batch of the candle engine on the CPU.
 const PIECE: usize = 512;
 
 fn main() {
@@ -44,7 +44,7 @@ fn main() {
         .collect();
     println!("{:>8} {:>24} {:>12} {:>8}", "window", "engine", "tokens/s", "share");
     for window in [128, 512] {
-        // The best of three interleaved rounds: others on the machine can only slow a round down.
+        // Best of three interleaved rounds, because other load only slows a round down.
         let mut best = vec![f64::INFINITY; engines.len()];
         for _ in 0..3 {
             for (best, engine) in best.iter_mut().zip(&engines) {
@@ -60,7 +60,7 @@ fn main() {
     operations(&config);
 }
 
-/// Times the dense backbone on windows, as a run scores them.
+/// Times the dense backbone on windows, as scored by a run.
 fn seconds(engine: &dyn Engine, window: usize) -> f64 {
     let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 7919 % engine.config().vocab) as u32).collect();
     let starts = (0..TOKENS / window).map(|i| Start { document: 0, token: i * window }).collect();

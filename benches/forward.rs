@@ -1,7 +1,9 @@
-//! Tokens per second of the dense forward pass with head, in f32 and with products in bf16, and the share of it that is spent inside matrix products.
+//! Tokens per second of the dense forward pass with head, in f32 and with bf16 products, and the share of time spent in
+//! matrix products.
 //!
-//! `cargo bench --bench forward [-- BACKBONE_FOLDER]`. Real widths: `ghostlab-tiny random --like llama-3.1-8b --layers 2
-//! FOLDER` writes two layers of them, and needs 6 GB of memory here. There fewer tokens and one round have to do.
+//! `cargo bench --bench forward [-- BACKBONE_FOLDER]`. For realistic widths, `ghostlab-tiny random --like llama-3.1-8b
+//! --layers 2 FOLDER` writes a two-layer backbone, which needs 6 GB of memory here and is measured with fewer tokens in
+//! one round.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::PathBuf;
@@ -38,7 +40,7 @@ fn main() {
             continue;
         }
         let batches: Vec<Batch> = ids.chunks(batch).map(|ids| Batch::windows(ids.chunks(window))).collect();
-        // The best of some rounds: others on the machine can only slow a round down.
+        // Best of some rounds, because other load only slows a round down.
         let load = Load::windows(ids.len(), window);
         let flops = trie.flops(&config, &load).shared;
         let mut best = vec![(f64::INFINITY, 0.0); all.len()];

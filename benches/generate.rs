@@ -1,8 +1,8 @@
-//! Tokens per second at decoding by batch size, and as a share of the machine's memory bandwidth: bytes of weights read
-//! per token, relative to the bytes that all threads move when copying.
+//! Decoding speed by batch size, in tokens per second and relative to memory bandwidth: bytes of weights read per token
+//! compared with the copy bandwidth of all threads.
 //!
-//! `cargo bench --bench generate [-- BACKBONE_FOLDER]`. Real widths: `ghostlab-tiny random --like llama-3.1-8b --layers 2
-//! FOLDER`. Copying and decoding take turns, so that others on the machine slow both.
+//! `cargo bench --bench generate [-- BACKBONE_FOLDER]`. For realistic widths: `ghostlab-tiny random --like llama-3.1-8b
+//! --layers 2 FOLDER`. Copying and decoding alternate, so that other load slows both.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ fn weight_bytes(config: &Config, products: Products) -> u64 {
     (config.layers as u64 * of_layer + c * config.vocab as u64) * size
 }
 
-/// Times some steps, each of one token per sequence.
+/// Times some steps of one token per sequence each.
 fn decode(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f64 {
     let mut decoding = decoder.decoding(trie).unwrap();
     let vocab = decoder.config().vocab;

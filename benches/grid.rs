@@ -1,6 +1,7 @@
-//! A grid, shared against variant by variant, side by side in one run.
+//! Wall time of a grid with shared computation, compared with one variant at a time in the same run.
 //!
-//! `cargo bench --bench grid [-- GRID.yaml KEY=VALUE …]`: `tests/real/english.yaml` by default, changed as by `--set`.
+//! `cargo bench --bench grid [-- GRID.yaml KEY=VALUE …]`: by default `tests/real/english.yaml`; the key-value pairs
+//! work like `--set`.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ fn main() {
     let file = files.first().map_or(root.join("tests/real/english.yaml"), PathBuf::from);
     let grid = Grid::load(&file, None, &overrides).unwrap();
     let seconds = |cells: &[Cell]| {
-        // A store of its own: nothing is taken from an earlier round.
+        // Use a separate store, so that nothing is reused from an earlier round.
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::WORDS).unwrap();
         let grid = Grid { cells: cells.to_vec(), ..grid.clone() };

@@ -1,11 +1,11 @@
-//! Gigabytes of stored weights per second that become a decoder, compared with the plain way: each tensor read whole,
-//! converted to f32, checked for non-finite values, and transposed row by row.
+//! Throughput of loading stored weights into a decoder, in GB per second, compared with a naive loader: read each
+//! tensor completely, convert it to f32, check for non-finite values, and transpose it row by row.
 //!
-//! Two layers at C = 4096, F = 14336, 32 and 8 heads of 128, of random bf16 in a temporary folder, so that the file is in
-//! the page cache; the vocabulary has 4,096 entries only, as the layers are what counts. The seconds that all threads
-//! computed tell more than those that passed where others use the machine too.
+//! Uses two layers with C = 4096, F = 14336, 32 and 8 heads of width 128, in random bf16 in a temporary folder, so that
+//! the file is in the page cache. The vocabulary has only 4,096 entries, because the layers dominate. On a shared
+//! machine, CPU seconds are more reliable than wall time.
 //!
-//! `cargo bench --bench load [-- BACKBONE_FOLDER]`: a folder's weights are only loaded, whatever their shapes.
+//! `cargo bench --bench load [-- BACKBONE_FOLDER]`: only loads the folder's weights, whatever their shapes.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::fs::File;
@@ -53,7 +53,7 @@ fn main() {
     let bytes = write(folder.path(), &tensors);
     println!("{:.2} GB of bf16, {} threads", bytes as f64 / 1e9, rayon::current_num_threads());
     let file = folder.path().join("model.safetensors");
-    // The best of three rounds: others on the machine can only slow a round down.
+    // Best of three rounds, because other load only slows a round down.
     let ways: [(&str, &dyn Fn()); 2] = [
         ("decoder", &|| drop(Decoder::load(folder.path()).unwrap())),
         ("the plain way", &|| drop(plain(&file, bytes, &tensors))),
@@ -75,7 +75,7 @@ fn main() {
     }
 }
 
-/// Returns the CPU seconds of this process's threads. NaN if unknown.
+/// Returns the CPU seconds of this process's threads, or NaN if unknown.
 fn computed() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
@@ -83,7 +83,7 @@ fn computed() -> f64 {
     if ticks.len() == 2 { (ticks[0] + ticks[1]) / 100.0 } else { f64::NAN }
 }
 
-/// Returns name and stored shape of each tensor in file order.
+/// Returns the name and stored shape of each tensor in file order.
 fn tensors() -> Vec<(String, Vec<usize>)> {
     let mut tensors = vec![("model.embed_tokens".to_owned(), vec![VOCAB, C])];
     for layer in 0..LAYERS {
@@ -104,7 +104,7 @@ fn tensors() -> Vec<(String, Vec<usize>)> {
     tensors
 }
 
-/// Writes config and weights; the bytes of the weights.
+/// Writes config and weights, and returns the bytes of the weights.
 fn write(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,
@@ -137,7 +137,6 @@ fn write(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
     bytes
 }
 
-/// Loads weights naively. The sums of lengths keep the compiler from removing it.
 fn plain(file: &Path, bytes: usize, tensors: &[(String, Vec<usize>)]) -> Vec<Vec<f32>> {
     let mut file = File::open(file).unwrap();
     let mut position = file.metadata().unwrap().len() - bytes as u64;

@@ -1,8 +1,8 @@
-//! Races on stored scores, in many orders: what the procedure of `ghostlab search` loses, and what it costs.
+//! Simulated races on stored scores in many item orders: what `ghostlab search` loses and what it costs.
 //!
-//! `cargo bench --bench search [-- SEEDS FOLDER …]`: 200 orders of the recorded runs by default; a folder is one of results,
-//! with `numbers.json` and `run.json`, whose depths race together as well. `docs/search.md` explains the
-//! numbers, `benches/results/simulated/search.csv` has them.
+//! `cargo bench --bench search [-- SEEDS FOLDER …]`: by default 200 orders of the recorded runs. A folder must be a
+//! results folder with `numbers.json` and `run.json`; its depths also race together. `docs/search.md` explains the
+//! numbers in `benches/results/simulated/search.csv`.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -76,8 +76,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
 }
 
-/// Returns the settings of a results folder by backbone and depth, or with all depths together: by accuracy, loss, and
-/// both.
+/// Returns the settings of a results folder with scores by accuracy, by loss, and by both. A setting has one backbone
+/// and depth; `together` adds one with all depths of each backbone.
 fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
     let stored = StoredResults::read(folder).unwrap();
     let run: Value = serde_json::from_slice(&std::fs::read(folder.join("run.json")).unwrap()).unwrap();

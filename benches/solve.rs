@@ -1,7 +1,7 @@
-//! The parts of a solved operator, each against a plain matrix product of the same size: sums, Cholesky, streamed QR;
-//! and the fast Hadamard transform against its dense product.
+//! Benchmarks the steps of solving an operator, each compared with a plain matrix product of the same size: sums,
+//! Cholesky, streamed QR. Also compares the fast Hadamard transform with its dense product.
 //!
-//! `cargo bench --bench solve [-- CHANNELS…]`; 1024 and 2048 channels are always measured, each with as many rows.
+//! `cargo bench --bench solve [-- CHANNELS…]`; always measures 1024 and 2048 channels, each with as many rows.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::time::Instant;
@@ -17,17 +17,17 @@ use rayon::prelude::*;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Rounds in which each measurement has its turn; the best counts, for others on the machine can only slow one down.
+/// Rounds in which each measurement runs once; the best round counts, because other load only slows a round down.
 const ROUNDS: usize = 7;
 
-/// One line of the table: what, the floating-point operations it needs at least, and the best time so far.
+/// Table row: label, minimum number of floating-point operations, best time so far.
 struct Line {
     what: &'static str,
     operations: f64,
     seconds: f64,
 }
 
-/// The lines of one size, in the order in which a round measures them.
+/// Rows of one size, in measuring order.
 #[derive(Default)]
 struct Table {
     lines: Vec<Line>,
@@ -48,7 +48,7 @@ impl Table {
         result
     }
 
-    /// Prints each line, its time also in units of the first line's.
+    /// Prints each row, with its time also relative to the first row.
     fn print(&self, title: &str) {
         println!("\n{title:<38} {:>10} {:>10} {:>8}", "seconds", "GFLOP/s", "ratio");
         for line in &self.lines {
@@ -103,7 +103,8 @@ fn solving(c: usize) {
             gram_parallel(&mut gram, &converted, c);
         });
         let mut normal = NormalEquations::new(c);
-        // Other rows before the clock runs: the system gives the sums their memory, and there are twice as many as channels.
+        // Add rows before timing, so that memory for the sums is allocated and there are twice as many rows as
+        // channels.
         normal.add(&y, &x);
         table.time("XᵀX and XᵀΔ from f32", 3.0 * cube, || normal.add_difference(&pre, &post));
         let factor = table.time("Cholesky", cube / 3.0, || normal.factor(1e-3).unwrap());

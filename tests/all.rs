@@ -6,6 +6,7 @@ mod cli;
 mod common;
 mod console;
 mod damage;
+mod deci;
 mod docs;
 mod export;
 mod exported;

@@ -1,5 +1,5 @@
-//! Multiple-choice scores: against lm-evaluation-harness (oracle `lm_eval`: log-likelihoods within 1e-4), and
-//! properties that hold on any backbone.
+//! Multiple-choice scores compared with lm-evaluation-harness (oracle `lm_eval`, log-likelihoods within 1e-4), and
+//! properties that hold for any backbone.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use ghostlab::evaluate::{EvalSet, score};
 use ghostlab::model::{Config, Decoder, Engine, LongRope, Operator, Products, Program, Rope, Scaling, Trie};
 use serde_json::Value;
 
-/// A document's choices: input, continuation.
+/// Choices of a document, as (input, continuation) pairs.
 type Document = Vec<(Vec<u32>, Vec<u32>)>;
 
 fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], budget: usize) -> Vec<Vec<Vec<Scored>>> {
@@ -39,7 +39,7 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
         .collect()
 }
 
-/// Reads golden requests, document by document, with the harness' log-likelihood and greedy flag.
+/// Reads golden requests by document, with the harness's log-likelihood and greedy flag.
 fn golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
     let text = std::fs::read_to_string(path).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -84,7 +84,7 @@ fn log_likelihoods_equal_the_harness() {
             }
         }
     }
-    // 180 with BOS, 180 without, 20 of the older race.
+    // 180 with BOS, 180 without, and 20 of the older RACE version.
     assert_eq!(requests, [380; 2]);
 }
 
@@ -124,11 +124,10 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
         }
     }
     assert_eq!(files.len(), 2);
-    // The pruned variant is scored too, and otherwise.
     assert_ne!(outcome.cells[1].lm_eval().unwrap()[0]["results"], files[0]["results"]);
 }
 
-/// Returns documents of every shape: shared contexts, equal inputs, nothing shared, an input that is a prefix of another.
+/// Returns documents of all shapes: shared contexts, equal inputs, nothing shared, one input a prefix of another.
 fn documents(vocab: u32) -> Vec<Document> {
     let text =
         |seed: u32, length: u32| -> Vec<u32> { (0..length).map(|i| (seed * 7919 + i * i * 31) % vocab).collect() };
@@ -145,7 +144,7 @@ fn documents(vocab: u32) -> Vec<Document> {
         vec![request(text(3, 20), 4, 1), request(text(4, 33), 9, 2)],
         vec![request(text(5, 40), 6, 1), request(joined(&[&text(5, 40), &[3]]), 1, 2), request(text(5, 44), 2, 3)],
         vec![request(text(6, 1), 1, 9)],
-        // More branch rows than a block of queries.
+        // More branch rows than one query block.
         (0..9).map(|i| request(joined(&[&text(7, 5), &text(20 + i, 30)]), 30, i)).collect(),
     ]
 }
@@ -161,11 +160,11 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
     ]
 }
 
-/// Every architecture that is committed, each as it is and with the rope types that go by a sequence's length.
+/// Covers every committed architecture, as it is and with RoPE types that depend on the sequence length.
 ///
-/// On the CPU engine a document has the same bits whatever other documents run next to it, in f32 and bf16 products and with
-/// weights that are loaded on demand. A choice that shares a prefix with others has the same score up to rounding, as attention sums
-/// over prefix and rest.
+/// On the CPU engine, the scores of a document are bit-identical regardless of the other documents in the batch. This
+/// holds for f32 and bf16 and for weights that are loaded on demand. A choice that shares a prefix with others has the
+/// same score up to rounding, because attention sums over the prefix and the rest separately.
 #[test]
 fn document_alone_and_together_scores_the_same() {
     let mut models: Vec<_> = std::fs::read_dir(fixture("arch")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -186,7 +185,7 @@ fn document_alone_and_together_scores_the_same() {
     }
 }
 
-/// A model's config, and the same with frequencies that change beyond 40 tokens.
+/// Returns a model's config, and the same config with RoPE frequencies that change beyond 40 tokens.
 fn length_dependent(folder: &Path) -> Vec<Config> {
     let config = Config::read(folder).unwrap();
     let pairs = config.rotary_width / 2;
@@ -198,7 +197,8 @@ fn length_dependent(folder: &Path) -> Vec<Config> {
     ropes.map(|scaling| Config { rope: Rope { scaling, ..config.rope.clone() }, ..config.clone() }).into()
 }
 
-/// Documents, the last of which is all choices of the others behind one token, as documents are that begin with BOS.
+/// Returns the test documents plus one that puts all of their choices behind one token, like documents that begin with
+/// BOS.
 fn begun_alike(vocab: u32) -> Vec<Document> {
     let mut documents = documents(vocab);
     documents.push(
@@ -211,7 +211,7 @@ fn begun_alike(vocab: u32) -> Vec<Document> {
     documents
 }
 
-/// Compares each document among the others with the same document alone.
+/// Compares each document in a batch with the same document scored alone.
 fn same_bits_alone(what: &str, engine: &dyn Engine) {
     let documents = begun_alike(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
@@ -222,7 +222,7 @@ fn same_bits_alone(what: &str, engine: &dyn Engine) {
     }
 }
 
-/// Compares each choice of each document with the same choice alone.
+/// Compares each choice in a batch with the same choice scored alone.
 fn near_alone(what: &str, engine: &dyn Engine) {
     let documents = begun_alike(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
@@ -282,7 +282,7 @@ fn what_the_model_itself_would_write_is_greedy() {
         let vocab = engine.config().vocab as u32;
         let mut text = vec![3, 1, 4, 1, 5];
         for _ in 0..4 {
-            // The likeliest next token is the one that alone is greedy.
+            // Only the most likely next token is greedy when scored alone.
             let all: Document = (0..vocab).map(|token| (text.clone(), vec![token])).collect();
             let scores = &scored(&*engine, &dense, &[all], 2048)[0][0];
             let greedy: Vec<usize> = (0..scores.len()).filter(|&token| scores[token].greedy).collect();

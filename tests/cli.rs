@@ -1,4 +1,5 @@
-//! The program as a user runs it, on a tiny backbone that the test writes: a whole grid, a second run, and every kind of bad input.
+//! Runs the program like a user on a tiny backbone written by the test: a whole grid, a second run, and all kinds of
+//! bad input.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {text}");
         text
     };
-    // The pruned grid has scored it already.
+    // The pruned grid has already scored the dense backbone.
     let plan = output(&["plan", "dense.yaml"]);
     assert!(plan.contains("1 complete, 0 to run") && !plan.contains("operator"), "{plan}");
     let store = ["--store", "other"];
@@ -82,7 +83,6 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     assert!(output(&[&["status"], &store[..]].concat()).contains("1 of 1 cells complete"));
     let compared = output(&["compare", "results/dense", "results/grid"]);
     assert!(compared.contains("depth") && compared.contains("all 1 that both have are the same"), "{compared}");
-    // A part of a cut is none.
     world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
     std::fs::remove_dir_all(world.path("results/grid")).unwrap();
     world.refuses(&[], 2, &["grid.yaml:1:1", "has no key `depth`", "all four", "scores its dense backbones"]);
@@ -113,7 +113,7 @@ fn unlike_vocabularies_are_compared_in_bits_per_byte() {
     world.runs(&[]);
     let alike = table(&world.path("results/grid/results.csv"));
     assert!(!alike[0].iter().any(|name| name.starts_with("bits/byte")), "{:?}", alike[0]);
-    // A vocabulary without an unused word gives equal tokens, so equal numbers.
+    // The other tokenizer lacks an unused word, so tokens and numbers are the same.
     std::fs::create_dir(world.path("other")).unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(world.path("backbone").join(name), world.path("other").join(name)).unwrap();
@@ -127,7 +127,7 @@ fn unlike_vocabularies_are_compared_in_bits_per_byte() {
     let column = |name: &str| rows[0].iter().position(|head| head == name).unwrap();
     let perplexity = column("ppl test@64");
     let bits = column("bits/byte test@64");
-    // Expected by hand: five windows of 64 words; a window's text begins after its first word.
+    // Expected by hand: five windows of 64 words; the scored text of a window begins after its first word.
     let texts = std::fs::read_to_string(world.path("test.jsonl")).unwrap();
     let texts =
         texts.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["text"].as_str().unwrap().to_owned());
@@ -286,7 +286,6 @@ fn typing_errors_in_the_grid_are_placed() {
     world.refuses(&[], 3, &["grid.yaml:4", "nowhere.txt"]);
 }
 
-/// Adds two tasks to a grid.
 fn with_tasks(world: &World) {
     let copa = |premise: usize, label: usize| json!({"premise": format!("w{premise} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": label});
     let rows: Vec<String> = (0..6).map(|i| copa(i, i % 2).to_string()).collect();
@@ -377,7 +376,7 @@ fn impossible_job_is_refused_with_figures_before_work() {
     world.refuses(&["--memory", "0.001"], 3, &["more memory", "backbone tiny", "0.00 GB by --memory; "]);
     let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
     assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
-    // The switch that it names helps.
+    // The flag from the hint fixes the error.
     let log = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
     let asked = log.split_once("hint:     --memory ").unwrap().1.split(' ').next().unwrap();
     world.runs(&["--memory", asked]);
@@ -390,7 +389,7 @@ fn plan_refuses_what_run_refuses_in_the_same_words() {
     let run_with = |world: &World, command: &str, more: &[&str]| {
         let output = world.ghostlab(&[&[command, "grid.yaml", "-q"], more].concat());
         let text = String::from_utf8(output.stderr).unwrap();
-        // How much is free may change from one to the other.
+        // Free memory may change between calls.
         let lines: Vec<String> = text.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect();
         (output.status.code(), lines)
     };
@@ -460,7 +459,7 @@ fn other_settings_have_their_own_folder_and_never_mix() {
     assert!(log.contains(&folder), "the screen says where: {log}");
     assert_eq!(table(&world.path("results").join(&folder).join("results.csv")).len(), 1 + 5);
     assert_eq!(names(&world.path("results").join(&folder).join("lm_eval")).len(), 5);
-    // The file itself is changed: its folder holds the new run and nothing of the old one.
+    // The grid file itself is changed: its folder holds only the new run.
     world.write("results/grid/notes.txt", "mine");
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
@@ -506,7 +505,7 @@ fn a_reader_that_goes_ends_the_output_quietly() {
         let log = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !log.contains("panicked"), "{arguments:?}: {}: {log}", output.status);
     }
-    // A full disk is not a reader that goes; and what cannot be said on the way ends no run.
+    // A full disk is an error for results on stdout, but not for progress messages on stderr.
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     assert_eq!(world.command(&["schema"]).stdout(full()).output().unwrap().status.code(), Some(3));
     world.write("test.jsonl", std::fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w7", "w8"));
@@ -521,7 +520,7 @@ fn part_of_a_cell_name_resolves_or_lists_candidates() {
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         (output.status.code(), text)
     };
-    // Full name, a part of it, and a former name.
+    // Full name, a suffix, and a former name.
     for cell in ["tiny.streamline-1.ghosted", "streamline-1.ghosted", "depth/1/ghosted"] {
         let (code, text) = explain(cell);
         assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{cell}: {text}");
@@ -604,7 +603,6 @@ fn from_elsewhere_the_checkouts_store_is_used_or_the_users_own() {
     }
     let (code, text) = ghostlab(&["report"]);
     assert!(code == Some(3) && text.contains("--results"), "{text}");
-    // A grid that no checkout is around.
     let elsewhere_grid = std::fs::read_to_string(&grid).unwrap();
     let root = world.folder.path().display();
     let elsewhere_grid = elsewhere_grid.replace("path: ", &format!("path: {root}/"));
@@ -628,7 +626,7 @@ fn from_elsewhere_the_checkouts_store_is_used_or_the_users_own() {
     let (code, text) = ghostlab(&["plan", "owm.yaml"]);
     assert!(code == Some(3) && text.contains("did you mean `own.yaml`?"), "{text}");
     assert!(!elsewhere.path().join("data").exists(), "no store was begun in the current folder");
-    // A store that is named and is not there is a typing error.
+    // An explicitly named store that does not exist is a usage error.
     for arguments in [&["status", "--store", "data/stor"][..], &["cache", "ls", "--store", "data/stor"]] {
         let output = world.ghostlab(arguments);
         let text = String::from_utf8_lossy(&output.stderr);
@@ -691,7 +689,7 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
     recorder.end(&error);
     let record = RunRecord::all(&store).into_iter().next().unwrap();
     assert_eq!(record.stage, RunState::Interrupted);
-    // The dense cell and those of depth 1 were complete; of depth 2 the first evaluation came to its end.
+    // The dense cell and those of depth 1 were complete; at depth 2 the first evaluation was finished.
     assert_eq!((record.complete, record.cells), (5, 9));
     assert_eq!((record.scored, record.scores), (5 * 3 + 4, 9 * 3));
 }
@@ -736,10 +734,10 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: candle f16 on cpu"), "{plan}");
     let bf16 = |kernels| output(&["plan", "grid.yaml", "--dtype", "bf16", "--kernels", kernels]);
     assert!(bf16("portable").contains("9 complete, 0 to run"));
-    // Another family of kernels is another class of device. It can be planned for anywhere.
+    // Another kernel family is another device class. It can be planned for on any machine.
     let plan = bf16("amx");
     assert!(plan.contains("0 complete, 9 to run") && plan.contains("engine: cpu bf16 on cpu-amx"), "{plan}");
-    // Another engine gives another number for one float type.
+    // The other engine gives other numbers for the same dtype.
     assert!(output(&["plan", "grid.yaml", "--engine", "candle", "--dtype", "bf16"]).contains("0 complete, 9 to run"));
 }
 
@@ -774,7 +772,7 @@ fn an_engine_that_cannot_run_here_is_refused_with_what_can() {
     }
 }
 
-/// Installs the program in a folder of its own.
+/// Installs the program in its own folder.
 #[cfg(unix)]
 fn installed() -> (tempfile::TempDir, PathBuf) {
     let prefix = tempfile::tempdir().unwrap();
@@ -784,7 +782,7 @@ fn installed() -> (tempfile::TempDir, PathBuf) {
     (prefix, program)
 }
 
-/// Runs an installed program in an empty folder; the user's data are in `home`.
+/// Runs an installed program in an empty folder, with user data in `home`.
 #[cfg(unix)]
 fn works_in_an_empty_folder(program: &Path, home: &Path) {
     let empty = tempfile::tempdir().unwrap();
@@ -797,7 +795,7 @@ fn works_in_an_empty_folder(program: &Path, home: &Path) {
     };
     assert!(run(&["plan", "figure3"]).contains("grid figure3"));
     assert!(run(&["reproduce"]).contains("table2"));
-    // A name of a file of the program's; results are the folder's own, the store is the user's.
+    // Use a bundled model by name. Results go to the current folder, the store to the user's data folder.
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/corpora/wiki-test.jsonl.gz");
     let arguments = ["score", "tiny-llama", "--windows", "1", "--length", "64", "--perplexity", text.to_str().unwrap()];
     assert!(run(&arguments).contains("1 windows"));
@@ -870,7 +868,7 @@ fn one_setting_distinguishes_cells_wherever_shown() {
     let apart = output(&["compare", "results/one", "results/two"]);
     assert!(apart.contains("paired anyway") && apart.contains("calibration.seed"), "{apart}");
     assert!(!apart.contains("only in") && !apart.contains("paired with none"), "{apart}");
-    // One of two seeds is paired with its equal, and the other is left over.
+    // One of the two seeds is paired, the other is left over.
     let half = output(&["compare", "results/seeds", "results/two"]);
     assert!(half.contains("that both have are the same") && half.contains("only in A: "), "{half}");
     assert!(!half.contains("only in B") && !half.contains("values that differ"), "{half}");

@@ -1,10 +1,10 @@
-//! What each command prints on a small grid, as snapshots under `tests/snapshots`, so that a reviewer reads the text itself.
-//! `INSTA_UPDATE=always` writes them again.
+//! Snapshots of the output of each command on a small grid, under `tests/snapshots`, for review. `INSTA_UPDATE=always`
+//! updates them.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::world::World;
 
-/// Parts of the output that differ between runs or machines, and what the snapshots have instead.
+/// Patterns for output that differs between runs or machines, with their replacements.
 const FILTERS: [(&str, &str); 14] = [
     (r"\d+\.\d  ok", "TIME  ok"),
     (r"\d+ are free", "NUMBER are free"),
@@ -22,7 +22,7 @@ const FILTERS: [(&str, &str); 14] = [
     (r" +(SIZE|TIME)", " $1"),
 ];
 
-/// Commands in the order in which they run in one folder; each is a snapshot of its own.
+/// Commands that run in this order in one folder, each with its own snapshot.
 const COMMANDS: [(&str, &[&str]); 33] = [
     ("unknown_command", &["rnu", "grid.yaml"]),
     ("unknown_option", &["run", "grid.yaml", "--resluts", "x"]),
@@ -101,7 +101,7 @@ fn help_of_every_command_is_in_its_snapshot() {
     settings(&world).bind(|| insta::assert_snapshot!("console_help", shown));
 }
 
-/// Returns the short help of a command below its line.
+/// Returns the short help of a command, below its command line.
 fn help(world: &World, command: &[&str]) -> String {
     let output = world.command(&[command, &["-h"]].concat()).env("COLUMNS", "120").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
@@ -129,7 +129,7 @@ fn every_command_prints_what_its_snapshot_shows() {
     }
 }
 
-/// Returns the settings of all snapshots here.
+/// Returns the insta settings of all snapshots in this file.
 fn settings(world: &World) -> insta::Settings {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
@@ -140,7 +140,7 @@ fn settings(world: &World) -> insta::Settings {
     settings
 }
 
-/// Returns a pattern of the world's folder, with its characters escaped.
+/// Returns a regular expression that matches the world's folder.
 fn regex_of(world: &World) -> String {
     let folder = world.folder.path().canonicalize().unwrap();
     format!("(/private)?{}", folder.to_str().unwrap().replace('.', r"\."))

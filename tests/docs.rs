@@ -1,5 +1,5 @@
-//! Commands in README, CONTRIBUTING and docs/: the program accepts every line, and those that need no network, GPU or
-//! scheduler also run.
+//! Checks the commands in README, CONTRIBUTING and docs/: the program accepts every line, and lines that need no
+//! network, GPU or scheduler also run.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod models;
@@ -16,7 +16,7 @@ use crate::common::world::World;
 /// Maximum number of words of the README and `docs/` together.
 const MAX_WORDS: usize = 16_000;
 
-/// Returns the shell lines that call the program: page and arguments.
+/// Returns the shell lines that call the program, as (page, arguments).
 fn lines() -> Vec<(String, Vec<String>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
@@ -34,7 +34,7 @@ fn lines() -> Vec<(String, Vec<String>)> {
     lines
 }
 
-/// Returns the program's arguments if the line calls it, also by cargo, without pipes.
+/// Returns the program's arguments if the line calls it, directly or through cargo. Pipes are dropped.
 fn call(line: &str) -> Option<Vec<String>> {
     let line = line.split(" | ").next()?.trim().trim_start_matches("source <(").trim_end_matches(')');
     let rest = line.strip_prefix("cargo run --release -- ").or_else(|| line.strip_prefix("ghostlab "))?;
@@ -42,7 +42,7 @@ fn call(line: &str) -> Option<Vec<String>> {
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Returns why a valid line is not run here.
+/// Returns the reason why a valid line is not run here, if any.
 fn elsewhere(words: &[String]) -> Option<&'static str> {
     let has = |word: &str| words.iter().any(|known| known == word);
     match words[0].as_str() {
@@ -56,7 +56,7 @@ fn elsewhere(words: &[String]) -> Option<&'static str> {
     }
 }
 
-/// Creates the world of the pages: `grid.yaml` on `models/my-llama`, with their texts and tasks.
+/// Creates the world that the pages assume: `grid.yaml` on `models/my-llama`, with their texts and tasks.
 fn world() -> World {
     let world = World::new();
     fs::create_dir_all(world.path("models")).unwrap();
@@ -105,7 +105,7 @@ fn every_line_of_the_pages_is_understood() {
     assert!(lines.len() > 25, "few lines were found: {lines:?}");
     let world = World::new();
     for (page, words) in lines {
-        // `--` hands what follows to the scheduler. Help is asked for last: what stands before it has to be understood.
+        // Everything after `--` is passed to the scheduler. With `--help` last, all arguments before it must parse.
         let command_words = words.iter().take_while(|word| *word != "--").map(String::as_str);
         let line: Vec<&str> = command_words.chain(["--help"]).collect();
         let output = world.ghostlab(&line);
@@ -116,7 +116,7 @@ fn every_line_of_the_pages_is_understood() {
 #[test]
 fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
     let world = world();
-    // The first run makes what other lines show: `a` and `b` are two copies of its results.
+    // The first run creates the results that other lines show; `a` and `b` are copies of them.
     let output = world.ghostlab(&["run", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     for copy in ["a", "b"] {
@@ -132,13 +132,13 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
         if elsewhere(&words).is_some() {
             continue;
         }
-        // This backbone has few layers, its folder is the test's, and so is what is shared.
+        // Adapt depths to the small backbone, and paths to the test folder.
         let here = |word: &String| {
             word.replace("/7/", "/2/").replace("-7", "-2").replace("/shared/", "shared/").replace("~/", "home/")
         };
         let line: Vec<String> = words.iter().map(here).collect();
         let words: Vec<&str> = line.iter().map(String::as_str).collect();
-        // Mimics a checkout, which contains the program's own texts.
+        // Use the checkout's `experiments` folder.
         let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
         let output = world.command(&words).env("GHOSTLAB_EXPERIMENTS", experiments).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", line.join(" "), said(&output));
@@ -182,7 +182,7 @@ fn words(root: &Path) -> usize {
     pages.map(|page| fs::read_to_string(page).unwrap().split_whitespace().count()).sum()
 }
 
-/// Returns a heading's anchor as GitHub makes it.
+/// Returns the anchor that GitHub generates for a heading.
 fn slug(heading: &str) -> String {
     let kept = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-").chars().filter(|c| kept(*c)).collect()

@@ -347,9 +347,9 @@ fn normed_maps_export_and_score_as_their_cells() {
 #[test]
 fn repairs_without_a_form_are_refused_before_any_work() {
     let world = World::new();
-    let refused = |recovery: &str, more: &[&str], words: &[&str]| {
+    let refused = |cell: &str, recovery: &str, more: &[&str], words: &[&str]| {
         let set = format!("recovery={recovery}");
-        let arguments = ["export", "grid.yaml", "depth/1", "--to", "out.gguf", "--set", &set];
+        let arguments = ["export", "grid.yaml", cell, "--to", "out.gguf", "--set", &set];
         let output = world.ghostlab(&[&arguments[..], more].concat());
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{text}");
@@ -359,11 +359,107 @@ fn repairs_without_a_form_are_refused_before_any_work() {
         assert!(!world.path("out.gguf").exists());
     };
     let gguf = ["--gguf", "f16"];
-    for recovery in ["ghosted", "mean", "{name: ghosted, input: normed}", "linearpatch-diag"] {
-        refused(recovery, &gguf, &["GGUF has no place for operators", "the repair of"]);
+    for recovery in ["ghosted", "affine", "{name: rank, rank: 8}", "linearpatch-diag"] {
+        let words = ["a constant or a map of the normed stream", "a map of the stream itself", "--to FOLDER"];
+        refused("depth/1", recovery, &gguf, &words);
     }
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(fixture("arch/qwen3").join(file), world.path("backbone").join(file)).unwrap();
+    }
+    refused("depth/1", "mean", &gguf, &["no norms of queries and keys", "`deci`", "Qwen3ForCausalLM"]);
+    let sublayers = ["--gguf", "f16", "--set", "criterion=llm-drop", "--set", "depth={attention: 1}"];
+    refused("llm-drop-attention-1", "none", &sublayers, &["no norms of queries and keys", "`deci`"]);
     let layers = "{name: ghosted, input: normed, boundary: layer}";
-    refused(layers, &[], &["`ghosted`", "boundary: region", "no product"]);
+    refused("depth/1", layers, &[], &["`ghosted`", "boundary: region", "no product"]);
+}
+
+/// Writes a grid over the bundled Llama with cuts and repairs that need llama.cpp's `deci` as GGUF files.
+fn write_sublayer_grid(world: &World) {
+    let data = checkout().canonicalize().unwrap().join("data/tiny");
+    let data = data.display();
+    world.write(
+        "grid.yaml",
+        format!(
+            "name: grid\nbackbones:\n  tiny: {{path: {data}/llama}}\ncorpora:\n\
+             \x20 train: {{path: {data}/corpora/wiki-train.jsonl.gz, rule: wikitext2}}\n\
+             \x20 test: {{path: {data}/corpora/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}\n\
+             backbone: tiny\ncalibration: {{corpus: train, sequences: 2, length: 128}}\n\
+             criterion: llm-drop\ndepth: [{{attention: 4}}, {{mlp: 2}}, {{sublayers: 8}}]\nrecovery: none\n\
+             include:\n  - {{criterion: {{name: explicit, layers: [0, 1, 15]}}, depth: 3, \
+             recovery: [mean, {{name: ghosted, input: normed, bias: true}}]}}\n\
+             evaluate: {{perplexity: [{{corpus: test, length: 128}}]}}\n"
+        ),
+    );
+}
+
+/// Reads the perplexity of each pruned cell from the results table.
+fn pruned_perplexities(world: &World) -> Vec<f64> {
+    let rows = records(&world.path("results/grid/results.csv"));
+    let column = rows[0].iter().position(|head| head == "ppl test@128").unwrap();
+    rows[2..].iter().map(|row| row[column].parse().unwrap()).collect()
+}
+
+/// Folders and GGUF files of cells without some sublayers, read by this program.
+#[test]
+fn sublayer_cuts_export_and_score_as_their_cells() {
+    let world = World::new();
+    write_sublayer_grid(&world);
+    world.runs(&[]);
+    let expected = pruned_perplexities(&world);
+    let cells =
+        ["llm-drop-attention-4", "llm-drop-mlp-2", "llm-drop-sublayers-8", "explicit-3.mean", "explicit-3.ghosted"];
+    let data = checkout().canonicalize().unwrap().join("data/tiny/corpora/wiki-test.jsonl.gz");
+    let text = format!("{}@128", data.display());
+    for (cell, expected) in cells.into_iter().zip(expected) {
+        let file = format!("{cell}.gguf");
+        let log = export(&world, cell, cell, &["--dtype", "f32"]);
+        assert!(log.contains("trust_remote_code=True"), "{log}");
+        export(&world, cell, &file, &["--gguf", "f32"]);
+        for model in [cell, &file] {
+            let scores = score(&world, &[model, "--perplexity", &text, "--windows", "2", "--rule", "wikitext2"]);
+            let found = scores["results"]["wiki-test@128"]["perplexity,none"].as_f64().unwrap();
+            assert!((found / expected - 1.0).abs() < 1e-6, "{model}: {found} and {expected}");
+        }
+    }
+    let config = json(&world.path(cells[0]).join("config.json"));
+    let dropped = ["attention 0", "attention 1"];
+    let listed = config["ghostlab"]["dropped"].as_array().unwrap();
+    assert!(listed.len() == 4 && dropped.iter().all(|name| listed.contains(&json!(name))), "{config}");
+    let card = fs::read_to_string(world.path(cells[2]).join("README.md")).unwrap();
+    for text in ["8 of 32 sublayers removed", "no attention in", "no MLP in", "as its architecture `deci`"] {
+        assert!(card.contains(text), "`{text}` is not in:\n{card}");
+    }
+}
+
+#[test]
+fn export_without_sublayers_is_not_pruned_or_misread() {
+    let world = World::new();
+    export(
+        &world,
+        "llm-drop-mlp-1",
+        "out",
+        &["--set", "criterion=llm-drop", "--set", "depth={mlp: 1}", "--set", "recovery=none"],
+    );
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("{path: backbone}", "{path: out}"));
+    let pruned = ["--set", "recovery=none", "--set", "depth=1"];
+    world.refuses(&pruned, 2, &["1 sublayer dropped", "exported from"]);
+    let config = json(&world.path("out/config.json"));
+    for (dropped, word) in [
+        (json!(["mlp 99"]), "ghostlab.dropped"),
+        (json!("mlp 1"), "ghostlab.dropped"),
+        (json!(["gate 1"]), "ghostlab.dropped"),
+        (json!([]), "ghostlab.operators"),
+        (json!(["attention 0", "mlp 0"]), "tensor"),
+    ] {
+        let mut config = config.clone();
+        config["ghostlab"]["dropped"] = dropped.clone();
+        world.write("out/config.json", config.to_string());
+        let output = world.ghostlab(&["score", "out", "--perplexity", "test.jsonl@64", "--rule", "ptb"]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{dropped}: {error}");
+        assert!(error.contains(word), "{dropped}: {error}");
+    }
 }
 
 #[test]
@@ -677,7 +773,14 @@ fn doctor_describes_a_model_and_compares_engines() {
         }
         match operators {
             Some(words) => assert!(found("operators").contains(words) && !report.contains_key("recovery ghosted")),
-            None => assert_eq!([found("recovery ghosted"), found("criterion shortgpt")], ["applies"; 2], "{report:?}"),
+            None => {
+                assert_eq!([found("recovery ghosted"), found("criterion shortgpt")], ["applies"; 2], "{report:?}");
+                assert!(found("export to a folder").contains("whole layers removed"), "{report:?}");
+                assert!(found("export to a folder with a code file").contains("single attentions"), "{report:?}");
+                // The tokenizer of the first has no form in GGUF files.
+                let is_in_gguf = name != "backbone";
+                assert_eq!(found("export --gguf, as `deci`").contains("`mean`"), is_in_gguf, "{report:?}");
+            }
         }
     }
     fs::create_dir(world.path("broken")).unwrap();

@@ -94,6 +94,7 @@ fn transformers_matches_every_recovery_and_architecture() {
          {name: replaceme-ls, alpha: 10, boundary: layer}]}\n\
          \x20 - {criterion: {name: explicit, layers: [0, 1, 15]}, depth: 3, recovery: [ghosted, linearpatch-diag, \
          prune-and-comp]}\n\
+         \x20 - {criterion: llm-drop, depth: [{attention: 4}, {mlp: 2}, {sublayers: 8}], recovery: none}\n\
          evaluate: {perplexity: {corpus: test, length: 64}}\n",
     );
     ghostlab(&world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
@@ -102,7 +103,7 @@ fn transformers_matches_every_recovery_and_architecture() {
     let settings = RunSettings::default();
     let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
     let cells: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
-    assert_eq!(cells.len(), 3 * 20);
+    assert_eq!(cells.len(), 3 * 23);
     let folders: Vec<String> = cells.iter().map(|cell| format!("{}/out/{cell}", world.path().display())).collect();
     let (out, text) =
         (world.path().join("logits.safetensors"), "Question: What does the pet of Anna eat?\nAnswer: The");
@@ -110,10 +111,10 @@ fn transformers_matches_every_recovery_and_architecture() {
     script(&python, &arguments.collect::<Vec<_>>());
 
     let with_code = compare(&world, &plan, &grid, &store, &out);
-    // Expected by hand: of the 20, `none`, four that fold, and one at two cuts that folds need no code. On OLMo-2 the
+    // Expected by hand: of the 20 that remove layers, `none`, four that fold, and one at two cuts that folds need no code. On OLMo-2 the
     // maps of ReplaceMe (LS, Cos, and at two cuts) and the scale of the stream are separate steps too. The cut at layer
     // 0 has no earlier layer that absorbs scales.
-    assert_eq!(with_code, 2 * 14 + 18);
+    assert_eq!(with_code, 2 * 14 + 18 + 3 * 3);
 }
 
 /// Holds transformers' logits of every pruned cell's folder to ours; how many folders have code.
@@ -241,14 +242,15 @@ fn every_architecture_and_recovery_exports_as_computed() {
          {name: ghosted, input: normed, bias: true}]\n\
          calibration: {corpus: train, sequences: 16, length: 64}\n\
          include:\n  - {criterion: {name: explicit, layers: [0]}, depth: 1, recovery: [none]}\n\
-         \x20 - {criterion: {name: explicit, layers: [1]}, depth: 1, recovery: [none, {name: replaceme-ls, alpha: 10}]}\n",
+         \x20 - {criterion: {name: explicit, layers: [1]}, depth: 1, recovery: [none, {name: replaceme-ls, alpha: 10}]}\n\
+         \x20 - {criterion: llm-drop, depth: [{attention: 2}, {mlp: 1}], recovery: none}\n",
     );
     let (cells, with_code) = compare_random(&python, &world);
-    assert_eq!(cells, 17 * names.len());
+    assert_eq!(cells, 19 * names.len());
     // Operators of the stream are ten of the fourteen, one of them a factor; where an MLP ends in a norm that one and the maps
     // of ReplaceMe are steps as well.
     let behind_norms = configs.iter().filter(|config| config.ends_in_norm(Sublayer::Mlp)).count();
-    assert_eq!(with_code, 9 * names.len() + 4 * behind_norms);
+    assert_eq!(with_code, (9 + 2) * names.len() + 4 * behind_norms);
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! Faults during a run: damage to every payload, lack of space or permission, file systems without links, kills and
-//! panics at chosen moments, signals, inputs that change or are not files, remains of dead processes.
+//! Faults during a run: damaged payloads, missing space or permission, file systems without links, kills, panics and
+//! signals at chosen moments, changed or irregular input files, leftovers of dead processes.
 //!
-//! Each sort is a table; an entry is a line. `GHOSTLAB_FAULT` (see `crates/store/src/fault.rs`) hits a chosen moment.
+//! Each kind of fault is a table with one case per line. `GHOSTLAB_FAULT` injects a fault at a chosen moment (see
+//! `crates/store/src/fault.rs`).
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -14,10 +15,10 @@ use crate::common;
 use crate::common::world::World;
 use serde_json::json;
 
-/// Longer than any run here takes; what hangs, fails.
+/// Timeout above the duration of any run here, for detecting hangs.
 const LONG: Duration = Duration::from_secs(240);
 
-/// Smallest grid with every kind of artifact.
+/// Overrides for the smallest grid with every kind of artifact.
 const SMALL: [&str; 6] = ["--set", "corpora.long.limit=5", "--set", "criterion=llm-streamline", "--set", "depth=2"];
 
 fn started(world: &World, arguments: &[&str], fault: &str) -> Child {
@@ -52,11 +53,12 @@ fn verified(world: &World) -> Option<i32> {
     world.ghostlab(&["cache", "verify"]).status.code()
 }
 
-/// Processes of another system, and of this one, where no number is so large.
+/// Process ids of another machine (`FAR`) and of a dead process of this one (`KILLED`), with a pid beyond the system's
+/// range.
 const FAR: &str = "5-0123456789ab";
 const KILLED: &str = "99999999-0123456789ab";
 
-/// Writes the record of a process of another system, with leases.
+/// Writes the record of another machine's process, with leases.
 fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     let store = world.path("data/store");
     let text = json!({"id": id, "pid": 5, "system": "another boot", "started": 7, "beat": "00000000000000000007"});
@@ -70,7 +72,7 @@ fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     record
 }
 
-/// Sets a file's times to ten minutes ago, beyond the timeout of shared file systems.
+/// Sets a file's times to ten minutes ago, beyond the lease timeout of shared file systems.
 fn age(path: &Path) {
     fs::File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(600)).unwrap();
 }
@@ -138,7 +140,7 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
             assert!(world.tables() == tables, "{kind}: the tables differ");
         }
     }
-    // Only tokens were deleted after the last round, and all are in use.
+    // After the last round only tokens were deleted, and all objects are in use.
     let verified = world.ghostlab(&["cache", "verify"]);
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
 }
@@ -177,10 +179,10 @@ fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
     type Spoil<'a> = (&'a str, &'a dyn Fn(&Path));
     let spoils: [Spoil<'_>; 4] = [("flipped", &flip), ("truncated", &truncate), ("lost", &lost), ("emptied", &emptied)];
     for (number, sort) in sorts.iter().enumerate() {
-        // Each sort in two ways, so that all ways meet all kinds.
+        // Damage each kind in two ways, so that every kind of damage is covered.
         for (how, spoil) in [spoils[number % 4], spoils[(number + 1) % 4]] {
             files().iter().filter(|path| sort_of(path) == *sort).for_each(|path| spoil(path));
-            // A whole artifact that is gone is as if it had never been made.
+            // An artifact that is deleted completely counts as never computed.
             let seen = if how == "lost" && sort.contains(" of ") { 0 } else { 5 };
             assert_eq!(verified(&world), Some(seen), "{sort} {how}");
             world.runs(&SMALL);
@@ -190,7 +192,7 @@ fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
             assert_eq!(verified(&world), Some(0), "{sort} {how}");
             world.runs(&SMALL);
             assert!(world.tables() == tables, "{sort} {how}: the tables differ after the repair");
-            // Activations are not made again as long as nothing asks for them.
+            // Activations are not recomputed until they are needed.
             if !stage_exists(&world, "activations") {
                 fs::remove_dir_all(stage(&world, "operator")).unwrap();
                 world.runs(&SMALL);
@@ -262,7 +264,7 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
         let output = world.ghostlab(&[&["cache", "gc", "--keep", "grid.yaml", "--yes"], more].concat());
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     };
-    // Four layers one at a time, then three; two variants and the dense backbone; its five cells, and those of seed 1.
+    // One trial per layer (four), then three; two variants and the dense backbone; the five cells, and those of seed 1.
     assert_eq!(artifacts("scores"), 7 + 3 + 4 + 4);
     gc(&[]);
     assert_eq!(artifacts("scores"), 7 + 3 + 4);
@@ -270,7 +272,7 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     assert!(log.contains("3 of 3 cells are stored already"), "{log}");
     let log = world.runs(&["--profile", "two"]);
     assert!(log.contains("5 of 5 cells are stored already"), "{log}");
-    // A profile that cannot be looked up is not taken for one that uses nothing.
+    // A profile that cannot be resolved is an error, because it may use any object.
     let away = "  away: {corpora: {train: {path: train.txt, rule: ptb}, test: {path: nowhere.txt, rule: ptb}}}\n";
     world.write("grid.yaml", format!("{grid}{profiles}{away}"));
     let refused = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
@@ -280,11 +282,11 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     gc(&["--profile", "one"]);
     assert_eq!(artifacts("scores"), 7 + 3);
     gc(&["--profile", "one", "--set", "depth=1"]);
-    // The second variant is gone, the trials are not: another depth may ask for them.
+    // The second variant is deleted. The trials are kept, because another depth may need them.
     assert_eq!(artifacts("scores"), 7 + 2);
 }
 
-/// A clone has no models of the profile `paper`.
+/// A fresh clone lacks the models of the profile `paper`.
 #[test]
 fn gc_keeps_what_a_profile_without_its_backbones_may_use() {
     let world = World::new();
@@ -333,7 +335,7 @@ fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
         let log = world.runs(way);
         assert!(log.contains("9 of 9 cells are stored already"), "{way:?}: {log}");
     }
-    // One that is named counts alone, as a profile does.
+    // With explicit engine flags, only objects of this engine are kept, like with an explicit profile.
     assert!(gc(&["--dtype", "bf16"]).contains("deleted"));
     let log = world.runs(&["--dtype", "bf16"]);
     assert!(log.contains("9 of 9 cells are stored already"), "{log}");
@@ -387,7 +389,7 @@ fn what_a_later_program_made_is_never_cleared_away() {
 #[test]
 fn full_disk_stops_the_run_and_space_lets_it_resume() {
     let world = World::large();
-    // A limit on the size of any file stands for a disk without room: activations are larger.
+    // Simulate a full disk by a file size limit below the size of the activations.
     let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" run grid.yaml";
     let output = std::process::Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_ghostlab")])
@@ -446,8 +448,8 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");
-    // From a process of this machine that is gone (numbers end below 2^22), and from one of another machine that has
-    // been silent for long.
+    // Records of a dead process of this machine (pids are below 2^22), and of another machine's process without recent
+    // heartbeats.
     let killed = plant_far(&world, KILLED, &["something"]);
     let text = fs::read_to_string(&killed).unwrap().replace("another boot", &here).replace(":5,", ":99999999,");
     fs::write(&killed, &text).unwrap();
@@ -465,7 +467,6 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
     fs::write(&half, "{").unwrap();
     let results = world.path("results/.probe.9-1-elsewhere123.abcdef.ghostlab-tmp");
     fs::write(&results, "half").unwrap();
-    // A record of a run by the silent one.
     let runs: Vec<PathBuf> = fs::read_dir(store.join("runs")).unwrap().map(|e| e.unwrap().path()).collect();
     let done = runs.iter().find(|path| path.extension().is_some_and(|e| e == "json")).unwrap();
     let mut record = common::stored_record(done).unwrap();
@@ -509,7 +510,7 @@ fn kills_at_chosen_moments_resume_to_the_same_tables() {
     world.runs(&SMALL);
     assert!(world.tables() == undisturbed.tables());
     assert_eq!(verified(&world), Some(0));
-    // While what is damaged is being replaced.
+    // Damage all scores, and kill the run while it replaces them.
     let mut files = Vec::new();
     below(&stage(&world, "scores"), &mut files);
     files.iter().for_each(|path| flip(path));
@@ -556,7 +557,7 @@ fn without_links_work_may_be_done_twice_and_nothing_stops() {
     }
 }
 
-/// Waits for a line on standard error.
+/// Waits for a line on stderr that contains `words`.
 fn wait_for(child: &mut Child, words: &str) {
     use std::io::{BufRead, BufReader};
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -566,7 +567,7 @@ fn wait_for(child: &mut Child, words: &str) {
         line.contains(words)
     });
     assert!(found, "`{words}` is not in: {log}");
-    // Reads on, because the child would block otherwise.
+    // Drain stderr, because the child would block otherwise.
     std::thread::spawn(move || lines.for_each(drop));
 }
 
@@ -585,7 +586,8 @@ fn waiting_for_a_process_is_shown_and_stops_on_signal() {
     }
 }
 
-/// Runs while another process seems to tokenise, applies `change` to inputs already hashed, and continues.
+/// Simulates another process that is tokenizing, starts a run that waits for it, applies `change` to the hashed inputs,
+/// and lets the run continue.
 #[cfg(unix)]
 fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
     let record = plant_far(world, FAR, &["tokenising"]);
@@ -599,7 +601,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
         std::thread::sleep(Duration::from_millis(10));
     }
     change();
-    // The worker releases its lease, which is visible earlier than its death.
+    // Release the lease, which the run notices sooner than the death of the process.
     fs::remove_file(world.path("data/store/claims/tokenising")).unwrap();
     fs::remove_file(record).unwrap();
     let output = ended(child);
@@ -635,7 +637,8 @@ fn inputs_changed_during_a_run_are_refused() {
             assert_eq!(output.status.code(), Some(2), "{name}: {log}");
             assert!(log.contains("an input changed after it was hashed") && log.contains(name), "{log}");
             assert!(!world.path("results/grid/results.csv").exists());
-            // With the old bytes, the old results return: nothing of the changed file is stored under their hash.
+            // With the original bytes, the original results return: nothing computed from the changed file is stored
+            // under their hash.
             fs::write(&path, &bytes).unwrap();
             world.runs(&SMALL);
             assert!(world.tables() == undisturbed.tables(), "{name}");
@@ -643,7 +646,7 @@ fn inputs_changed_during_a_run_are_refused() {
     }
 }
 
-/// Only part of the weights is in memory at a time: the others are loaded on demand.
+/// Memory limit that forces weights to be loaded on demand.
 const BY_NEED: [&str; 2] = ["--memory", "0.05"];
 
 #[cfg(target_os = "linux")]
@@ -654,7 +657,7 @@ fn changed_weights_stop_on_demand_loading_store_nothing() {
     let arguments = [&SMALL[..], &BY_NEED].concat();
     let weights = |world: &World| world.path("backbone/model.safetensors");
     type Change<'a> = (&'a str, &'a dyn Fn(&Path));
-    // In place, of the same length, with the old time set again; cut off; another file in its place.
+    // Same length in place with the old mtime; truncated; replaced by another file.
     let in_place = |path: &Path| {
         let mut bytes = fs::read(path).unwrap();
         let time = fs::metadata(path).unwrap().modified().unwrap();
@@ -671,7 +674,7 @@ fn changed_weights_stop_on_demand_loading_store_nothing() {
     };
     let changes: [Change<'_>; 3] = [("in place", &in_place), ("cut off", &truncate), ("replaced", &replaced)];
     for (how, change) in changes {
-        // In the calibration pass, at the first scores, and at later ones.
+        // During the calibration pass, at the first scores, and at later scores.
         for (point, settled) in [("activations:1", true), ("score:1", false), ("score:3", true)] {
             let world = World::large();
             let bytes = fs::read(weights(&world)).unwrap();
@@ -688,7 +691,8 @@ fn changed_weights_stop_on_demand_loading_store_nothing() {
             assert_eq!(output.status.code(), Some(2), "{how} at {point}: {log}");
             assert!(log.contains("model.safetensors"), "{how} at {point}: {log}");
             assert!(!world.path("results/grid/results.csv").exists());
-            // With the old bytes, the old results return: nothing of the changed file is stored under their hash.
+            // With the original bytes, the original results return: nothing computed from the changed file is stored
+            // under their hash.
             fs::write(weights(&world), &bytes).unwrap();
             world.runs(&arguments);
             assert!(world.tables() == undisturbed.tables(), "{how} at {point}");
@@ -711,8 +715,8 @@ fn changed_weights_stop_fine_tuning_and_store_nothing() {
     };
     let undisturbed = world();
     undisturbed.runs(&[]);
-    // The backbone is in memory. Before the teacher and the layers after the cut are read for the first training, and
-    // before they are for the second.
+    // The backbone is in memory. The faults hit before the teacher and the layers after the cut are read for the first
+    // and for the second training.
     for (point, settled) in [("activations:1", true), ("activations:1", false), ("train:5", true)] {
         let world = world();
         let weights = world.path("backbone/model.safetensors");
@@ -735,7 +739,6 @@ fn changed_weights_stop_fine_tuning_and_store_nothing() {
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{point}: {log}");
         assert!(log.contains("model.safetensors"), "{point}: {log}");
-        // With the old bytes back, the old results come.
         fs::write(&weights, &bytes).unwrap();
         world.runs(&[]);
         assert!(world.tables() == undisturbed.tables(), "{point}");
@@ -778,7 +781,7 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     while run.try_wait().unwrap().is_none() {
         for kind in ["tokens", "activations", "selection", "operator", "scores"] {
             let output = world.ghostlab(&["cache", "gc", "--kind", kind, "--yes"]);
-            // At first there is no store yet.
+            // In the first round the store may not exist yet.
             assert!(output.status.success() || rounds == 0, "{}", String::from_utf8_lossy(&output.stderr));
         }
         rounds += 1;
@@ -788,7 +791,7 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     assert_eq!(output.status.code(), Some(0), "{log}");
     assert!(!log.contains("damaged") && !log.contains("vanished"), "{log}");
     assert!(rounds > 1 && world.tables() == undisturbed.tables());
-    // The last round may have come after its end; and when it has ended, it needs nothing any more.
+    // Recreate scores that the last round may have deleted. Without a running process nothing protects them.
     world.runs(&[]);
     let gone = said(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
     assert!(gone.contains("deleted"), "{gone}");

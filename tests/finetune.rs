@@ -1,4 +1,4 @@
-//! Fine-tuning as a user runs it: one pass for all methods of a boundary, killed and gone on with, refused where there is
+//! Fine-tuning end to end: one pass for all methods of a boundary, resuming after kills, and an error if there is
 //! nothing to train.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -45,7 +45,7 @@ fn perplexities(world: &World) -> BTreeMap<String, f64> {
     let column = |head: &str| rows[0].iter().position(|cell| cell == head).unwrap();
     let method = column("recovery");
     let value = column("ppl test@64");
-    // The name of a trained method has a comma, so that its cell is quoted and split: numbers are found from the end.
+    // The comma in a trained method's name splits its cell, so count columns from the end.
     let from_end = rows[0].len() - value;
     rows[1..].iter().map(|row| (row[method].clone(), row[row.len() - from_end].parse().unwrap())).collect()
 }
@@ -63,8 +63,7 @@ fn methods_of_a_boundary_share_a_pass_and_keep_untrained() {
         .map(|(_, bytes)| bytemuck::pod_collect_to_vec::<u8, f64>(&bytes))
         .collect();
     assert_eq!(losses.iter().map(Vec::len).collect::<Vec<_>>(), [STEPS; 2]);
-    // Losses of a random backbone need not fall; those of a trained one are compared with the reference in
-    // ghostlab-core.
+    // Losses of a random backbone need not fall; ghostlab-core compares those of a trained one with the reference.
     assert!(losses.iter().flatten().all(|loss| loss.is_finite() && *loss > 0.0), "{losses:?}");
     let perplexities = perplexities(&world);
     assert_eq!(perplexities.len(), 4, "the dense backbone, ghosted as it is solved, and two trained ones");
@@ -81,7 +80,7 @@ fn trainings_on_one_text_share_its_pass_and_files() {
     let one = "{corpus: train, sequences: 8, length: 64}";
     let trained = format!("{{corpus: train, sequences: {STEPS}, length: 32}}");
     assert!(grid.contains(one));
-    // Two calibrations train on the same text, which is a third one's own.
+    // The third calibration uses the text on which the other two train.
     let grid =
         grid.replace(one, &format!("{one}\n  - {{corpus: train, sequences: 8, length: 64, seed: 1}}\n  - {trained}"));
     world.write("grid.yaml", grid);
@@ -89,7 +88,7 @@ fn trainings_on_one_text_share_its_pass_and_files() {
     assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
     let start = || {
         let mut command = world.command(&["worker", "grid.yaml", "--events", "--threads", "1"]);
-        // All reach the shard while the first one works on it.
+        // Slow down the first process, so that all reach the shard while it is computed.
         command.env("GHOSTLAB_FAULT", "slow@teach:700").stdout(std::process::Stdio::piped());
         command.stderr(std::process::Stdio::piped()).spawn().unwrap()
     };
@@ -123,7 +122,7 @@ fn killed_training_resumes_to_identical_bytes() {
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
     assert!(!stored(&killed, stage::distilled::KIND).is_empty(), "a checkpoint is left");
-    // Nor does clearing up take it away.
+    // Garbage collection keeps the checkpoint.
     assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
     let log = killed.runs(&[]);
     // A checkpoint every two of forty steps; the 26th had begun.

@@ -1,12 +1,12 @@
-//! Layers of the code, derived from the imports between files: a module uses only modules of lower layers, and files do
-//! not import each other in cycles. A file may use anything from its folder's own `mod.rs`.
+//! Checks the architecture layers against the imports between files. A module may only use modules of lower layers, and
+//! files must not import each other in cycles. A file may use anything from its parent `mod.rs`.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms of each crate, from the ground up. A room may use those before it.
+/// Modules of each crate, from the bottom up. A module may use those before it.
 const ROOMS: [(&str, &[&str]); 3] = [
     ("crates/kernels/src", &["linalg", "forward"]),
     (
@@ -62,16 +62,16 @@ const ROOMS: [(&str, &[&str]); 3] = [
         ],
     ),
 ];
-/// In these crates each file is a module of its own.
+/// Crates in which each file is a separate module.
 const FLAT: [&str; 3] = ["crates/definitions/src", "crates/hub/src", "crates/store/src"];
 
-/// A module, by the names from the crate's root.
+/// Module path, as names from the crate root.
 type Module = Vec<String>;
 
-/// The source of a crate: what each file has to say, without tests, comments and texts.
+/// Source text of a crate by module, without tests, comments and string literals.
 struct Sources {
     files: BTreeMap<Module, String>,
-    /// Names re-exported by a module.
+    /// Names that a module re-exports.
     passed_on: BTreeMap<Module, BTreeMap<String, Module>>,
 }
 
@@ -106,7 +106,7 @@ impl Sources {
         sources
     }
 
-    /// Resolves a path in a module from the crate's root. `None` for other crates.
+    /// Resolves a path in a module to a path from the crate root. Returns `None` for other crates.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Module> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {
@@ -123,7 +123,7 @@ impl Sources {
         }
     }
 
-    /// Finds the file that defines an item, through re-exports.
+    /// Finds the module that defines an item, following re-exports.
     fn home(&self, path: &[String], depth: usize) -> Option<Module> {
         let (module, rest) =
             (0..=path.len()).rev().map(|at| path.split_at(at)).find(|(prefix, _)| self.files.contains_key(*prefix))?;
@@ -134,7 +134,7 @@ impl Sources {
         }
     }
 
-    /// Returns which files each file uses.
+    /// Returns the modules that each module uses.
     fn arrows(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
         self.files.iter().map(|(module, text)| (module, self.used_by(module, text))).collect()
     }
@@ -143,7 +143,7 @@ impl Sources {
         let mut paths = inline(text);
         for (public, tree) in uses(text) {
             let used = leaves(&tree).into_iter().map(|(path, _)| path);
-            // A room that passes on what its files have does not use them.
+            // Re-exporting names of child modules does not count as using them.
             let passes = |path: &Module| {
                 public && self.absolute(module, path).is_some_and(|absolute| absolute.starts_with(module))
             };
@@ -154,7 +154,7 @@ impl Sources {
     }
 }
 
-/// Blanks comments, texts and characters, keeping the lines.
+/// Blanks comments, strings and characters, keeping line breaks.
 fn bare(text: &str) -> String {
     let mut bare = String::new();
     let mut rest = text;
@@ -196,7 +196,6 @@ fn bare(text: &str) -> String {
     bare
 }
 
-/// Removes test items from a file.
 fn without_tests(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;
@@ -222,7 +221,7 @@ fn without_tests(text: &str) -> String {
     kept + rest
 }
 
-/// Returns the trees of all `use` items, and whether each re-exports.
+/// Returns the trees of all `use` items, with whether each is a re-export.
 fn uses(text: &str) -> Vec<(bool, String)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("use ") {
@@ -234,7 +233,7 @@ fn uses(text: &str) -> Vec<(bool, String)> {
     found
 }
 
-/// Returns the paths of a tree, with new names.
+/// Returns the paths in a `use` tree, with their new names.
 fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
     let tree = tree.trim();
     let Some((before, inside)) = tree.split_once('{') else {
@@ -260,7 +259,7 @@ fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
         .collect()
 }
 
-/// Returns the paths in the code itself.
+/// Returns the paths used inline in code.
 fn inline(text: &str) -> Vec<Module> {
     let mut found = Vec::new();
     for begin in ["crate::", "super::", "self::"] {
@@ -362,7 +361,7 @@ fn every_file_of_tests_is_in_its_crate_s_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let crates = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
     for tests in crates.chain([root.to_owned()]).map(|folder| folder.join("tests")) {
-        // A crate with one file of tests has no need of it.
+        // Crates with a single test file need no `all.rs`.
         let Ok(program) = fs::read_to_string(tests.join("all.rs")) else { continue };
         let files = fs::read_dir(&tests).unwrap().map(|entry| entry.unwrap().path());
         for file in files
@@ -379,7 +378,7 @@ fn every_file_of_tests_is_in_its_crate_s_program() {
 fn every_file_of_tests_that_ci_runs_by_itself_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let script = fs::read_to_string(root.join(".ci/run")).unwrap();
-    // A filter that nothing answers to runs no test, and passes.
+    // A filter that matches no test would pass.
     let named: Vec<&str> = script.split_whitespace().filter_map(|word| word.strip_suffix("::")).collect();
     assert!(named.len() >= 9, "{named:?}");
     for name in named {

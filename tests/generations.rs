@@ -1,4 +1,5 @@
-//! Generated answers through the program: the same bytes after kills and in any memory, and those of lm-evaluation-harness.
+//! Generated answers end to end: byte-identical after kills and under any memory limit, and equal to those of
+//! lm-evaluation-harness.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
 
@@ -10,7 +11,7 @@ use ghostlab::stage::{self, generations};
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
 
-/// Creates a world with 200 prompts, which are four chunks.
+/// Creates a world with 200 prompts, which form four chunks.
 fn generating(evaluate: &str) -> World {
     let world = World::new();
     let row = |i: usize| json!({"question": format!("w{i} w{} w{}", i * 7 % 299, i * 31 % 299), "answer": format!("#### w{}", i % 9)});
@@ -89,7 +90,7 @@ fn fewer_documents_have_the_answers_that_they_have_among_all() {
                 texts
             })
             .collect();
-        // Keys differ: only which answers there are is compared.
+        // Keys differ, so only the answers are compared.
         texts.sort_by_key(|text| format!("{text:?}"));
         texts
     };
@@ -114,10 +115,10 @@ fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
     let layers = config_value("num_hidden_layers");
     let heads =
         config["head_dim"].as_u64().unwrap_or(config_value("hidden_size") / config_value("num_attention_heads"));
-    // For 64 prompts: f32 keys and values of the dense backbone, and of two cuts with two recoveries each.
+    // For 64 prompts: f32 KV cache of the dense backbone, and of two cuts with two recoveries each.
     let token = 8 * config_value("num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
     assert!(memory(90, &[]) - memory(12, &[]) >= 64 * 78 * token, "{} {}", memory(90, &[]), memory(12, &[]));
-    // Kept keys and values stay within their share of the memory.
+    // The KV cache stays within its share of the memory limit.
     let bounded = |new: usize| memory(new, &["--memory", "0.12"]);
     assert!(bounded(240) - bounded(12) < 64 * 228 * token, "{} {}", bounded(240), bounded(12));
 }
@@ -143,7 +144,7 @@ fn bundled_backbones_generate_answers_and_last_words() {
                 .map(|key| file["results"][task][key].as_f64().unwrap_or_else(|| panic!("{file:#}")));
             assert!(value > 3.0 * error && value > 0.25, "{name}, {task}, {metric}: {value} ± {error}");
         }
-        // Each task is named once, however many scores it has.
+        // A task with several scores is named once.
         assert_eq!(file["config"]["tasks"].as_array().unwrap().len(), 2, "{}", file["config"]);
     }
 }
@@ -166,7 +167,7 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
     world.refuses(&[], 3, &["rows are not there", "answers.yaml", "score --rows"]);
 }
 
-/// Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has `lm_eval`. `.ci/run` makes one.
+/// Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`, which `.ci/run` installs.
 #[test]
 fn answers_and_their_scores_are_those_of_the_harness() {
     let Some(python) = common::python::python("lm_eval") else { return };
@@ -174,7 +175,7 @@ fn answers_and_their_scores_are_those_of_the_harness() {
     for name in ["llama", "qwen3", "olmo2"] {
         let world = World::new();
         let backbone = checkout.join("data/tiny").join(name);
-        // Made-up rows in the schema of GSM8K, two of them shown before each question.
+        // Synthetic rows in the schema of GSM8K, with two few-shot examples before each question.
         let made = [world.folder.path(), &backbone];
         common::python::printed(&mut common::python::script(&python, "golden_answers.py", made));
         world.write(
@@ -195,12 +196,11 @@ fn answers_and_their_scores_are_those_of_the_harness() {
         let alike = |texts: &[generations::GeneratedText]| {
             texts.iter().zip(&theirs).filter(|(ours, theirs)| ours.text == **theirs).count()
         };
-        // The dense one is among the two.
+        // The harness used the dense backbone, which is one of the two models.
         let best = ours.iter().map(|(_, texts)| alike(texts)).max().unwrap();
         assert_eq!(best, theirs.len(), "{name}: {log}");
         let mut table = csv::Reader::from_path(world.path("results/grid/results.csv")).unwrap();
         let heads: Vec<String> = table.headers().unwrap().iter().map(str::to_owned).collect();
-        // The dense backbone's row is the first.
         let row = table.records().next().unwrap().unwrap();
         for (filter, score) in golden["scores"].as_object().unwrap() {
             let column = heads.iter().position(|head| *head == format!("made_up exact_match,{filter}")).unwrap();

@@ -1,5 +1,5 @@
-//! Stage versions: a stage whose output changes must get another version, or stored artifacts of the old code would be
-//! taken for those of the new one.
+//! Checks stage versions. A stage whose output changes needs a new version; otherwise stored artifacts of the old code
+//! would be reused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,11 +11,11 @@ use ghostlab::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
 
-/// Larger than what another instruction set rounds otherwise, smaller than a change of meaning. (Half of the weights off by
-/// one in the last place move no number by more than 2e-7.)
+/// Relative tolerance above the rounding differences between instruction sets and below a real change. (Changing half
+/// of the weights by one ulp changes no number by more than 2e-7.)
 const TOLERANCE: f64 = 1e-5;
 
-/// Collects the stages that made an object and its inputs, with versions.
+/// Collects the stages of an object and its inputs, with their versions.
 fn stages(key: &Value, found: &mut BTreeSet<String>) {
     let Value::Object(map) = key else { return };
     if let (Some(Value::String(kind)), Some(version)) = (map.get("kind"), map.get("version")) {
@@ -44,7 +44,7 @@ fn numbers(value: &Value, found: &mut Vec<f64>) {
         Value::Number(number) => found.push(number.as_f64().unwrap()),
         Value::Array(items) => items.iter().for_each(|item| numbers(item, found)),
         Value::Object(map) => {
-            // A condition number is mostly the rounding of its smallest singular value.
+            // A condition number mostly reflects the rounding of its smallest singular value.
             let stable = |key: &str| !key.contains("seconds") && key != "condition";
             map.iter().filter(|(key, _)| stable(key)).for_each(|(_, value)| numbers(value, found));
         }
@@ -52,7 +52,7 @@ fn numbers(value: &Value, found: &mut Vec<f64>) {
     }
 }
 
-/// Summarises a payload as a few numbers.
+/// Summarizes a payload as a few numbers.
 fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     let values: Vec<f64> = match file.rsplit('.').next().unwrap() {
         "json" => {
@@ -68,27 +68,26 @@ fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     summary(&values)
 }
 
-/// Summarises exact bytes: the length, and 32 bits of the hash.
+/// Summarizes exact bytes by their length and 32 bits of their hash.
 fn exact(bytes: &[u8]) -> Vec<f64> {
     let hash = ghostlab::files::sha256::of_bytes(bytes);
     vec![bytes.len() as f64, f64::from(u32::from_str_radix(&hash[..8], 16).unwrap())]
 }
 
 fn summary(values: &[f64]) -> Vec<f64> {
-    // Weighted by position, so that swapped numbers are detected; magnitudes, because signed sums cancel and leave only
-    // rounding.
+    // Weighted by position to detect swapped numbers, with magnitudes because signed sums cancel to rounding errors.
     let weighted = |map: fn(f64) -> f64| values.iter().enumerate().map(|(i, &v)| map(v) * (1.0 + (i % 7) as f64)).sum();
     vec![values.len() as f64, weighted(f64::abs), weighted(|v| v * v)]
 }
 
-/// Artifacts of one kind by name, and the stages that made them.
+/// Outputs of one kind of artifact by name, with their stages.
 #[derive(Default)]
 struct Outputs {
     values: BTreeMap<String, Vec<f64>>,
     stages: BTreeSet<String>,
 }
 
-/// Computes the outputs of each stage on a small grid of all kinds of methods.
+/// Computes the outputs of each stage on a small grid with all kinds of methods.
 fn outputs() -> BTreeMap<&'static str, Outputs> {
     let world = World::large();
     world.runs(&["--set", "recovery=[none, prune-and-comp, replaceme-ls, linearpatch-rotate, ghosted]"]);
@@ -115,7 +114,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
         let kind = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let of_kind = outputs.entry(kind.name()).or_default();
         stages(key, &mut of_kind.stages);
-        // Two tokens of nearly equal probability may come in either order.
+        // Two tokens of nearly equal probability may swap.
         for file in artifact.payloads().filter(|file| *file != "likeliest.u32") {
             let values = payload(file, &artifact.read(file).unwrap());
             let before = of_kind.values.insert(format!("{} {file}", name(&key["of"])), values);
@@ -137,7 +136,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
     let golden = if path.exists() { json(&path) } else { json!({}) };
     let outputs = outputs();
     let mut renewed = serde_json::Map::new();
-    // Costs measured on a machine are never the same twice.
+    // Skip latencies, which are not reproducible.
     for kind in stage::KINDS.into_iter().filter(|kind| *kind != stage::latency::KIND) {
         let Outputs { values, stages } = &outputs[kind.name()];
         let stored = &golden[kind.name()];
@@ -148,7 +147,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
             .collect();
         let same = changed.is_empty() && stored["outputs"].as_object().is_some_and(|all| all.len() == values.len());
         if stored["stages"] == json!(stages) {
-            // Additional outputs of this test are not changes.
+            // New outputs do not count as changes.
             let added = changed.iter().all(|name| stored["outputs"].get(name.as_str()).is_none());
             assert!(
                 same || (added && std::env::var_os("GHOSTLAB_BLESS").is_some()),

@@ -1,5 +1,6 @@
-//! Half precision on a real backbone: bf16 and f16 within 0.5 % of the perplexity in f32, and the same answer chosen in at
-//! least 98 of 100 documents of its six tasks. The own kernels, and candle's CPU device, which is slow: with the slow tests.
+//! Half precision on a real backbone. In bf16 and f16, the perplexity must be within 0.5 % of f32, and at least 98 % of
+//! the answers on its six tasks must be the same. Covers the CPU engine and candle's CPU device, which is slow, so this
+//! is one of the slow tests.
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
@@ -18,14 +19,14 @@ use ghostlab::tasks::{Bos, DocumentLimit, Task};
 use ghostlab_definitions::tokens::tokenised;
 use ghostlab_definitions::{FileRows, Setting, native};
 
-/// Windows of 512 tokens, and documents of each task: enough to see half a percent, and one answer in fifty.
+/// Windows of 512 tokens, and documents per task: enough to detect a 0.5 % difference and one changed answer in fifty.
 const WINDOWS: usize = 8;
 const DOCUMENTS: f64 = 25.0;
 
 const TASKS: [&str; 6] =
     ["hellaswag.jsonl", "boolq.jsonl", "arc_easy.parquet", "openbookqa.parquet", "rte.jsonl", "copa.jsonl"];
 
-/// The choices of a task's documents: input and continuation.
+/// Choices of a task's documents, as (input, continuation).
 type Documents = Vec<Vec<(Vec<u32>, Vec<u32>)>>;
 
 fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
@@ -41,7 +42,7 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
         .collect()
 }
 
-/// Returns the likeliest choice of each document.
+/// Returns the index of the most likely choice of each document.
 fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
     let choice = |(input, continuation)| TokenisedChoice { input, continuation };
     let borrowed: Vec<Vec<TokenisedChoice<'_>>> =
@@ -59,7 +60,7 @@ fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
         .collect()
 }
 
-/// A comparison with f32.
+/// Test data for a comparison with f32.
 struct Exam {
     backbone: PathBuf,
     config: Config,
@@ -68,7 +69,6 @@ struct Exam {
 }
 
 impl Exam {
-    /// Reads the fixture. `None` without the backbone.
     fn read() -> Option<Self> {
         let folder = shared("real")?;
         let backbone = folder.join("backbone");

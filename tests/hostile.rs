@@ -1,6 +1,6 @@
-//! Damaged and hostile inputs: seeded mutations of every kind of file that is read, and the program on files that are made
-//! to break it. The long version is `just fuzz`; `GHOSTLAB_FUZZ_ROUNDS` makes this one longer, and
-//! `GHOSTLAB_FUZZ_SEED` another one.
+//! Damaged and malicious inputs: seeded mutations of every kind of input file, and program runs on files crafted to
+//! break it. `just fuzz` runs the long version. `GHOSTLAB_FUZZ_ROUNDS` sets the number of rounds here, and
+//! `GHOSTLAB_FUZZ_SEED` the seed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 #[path = "../fuzz/src/lib.rs"]
@@ -14,7 +14,7 @@ use crate::common::world::World;
 use serde_json::json;
 use targets::{FuzzTarget, TARGETS};
 
-/// SplitMix64: small, and the same everywhere.
+/// SplitMix64 generator, which is small and portable.
 struct Random(u64);
 
 impl Random {
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Faults in files of all kinds.
+/// Tokens that are likely to break parsers of any format.
 const WORDS: [&str; 24] = [
     "18446744073709551615",
     "-1",
@@ -59,11 +59,10 @@ const WORDS: [&str; 24] = [
     "&a *a",
 ];
 
-/// Applies one to four changes to a seed.
 fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..1 + random.below(4) {
-        // Mostly near the beginning: what a header says decides what is done with the rest.
+        // Mostly near the beginning, because headers determine how the rest is parsed.
         let reach = if random.below(2) == 0 { bytes.len() } else { bytes.len().min(600) };
         let at = random.below(reach);
         let end = at + random.below((bytes.len() - at).min(40) + 1);
@@ -98,7 +97,7 @@ fn attack(target: &FuzzTarget) {
         let other = random.below(seeds.len());
         let data = mutated(&seeds[seed], &seeds[other], &mut random);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(&data))) {
-            // Written down, so that it can become a seed.
+            // Save the input, so that it can become a seed.
             let kept = std::env::temp_dir().join(format!("ghostlab-{}-{round}", target.name));
             std::fs::write(&kept, &data).unwrap();
             let text = panic.downcast_ref::<String>().map_or("", String::as_str);
@@ -137,7 +136,7 @@ fn call_waiting_for_cpu_is_not_taken_for_a_hang() {
     let seconds = Duration::from_secs;
     assert_eq!(targets::watch::charged(seconds(500), seconds(450)), seconds(50));
     assert_eq!(targets::watch::charged(seconds(500), seconds(600)), Duration::ZERO);
-    // Without a load it is the clock's time that counts.
+    // Without other load, wall time counts.
     assert_eq!(targets::watch::charged(seconds(121), Duration::ZERO), seconds(121));
     if cfg!(target_os = "linux") {
         let before = targets::watch::waited().unwrap();
@@ -211,8 +210,7 @@ fn absurd_number_is_refused_before_use() {
 
 #[test]
 fn impossible_sizes_are_refused_before_reading_text() {
-    // 1.28 and 4.29 thousand million tokens: the first are 10 GB of ids, the second additionally 1.1 TB of activations
-    // per site.
+    // 1.28 and 4.29 billion tokens: 10 GB of ids for the first; another 1.1 TB of activations per site for the second.
     let many = "20000000";
     let most = "67108864";
     let tuned = |count: &str| format!("recovery={{name: ghosted, finetune: {{sequences: {count}, length: 64}}}}");
@@ -235,7 +233,7 @@ fn impossible_sizes_are_refused_before_reading_text() {
             let output = world.ghostlab(&[&[name, "grid.yaml", "-q"], &given[..]].concat());
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         });
-        // How much is free may change from one to the other.
+        // Free memory may change between calls.
         let lines = |(code, log): (Option<i32>, String)| {
             (code, log.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect::<Vec<_>>())
         };
@@ -248,7 +246,7 @@ fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
     let world = World::large();
     let row = |length: usize| format!("{}\n", json!({"text": "w1 ".repeat(length)}));
     let task = std::fs::read_to_string(world.path("copa.jsonl")).unwrap();
-    // Each is some kilobytes on the disk and six megabytes unpacked.
+    // Each is a few kilobytes compressed and 6 MB uncompressed.
     for (name, set, text) in [
         ("one.jsonl.gz", "corpora.test.path", row(2_000_000)),
         ("many.jsonl.gz", "corpora.test.path", row(100).repeat(20_000)),

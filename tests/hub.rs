@@ -1,4 +1,4 @@
-//! The program against a hub on the loopback: what a grid names is fetched, pinned, checked and used.
+//! Runs the program against a local hub: files that a grid names are fetched, pinned, verified and used.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const MODEL: &str = "meta/tiny";
 
-/// Returns the files of a test's hub: the world's backbone, with its weights as a large file.
+/// Returns the files of the test hub: the world's backbone, with its weights as a large file.
 fn files(world: &World) -> Vec<Served> {
     let read = |name: &str| fs::read(world.path("backbone").join(name)).unwrap();
     let text = |name: &str| small(name, &String::from_utf8(read(name)).unwrap());
@@ -42,7 +42,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Returns the output, after checking the exit code, and that the token is in no output or file.
+/// Returns the output after checking the exit code, and that no output or file contains the token.
 fn ended(world: &World, output: &Output, code: i32) -> String {
     let log = said(output);
     assert_eq!(output.status.code(), Some(code), "{log}");
@@ -111,7 +111,7 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
     let healthy = run(&["doctor", "grid.yaml"], 0);
     assert!(healthy.contains("4 layers, hidden size 64") && healthy.contains("is not pinned"), "{healthy}");
 
-    // Pinned: from then on no fetch asks for anything either, and offline is the same.
+    // Once pinned, fetching sends no requests, as in offline mode.
     let pinned = run(&["fetch", "grid.yaml", "--lock"], 0);
     assert!(pinned.contains(COMMIT) && pinned.contains("written: hub.lock"), "{pinned}");
     let lock = json(&world.path("hub.lock"));
@@ -236,7 +236,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     let pinned = || json(&world.path("results/grid/run.json"))["grid"]["backbones"]["tiny"]["hub"]["pinned"].clone();
     assert_eq!(pinned(), Value::Bool(true));
 
-    // Files altered in the cache are refused by every computing command, with a command that repairs them.
+    // All computing commands reject files altered in the cache, and name a command that repairs them.
     let weights = world.path("cache/models--meta--tiny/snapshots").join(COMMIT).join("model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -268,7 +268,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     assert_eq!(scored()["pinned"], Value::Bool(false), "nothing pins it");
     world.write("hub.lock", lock);
 
-    // A copy elsewhere is pinned where it is the same, and only there.
+    // A local copy counts as pinned only if its content is identical.
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("tiny: {", "tiny: {path: copy, "));
     fs::create_dir(world.path("copy")).unwrap();
@@ -321,7 +321,8 @@ fn the_lock_of_the_experiments_in_use_is_written() {
     assert!(run(&["fetch", "table3", "--lock"], &[]).contains("written: experiments/hub.lock"));
 }
 
-/// Returns eight shards with 10,400 documents, 400 more than the stream's buffer; every tenth is long enough for a window.
+/// Returns eight shards with 10,400 documents, 400 more than the shuffle buffer. Every tenth is long enough for a
+/// window.
 fn shards() -> Vec<Served> {
     (0..8)
         .map(|shard| {
@@ -365,7 +366,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     };
     assert!(run(&["run", "grid.yaml"], 3).contains("`ghostlab fetch grid.yaml`"));
     run(&["fetch", "grid.yaml"], 0);
-    // datasets' order of eight shards for seed 0 begins with 2 (the oracle c4_stream).
+    // With seed 0, `datasets` reads shard 2 of eight first (oracle `c4_stream`).
     assert_eq!(cached(), ["part-2-of-8.jsonl"]);
     server.forget();
     run(&["run", "grid.yaml"], 0);
@@ -378,7 +379,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     assert!(notes.contains("streamed with its shards one by one"), "{notes}");
     let first = fs::read(world.path("results/grid/results.csv")).unwrap();
 
-    // Another seed begins with another shard (5), and by turns each of the eight groups is read.
+    // Another seed starts with another shard (5). Interleaving reads each of the eight groups.
     let seed = ["--set", "calibration.seed=1"];
     assert!(run(&[&["run", "grid.yaml"][..], &seed].concat(), 3).contains("the corpus `train` is not here"));
     run(&[&["fetch", "grid.yaml"][..], &seed].concat(), 0);
@@ -388,7 +389,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     assert_eq!(cached().len(), 8);
     run(&[&["run", "grid.yaml", "--results", "turns"][..], &turns].concat(), 0);
 
-    // More documents than the first shard provides must be requested, and arrive in order.
+    // If the first shard has too few documents, more shards must be requested, and arrive in order.
     let more = ["--set", "calibration.sequences=100"];
     let ended_early = run(&[&["run", "grid.yaml"][..], &more].concat(), 3);
     assert!(ended_early.contains("`shards_read: 2`") && ended_early.contains("shard 4 of 8"), "{ended_early}");
@@ -396,7 +397,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     run(&["run", "grid.yaml", "--stored"], 0);
     assert_eq!(fs::read(world.path("results/grid/results.csv")).unwrap(), first, "of the same shards the same numbers");
 
-    // A folder of the same files is the same text: nothing is computed again.
+    // A local folder with identical files is the same text, so nothing is recomputed.
     fs::create_dir(world.path("text")).unwrap();
     for file in shards() {
         world.write(&format!("text/{}", file.name.trim_start_matches("en/")), &file.content);
@@ -414,7 +415,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     }
 }
 
-/// Gives the world's backbone `layers` layers.
+/// Repeats the backbone's layers up to `layers`.
 fn with_layers(world: &World, layers: usize) {
     let bytes = fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
     let file_tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -430,7 +431,7 @@ fn with_layers(world: &World, layers: usize) {
     world.change_config("num_hidden_layers", layers.into());
 }
 
-/// Creates a table with the profile `paper` on a backbone named like one of the paper's.
+/// Creates a table with the profile `paper` on a backbone that has the name of one in the paper.
 fn under_a_papers_name() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -472,7 +473,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
     }
     assert!(run(&["doctor", "table3"], 3).contains("does not hold LLaMA-3-8B"));
 
-    // A model of the right shape that is not pinned runs without a verdict.
+    // An unpinned model of the right shape runs, but gets no verdict.
     with_layers(&world, 32);
     let unknown = run(&["reproduce", "table3"], 0);
     assert!(
@@ -485,7 +486,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
         verdicts(&world)
     );
 
-    // Pinned: judged; and noise of the same shape is refused.
+    // With a pin, the model is judged, and random weights of the same shape are rejected.
     let server = FakeHub::start(MODEL, files(&world), no_fault());
     let run = |arguments: &[&str], code: i32| ended(&world, &ghostlab(&world, &server.address, arguments, &[]), code);
     run(&["fetch", "table3", "--lock", "--set", "corpora.wikitext2.limit=1"], 0);
@@ -519,7 +520,7 @@ fn reproduce_fetches_on_the_way() {
     run(&["fetch", "table3", "--lock"], 0);
     run(&["reproduce", "table3", "--no-gate", "--fetch"], 0);
     assert!(verdicts(&world).contains("differs"), "{}", verdicts(&world));
-    // Bytes that were altered in the cache are seen before a number is made of them.
+    // Bytes altered in the cache are detected before any number is computed from them.
     let snapshot = world.path("cache/models--meta--tiny/snapshots").join(COMMIT);
     let mut weights = fs::read(snapshot.join("model.safetensors")).unwrap();
     *weights.last_mut().unwrap() ^= 1;
@@ -538,7 +539,7 @@ fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
             assert!(embedded || text.contains("\nhub: "), "{}", entry.path().display());
         }
     }
-    // `all` leaves out the artifacts that do not have a profile.
+    // `all` skips artifacts without the profile.
     for profile in ["smollm2", "paper"] {
         let arguments = ["doctor", "all", "--profile", profile, "--experiments", root.to_str().unwrap()];
         let world = World::new();
@@ -559,10 +560,10 @@ fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
     }
 }
 
-/// The content of a small model file, which no command loads.
+/// Content of a small model file that no command loads.
 const GGUF: &[u8] = b"GGUF of a test";
 
-/// Creates experiments with a backbone that a hub and a package provide, and its pin.
+/// Creates experiments with a backbone that both a hub and a Python package provide, and its pin.
 fn world_of_a_packaged_model() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "bin", "local/corpora", "local/tasks"] {
@@ -589,7 +590,6 @@ fn world_of_a_packaged_model() -> World {
     world
 }
 
-/// Writes a wheel that holds a model file.
 fn wheel(world: &World, content: &[u8]) {
     let mut zip = zip::ZipWriter::new(fs::File::create(world.path("small_model-1.0-py3-none-any.whl")).unwrap());
     let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::STORE);
@@ -598,12 +598,11 @@ fn wheel(world: &World, content: &[u8]) {
     zip.finish().unwrap();
 }
 
-/// Returns the path of the model file in the cache.
 fn cached_model(world: &World) -> std::path::PathBuf {
     world.path("cache/models--o--n/snapshots").join(COMMIT).join("m.gguf")
 }
 
-/// An address where nothing answers.
+/// Address without a server.
 const NO_HUB: &str = "http://127.0.0.1:1";
 
 #[test]

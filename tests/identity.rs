@@ -1,4 +1,4 @@
-//! Identity of numbers: every aspect is distinguished wherever work is named, and nothing else is.
+//! Identity of numbers: all names of work distinguish every aspect, and nothing else.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -16,16 +16,16 @@ use ghostlab::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
 
-/// Identity of a number, and the names of its work.
+/// Identity of a number, with the key, journal and lease names derived from it.
 struct Named {
     identity: Identity,
     key: String,
-    /// Of its scoring; `None` for a time.
+    /// Name of its scoring journal; `None` for a latency.
     journal: Option<String>,
     calibrating: String,
 }
 
-/// Returns everything measured of a setting's last cell.
+/// Returns all measurements of a setting's last cell.
 fn named(setting: &Setting) -> Vec<Named> {
     let mut request = EngineRequest::default();
     let mut overrides = Vec::new();
@@ -121,7 +121,7 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
             let what = pair.what;
             let measure = &a.leaves();
             assert_eq!(one.key != other.key, a != b, "key, {what}: {measure:?}");
-            // Chunks of one text are shared by all variants of a backbone.
+            // All variants of a backbone share the chunks of a text.
             assert_eq!(
                 one.journal != other.journal,
                 one.journal.is_some() && unlike(a, b, &["model", "engine", "measure"]),
@@ -129,7 +129,7 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
             );
             assert_eq!(
                 one.calibrating != other.calibrating,
-                // Weights that are rounded after a repair was computed change nothing of that.
+                // Quantizing the weights after a repair was computed does not change the calibration.
                 unlike(a, b, &["model.content", "model.tokenizer", "engine", "calibration"]),
                 "claim, {what}"
             );
@@ -137,7 +137,6 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
     }
 }
 
-/// Collects every key in an answer.
 fn keys(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
@@ -149,7 +148,7 @@ fn keys(answer: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns what `plan` and `explain` print of a setting: the keys in JSON, and the text lines with them.
+/// Returns the output of `plan` and `explain` for a setting: the JSON keys, and the text lines with keys.
 fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
     let output = |arguments: &[&str], more: &[&str]| {
         let arguments: Vec<&str> = arguments
@@ -182,7 +181,7 @@ fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
     [json(plan), json(explained), text]
 }
 
-/// Collects the names of cells that are left to run.
+/// Collects the names of cells that remain to run.
 fn names(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
@@ -215,7 +214,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
         assert!(grid.contains(line));
         let more = line.replace('}', &format!(", operator_sequences: {count}}}"));
         world.write("grid.yaml", grid.replace(line, &more));
-        // Tokens are there: without them nothing is known of costs.
+        // Cost estimates require tokens, so run once.
         world.runs(&[]);
         let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
         let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();

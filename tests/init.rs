@@ -1,4 +1,4 @@
-//! First grids: the text written for a folder of models, and the models left out.
+//! Generated first grids: the text for a folder of models, and skipped models.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -7,14 +7,14 @@ use std::process::Output;
 use crate::common::fixture;
 use crate::common::world::World;
 
-/// Creates a folder `models` with a model, one in an organisation's folder, and some unusable ones.
+/// Creates a folder `models` with a model, a model in an organization's folder, and some unusable ones.
 fn world() -> World {
     let world = World::new();
     std::fs::create_dir_all(world.path("models/org")).unwrap();
     for folder in ["models/plain", "models/org/other", "models/cut", "models/unknown", "models/7b", "models/shallow"] {
         copy(&world, folder);
     }
-    // The fixture has fewer layers than any rule may cut.
+    // Truncated weights.
     let weights = world.path("models/cut/model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
     std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
@@ -82,7 +82,7 @@ fn written_grid_plans_at_once_and_names_omissions() {
     let (plan, _) = said(&world, &["plan", "grid.yaml", "--json"], 0);
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let grid = &plan["answer"]["grids"][0];
-    // Three backbones: each dense, and four repairs at each depth that the comments tell.
+    // Three backbones, each dense and with four repairs at each depth that the comments list.
     let depths: Vec<&str> = text.lines().filter(|line| line.contains(" of its ")).collect();
     assert_eq!(depths.len(), 3, "{text}");
     assert_eq!(grid["cells"], grid["cells_to_run"].as_array().unwrap().len());
@@ -126,7 +126,7 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     assert!(joined.split_whitespace().eq(train.split_whitespace()), "the parts are disjoint and make the text");
     let (run, _) = said(&world, &["run", "one.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
     assert!(run.contains("ppl train-scored@"), "{run}");
-    // Parts that are there already are used again; other files stay.
+    // Existing split files are reused; other files are kept.
     said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "again.yaml"], 0);
     world.write("train-scored.jsonl", "mine");
     let (_, log) = said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "more.yaml"], 2);
@@ -141,7 +141,7 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
 #[test]
 fn gguf_file_is_taken_as_a_model() {
     let world = world();
-    // A tokenizer that llama.cpp's files have a place for.
+    // A tokenizer that GGUF can represent.
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");
     world.write(
         "grid.yaml",
@@ -170,7 +170,7 @@ fn folder_without_model_is_refused_with_reasons() {
     assert!(log.contains("truncated or damaged"), "{log}");
     let (_, log) = said(&world, &["init", "nosuch"], 3);
     assert!(log.contains("nosuch"), "{log}");
-    // Every architecture that is known, from the fixtures.
+    // All known architectures, from the fixtures.
     let known = std::fs::read_dir(fixture("arch")).unwrap().map(|item| item.unwrap().path());
     for folder in known.filter(|folder| folder.join("config.json").is_file()) {
         let name = format!("known/{}", folder.file_name().unwrap().to_str().unwrap());

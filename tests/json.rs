@@ -1,4 +1,4 @@
-//! Output with `--json`: one schema that all of it satisfies.
+//! Output with `--json` satisfies one schema.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -8,10 +8,10 @@ use crate::common;
 use crate::common::world::World;
 use serde_json::{Map, Value, json};
 
-/// Words of a schema that say nothing of what is valid.
+/// Schema keywords without effect on validity.
 const ASIDE: [&str; 6] = ["$schema", "$defs", "title", "description", "format", "default"];
 
-/// Validates a value by a schema's keywords; unknown keywords and undeclared keys are errors.
+/// Validates a value by a schema. Unknown keywords and undeclared keys are errors.
 fn closed(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let mut known = BTreeSet::new();
     check(root, schema, value, at, &mut known)?;
@@ -98,7 +98,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                     }
                 }
             }
-            // For objects without further properties: the existing ones were checked individually.
+            // Declared properties are validated individually, so only undeclared ones are errors.
             "additionalProperties" if *rule == json!(false) => {
                 let none = Map::new();
                 let has = schema["properties"].as_object().unwrap_or(&none);
@@ -124,7 +124,7 @@ fn schema() -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Validates a command's answer by the schema, with its exit code.
+/// Checks the exit code of a command, and validates its answer by the schema.
 fn document(world: &World, schema: &Value, arguments: &[&str], code: i32) -> Value {
     let output = world.ghostlab(&[arguments, &["--json"]].concat());
     let log = String::from_utf8(output.stderr).unwrap();
@@ -154,7 +154,7 @@ fn published_schema_is_current_and_describes_every_field() {
     assert!(kept == schema, "`ghostlab schema output > docs/output.schema.json`");
     fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
         let says = |schema: &Value| schema["description"].as_str().is_some_and(|text| text.len() > 2);
-        // The description of a variant with content documents its only property.
+        // The description of a single-property variant also documents that property.
         let variant = at.ends_with("/oneOf")
             && says(schema)
             && schema["properties"].as_object().is_some_and(|schema| schema.len() == 1);
@@ -211,7 +211,7 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
     let done = answer(&world, &schema, &["plan", "grid.yaml"], "plan");
     assert_eq!((&done["grids"][0]["cells_complete"], &done["grids"][0]["cost"]["run"]), (&json!(9), &Value::Null));
     assert!(text(&world, &["plan", "grid.yaml"]).contains("9 complete, 0 to run"));
-    // One setting changed: old and new as the grid has them, not as texts.
+    // One changed setting: old and new values have their JSON types, not strings.
     let changed = answer(&world, &schema, &["plan", "grid.yaml", "--set", "calibration.seed=7"], "plan");
     let reason = &changed["grids"][0]["cells_to_run"][0]["missing"][0]["reason"];
     assert_eq!(reason["why"], "changed", "{changed:#}");
@@ -250,7 +250,7 @@ fn every_command_answers_by_the_schema_what_it_says_in_words() {
         assert!(words.contains(artifact["key"].as_str().unwrap()));
     }
 
-    // Numbers equal the stored ones, to the last bit.
+    // Numbers equal the stored ones bit for bit.
     world.runs(&["--set", "calibration.seed=7", "--set", "name=other"]);
     let mut folder = std::fs::read_dir(world.path("results")).unwrap().map(|item| item.unwrap().path());
     let other = folder.find(|path| path.to_str().unwrap().contains("other")).unwrap();
@@ -318,7 +318,7 @@ fn commands_that_do_something_tell_it_by_the_schema() {
         "{things}"
     );
     assert_eq!(ask(&["fetch", "grid.yaml"], "fetch")["files"], json!([]));
-    // An unfinished cell is an answer, with its exit code.
+    // An unfinished cell is a valid answer, with its own exit code.
     let long =
         [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]
             .concat();
@@ -387,7 +387,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
         let output = world.ghostlab(&[arguments, &["--json"]].concat());
         assert!(String::from_utf8(output.stderr).unwrap().contains("error: "), "people read the same");
     }
-    // Damage is an answer, with its exit code.
+    // Damage is a valid answer, with its own exit code.
     world.runs(&["--set", "depth=1", "--set", "recovery=[none]"]);
     let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
     let key = listing["artifacts"][0]["key"].as_str().unwrap();
@@ -395,7 +395,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
     let folder_path = world.path(folder["folder"].as_str().unwrap());
     let mut payloads = std::fs::read_dir(&folder_path).into_iter().flatten().map(|item| item.unwrap().path());
     let payload = payloads.find(|path| !path.ends_with("meta.json"));
-    // Small objects are files.
+    // Small objects are single files.
     std::fs::write(payload.unwrap_or(folder_path), "x").unwrap();
     let verified = document(&world, &schema, &["cache", "verify"], 5)["answer"].take();
     assert_eq!((&verified["damaged"][0]["key"], &verified["removed"]), (&json!(key), &json!(false)));

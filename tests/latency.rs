@@ -1,4 +1,5 @@
-//! Latencies as a user measures them: stored for this machine alone, with their raw times, and without memory said to be so.
+//! Latency measurements end to end: stored for this machine only, with their raw times. Unknown memory is reported as
+//! unknown.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use ghostlab::stage;
 use ghostlab_store::{ClaimResult, Store};
 use polars::prelude::{ParquetReader, SerReader};
 
-/// Creates a world whose grid times one prompt and scores a perplexity.
+/// Creates a world whose grid times prompts and scores a perplexity.
 fn world(prompts: &str) -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -46,7 +47,7 @@ fn times_speedups_and_memory_join_scores_and_parquet() {
             let ratio = number(&times["dense"]) / number(time);
             assert!((number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio, "{recovery}: {ratio} {speedups:?}");
         }
-        // 2 of 4 layers are gone; a full operator is 64² numbers of 4 bytes.
+        // 2 of 4 layers are removed; a full operator has 64² numbers of 4 bytes.
         let bytes = column(&world, &format!("peak_memory_mb {prompt}"));
         let percent = column(&world, &format!("peak_memory_percent {prompt}"));
         assert_eq!(number(&percent["dense"]), 100.0);
@@ -60,7 +61,7 @@ fn times_speedups_and_memory_join_scores_and_parquet() {
         }
     }
     let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
-    // 5 variants and the diagonal one by channel, 2 prompts, 10 rounds that count; more where the machine was not quiet.
+    // 5 variants and the diagonal per-channel one, 2 prompts, 10 counted rounds; more rounds on a noisy machine.
     assert_eq!(frame.column("counts").unwrap().bool().unwrap().sum(), Some(6 * 2 * 10));
     assert!(frame.height() >= 6 * 2 * 10);
     let table = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
@@ -82,21 +83,21 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
     }
     let predicted = column(&world, "decode_predicted 24×2+5");
     assert_eq!(number(&predicted["dense"]), 1.0);
-    // 2 of 4 layers are gone, and the head is left.
+    // 2 of 4 layers are removed, but the head remains.
     assert!(number(&predicted["none"]) > 1.2 && number(&predicted["ghosted"]) < number(&predicted["none"]));
     let heads = table(&world.path("results/grid/results.csv")).swap_remove(0);
     assert!(!heads.contains(&"decode_tps 24×2".to_owned()), "{heads:?}");
     let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
     let what = frame.column("what").unwrap().str().unwrap();
     let decoded = what.iter().filter(|mode| *mode == Some("decode")).count();
-    // 5 variants and the diagonal one by channel.
+    // 5 variants and the diagonal per-channel one.
     assert!(
         decoded >= 6 * 10 && what.iter().filter(|mode| *mode == Some("prefill")).count() >= 2 * 6 * 10,
         "{decoded}"
     );
     let notes = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
     assert!(notes.contains("24×2+5 decoded") && notes.contains("5 tokens of each sequence decoded"), "{notes}");
-    // Timings without decoding are unchanged.
+    // Timings without decoding are reused.
     let becomes = |from: &str, to: &str| {
         let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
         world.write("grid.yaml", text.replace(from, to));
@@ -118,14 +119,14 @@ fn time_is_reused_only_on_the_machine_that_measured_it() {
     let again = world.runs(&["--set", "name=grid", "--set", "depth=1"]);
     assert!(!again.contains("time tiny"), "{again}");
     assert_eq!(column(&world, "prefill_ms 16×1"), kept);
-    // Another share of the machine is another machine.
+    // Another number of threads counts as another machine.
     let threads = if std::thread::available_parallelism().unwrap().get() == 1 { "2" } else { "1" };
     let mut command = world.command(&["run", "grid.yaml", "--set", "name=grid", "--set", "depth=1"]);
     let other = command.env("RAYON_NUM_THREADS", threads).output().unwrap();
     let log = String::from_utf8(other.stderr).unwrap();
     assert!(other.status.success() && log.contains("time tiny over 16×1"), "{log}");
     assert!(!log.contains("tiny on test"), "scores must be cached: {log}");
-    // A further variant makes it another comparison.
+    // An additional variant changes the timing cohort.
     let more =
         world.runs(&["--set", "name=grid", "--set", "depth=1", "--set", "recovery=[none, ghosted, prune-and-comp]"]);
     assert!(more.contains("time tiny over 16×1"), "{more}");
@@ -148,11 +149,10 @@ fn retime_measures_times_again_and_nothing_else() {
     let anew = column(&world, "prefill_ms 16×1");
     assert!(kept.iter().all(|(recovery, time)| anew[recovery] != *time), "{kept:?} {anew:?}");
     assert_eq!(column(&world, "ppl test@64"), text);
-    // The new ones are stored now.
     let third = world.runs(&grid);
     assert!(!third.contains("time tiny over"), "{third}");
     assert_eq!(column(&world, "prefill_ms 16×1"), anew);
-    // Where one is gone, all of its prompt are measured together, and none of the other's.
+    // If one timing is missing, all variants are timed again for its prompt, but not for other prompts.
     let of_prompts = || ["prefill_ms 16×1", "prefill_ms 16×2"].map(|prompt| column(&world, prompt));
     let before = of_prompts();
     let folders = std::fs::read_dir(world.path("data/store/latency-v4")).unwrap();
@@ -178,7 +178,7 @@ fn times_in_an_older_form_are_reported_never_read() {
     let world = world("{length: 16}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     world.runs(&grid);
-    // Mark all objects as made by the previous version.
+    // Mark all objects as written by the previous version.
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
     let again = world.runs(&grid);

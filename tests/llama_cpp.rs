@@ -20,7 +20,7 @@ use ghostlab::corpus::{Tokenizer, read_rows};
 use ghostlab::model::{Batch, Decoder, Model, Program, Step};
 use serde_json::{Value, json};
 
-fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     common::python::named("GHOSTLAB_LLAMA_CPP", "xllamacpp")
 }
 
@@ -30,17 +30,25 @@ fn llama_cpp(python: &Path, arguments: &[&Path]) {
 }
 
 /// Returns llama.cpp's logits of all positions of some sequences.
-fn theirs(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
+pub(crate) fn theirs(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     world.write("ids.json", json!(ids).to_string());
     llama_cpp(python, &[Path::new("logits"), file, &world.path("ids.json"), &world.path("logits.f32")]);
     let bytes = fs::read(world.path("logits.f32")).unwrap();
     bytes.as_chunks().0.iter().map(|&four| f32::from_le_bytes(four).into()).collect()
 }
 
-fn success(world: &World, arguments: &[&str]) -> String {
+pub(crate) fn success(world: &World, arguments: &[&str]) -> String {
     let output = world.ghostlab(arguments);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Returns a prompt with `count` more tokens, each llama.cpp's most likely one.
+pub(crate) fn generated(python: &Path, world: &World, file: &Path, prompt: &[u32], count: usize) -> Vec<u32> {
+    world.write("prompt.json", json!(prompt).to_string());
+    let [prompt, out] = ["prompt.json", "out.json"].map(|name| world.path(name));
+    llama_cpp(python, &[Path::new("generate"), file, &prompt, Path::new(&count.to_string()), &out]);
+    serde_json::from_value(json(&out)).unwrap()
 }
 
 fn ids(name: &str) -> Vec<Vec<u32>> {
@@ -59,7 +67,7 @@ fn world(backbone: &str) -> World {
 }
 
 /// Returns the bundled tokenizer with its first 300 tokens.
-fn small_tokenizer() -> Value {
+pub(crate) fn small_tokenizer() -> Value {
     let mut tokenizer = json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama/tokenizer.json"));
     let model = tokenizer["model"].as_object_mut().unwrap();
     model["vocab"].as_object_mut().unwrap().retain(|_, id| id.as_u64().unwrap() < 300);
@@ -376,19 +384,8 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
         assert!((ours / theirs - 1.0).abs() <= tolerance, "{quantised}: {ours} here, {theirs} there");
     }
     // Greedy text, on both sides from the logits of the same file.
-    world.write("prompt.json", json!(windows[0][..24]).to_string());
     let count = 24_usize;
-    llama_cpp(
-        &python,
-        &[
-            Path::new("generate"),
-            &full,
-            &world.path("prompt.json"),
-            Path::new(&count.to_string()),
-            &world.path("out.json"),
-        ],
-    );
-    let theirs: Vec<u32> = serde_json::from_value(json(&world.path("out.json"))).unwrap();
+    let theirs = generated(&python, &world, &full, &windows[0][..24], count);
     let mut ids = windows[0][..24].to_vec();
     for _ in 0..count {
         let logits = logits(&full, &[ids.clone()]);

@@ -1,5 +1,5 @@
-//! Memory of a run: `plan` predicts it, layers loaded on demand stay within it, and runs that can never fit are refused
-//! with figures instead of being killed.
+//! Memory limits: `plan` predicts the peak, on-demand layers stay within it, and runs that cannot fit are rejected with
+//! figures instead of being killed.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -16,8 +16,8 @@ const VOCAB: usize = 320;
 /// Bytes of one layer in f32, without its norms.
 const LAYER: u64 = 4 * (4 * C * C + 3 * C * F) as u64;
 
-/// Replaces the world's backbone by one of wide layers, with a grid that only cuts it. Its weights are zeros that use
-/// no disk space: its scores do not matter here.
+/// Replaces the world's backbone by one with wide layers, and its grid by one that only cuts it. The weights are zeros
+/// in a sparse file, because the scores do not matter.
 fn wide(world: &World, layers: usize) {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,
@@ -99,7 +99,6 @@ fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
     assert!(held < 4.0 * LAYER as f64 * 1.05, "{held:.3e} held where {limit} GB were given");
 }
 
-/// Runs within a limited address space.
 fn within_addresses(world: &World, bytes: u64) -> Output {
     let program = env!("CARGO_BIN_EXE_ghostlab");
     let script = format!("ulimit -v {}; exec {program} run grid.yaml --threads 2", bytes / 1024);
@@ -110,7 +109,7 @@ fn within_addresses(world: &World, bytes: u64) -> Output {
 fn job_beyond_process_limits_is_refused_not_killed() {
     let world = World::new();
     wide(&world, 2);
-    // The program reserves about 1.3 GB of addresses before it needs them; a layer takes 117 MB.
+    // The program reserves about 1.3 GB of address space up front; a layer takes 117 MB.
     let output = within_addresses(&world, 1_350_000_000);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(3), "{text}");

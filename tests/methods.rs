@@ -1,4 +1,4 @@
-//! Criteria, recoveries and the store through the program: every combination, degenerate backbones, a second run.
+//! Criteria, recoveries and the store end to end: all combinations, degenerate backbones, repeated runs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -31,7 +31,8 @@ fn every_layer_but_one_can_go() {
     }
 }
 
-/// Changes the numbers of the backbone's tensors: `change` gets a tensor's name, its columns and its rows one after the other.
+/// Modifies the backbone's tensors: `change` receives a tensor's name, its number of columns and its values in
+/// row-major order.
 fn change_weights(world: &World, change: impl Fn(&str, usize, &mut [f32])) {
     let path = world.path("backbone/model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -47,7 +48,7 @@ fn change_weights(world: &World, change: impl Fn(&str, usize, &mut [f32])) {
     std::fs::write(&path, bytes).unwrap();
 }
 
-/// Silences the first channel of the residual stream: nothing is written to it by the embedding or by any layer.
+/// Silences the first channel of the residual stream: neither the embedding nor any layer writes to it.
 fn silence_a_channel(world: &World) {
     change_weights(world, |name, columns, values| {
         if name.ends_with("embed_tokens.weight") {
@@ -61,7 +62,7 @@ fn silence_a_channel(world: &World) {
 #[test]
 fn trials_that_overflow_fail_their_cells_and_pick_no_layers() {
     let world = World::new();
-    // Whichever layer is left out, another one leaves the range of f16.
+    // Scale the weights so that every cut still overflows f16.
     change_weights(&world, |name, _, values| {
         if name.ends_with("down_proj.weight") {
             values.iter_mut().for_each(|v| *v *= 1.5e5);
@@ -106,7 +107,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
         for row in &rows[1..] {
             let repaired = !["dense", "none", ""].contains(&row[5].as_str());
             assert_eq!(row[notes].contains(expected), repaired, "{row:?}");
-            // Removed layers have no effect either, with and without recovery.
+            // Every cut has this second note, because its layers have no effect on a constant input.
             assert_eq!(
                 row[notes].contains("one token over and over"),
                 row[5] != "dense" && !row[5].is_empty(),
@@ -116,14 +117,14 @@ fn undetermined_calibration_is_noted_and_never_best() {
         let markdown = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
         (rows, markdown)
     };
-    // One word over and over: no channel changes, and there is one direction in them; around the mean there is none.
+    // One repeated word: channels are constant, the data have rank 1, and centered data have rank 0.
     let (rows, table) = check(&[], "constant in the calibration");
     let notes = rows[0].iter().position(|name| name == "notes").unwrap();
     let note = |recovery: &str| rows.iter().find(|row| row[5] == recovery).unwrap()[notes].clone();
     assert!(note("ghosted").contains("rank 1 of 64"), "{}", note("ghosted"));
     assert!(note("affine").contains("rank 0 of 64"), "{}", note("affine"));
     assert!(!table.contains("**"), "no method is left to compete:\n{table}");
-    // Whatever criterion chose them; where no calibration did, the cut itself stands.
+    // This holds for every criterion; without a calibration, the cut itself is noted.
     let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
     let log = world.runs(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
     for row in &results(&world, &log)[2..] {
@@ -162,7 +163,7 @@ fn methods_beyond_the_paper_run_or_are_refused() {
     let log = world.runs(&grid);
     assert!(log.contains("37 of 37 cells are stored already"), "{log}");
     assert_eq!(records(&written(&world, &log)), rows, "operators from the store are unchanged");
-    // A cut of one region has no earlier operator: there a sequential one is ghosted's.
+    // A single-block cut has no earlier operator, so a sequential repair equals ghosted.
     let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
     let values_of = |recovery: &str| {
         rows.iter().find(|row| row.iter().any(|cell| cell.contains("cut=block")) && row[5] == recovery).unwrap()[score]
@@ -225,7 +226,6 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
     assert_eq!(passes(&["--set", "calibration.seed=1"]).0, 1, "other tokens");
     assert_eq!(passes(&["--set", "recovery=[ghosted, replaceme-ls]"]).0, 1, "another site");
     assert_eq!(passes(&["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0, 0, "the same sites");
-    // A damaged shard is named and made again.
     let mut shards = Vec::new();
     find(&world.path("data/store/activations-v5"), "rows.f32", &mut shards);
     assert!(!shards.is_empty());
@@ -234,7 +234,7 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
         bytes[100] ^= 1;
         std::fs::write(shard, bytes).unwrap();
     }
-    // Operators and scores are stored too: only a new method asks for the activations.
+    // Operators and scores are stored, so only a new method reads the activations.
     let (count, log) = passes(&["--set", "recovery=[{name: ghosted, boundary: layer}]", "--set", "depth=1"]);
     assert!(count == 1 && log.contains("a stored artifact is damaged"), "{log}");
     assert_eq!(passes(&[]).0, 0);
@@ -257,7 +257,7 @@ fn two_ways_to_write_one_method_are_one_cell_and_one_key() {
     let rows = results(&world, &log);
     let labels: Vec<&str> = rows[1..].iter().map(|row| row[5].as_str()).collect();
     assert_eq!(labels[1..3], ["ghosted(solver=normal)", "ghosted(solver=svd)"], "named as it is written first");
-    // In other words it is the same method for a pattern too.
+    // Patterns match equivalent spellings of a method.
     let log = world.runs(&["--set", "exclude=[{recovery: {name: ghosted, solver: normal}}]"]);
     assert_eq!(results(&world, &log).len(), 1 + 1 + 2 * 3);
 }
@@ -273,7 +273,7 @@ fn operator_sequences_matter_only_to_methods_that_use_them() {
     ];
     world.runs(&grid);
     let log = world.runs(&[&grid[..], &["--set", "calibration.operator_sequences=4"]].concat());
-    // Solved again: ghosted everywhere, and LinearPatch unless the criterion removes one block.
+    // Recomputed: all ghosted cells, and LinearPatch unless the criterion removes one block.
     assert!(log.contains("15 of 21 cells are stored already"), "{log}");
 }
 
@@ -325,14 +325,14 @@ fn linearpatch_sequences_follow_the_criterion_not_layers() {
             ),
         ];
         let log = world.runs(&set.iter().flat_map(|assignment| ["--set", assignment]).collect::<Vec<_>>());
-        // Listed layers have commas.
+        // Read as CSV, because lists of layers contain commas.
         let rows = records(&written(&world, &log));
         let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
         rows.last().unwrap()[column].clone()
     };
-    // With four layers shortgpt keeps the last: with three removed they are adjacent, although it is no criterion of
-    // one block. The official code measures its scales on the operator's sequences, and those of a block on all of
-    // them.
+    // With four layers, ShortGPT keeps the last one, so three removed layers are adjacent although it is not a block
+    // criterion. The official code measures its scales on the operator's sequences, and those of a block criterion on
+    // all sequences.
     let few = perplexity("shortgpt", "3", "2");
     let all = perplexity("shortgpt", "3", "8");
     assert_ne!(few, all);
@@ -357,7 +357,7 @@ fn linearpatch_sequences_follow_the_criterion_not_layers() {
 #[test]
 fn a_file_that_is_read_as_another_format_is_another_text() {
     let world = World::new();
-    // Both a text and lines of JSON.
+    // The file is valid both as plain text and as JSON lines.
     std::fs::rename(world.path("test.jsonl"), world.path("test.txt")).unwrap();
     let perplexity = |file: &str, store: &str| {
         let file = format!("corpora.test.path={file}");
@@ -384,13 +384,13 @@ fn layer_before_a_region_absorbs_all_its_maps() {
     let [none, factors, squares, cosines, factors_by_layer, squares_by_layer, cosines_by_layer] = value[..] else {
         panic!("{rows:?}")
     };
-    // Ratios of the layers of a region multiply to the region's ratio.
+    // The ratios of a region's layers multiply to the region's ratio.
     assert!((factors / factors_by_layer - 1.0).abs() < 1e-5 && factors != none, "{factors} {factors_by_layer}");
     assert!((squares / squares_by_layer - 1.0).abs() > 1e-4, "{squares} {squares_by_layer}");
     assert!((cosines / cosines_by_layer - 1.0).abs() > 1e-6, "{cosines} {cosines_by_layer}");
 }
 
-/// Returns the table that a run says it wrote, because other settings have another folder.
+/// Returns the path of the table that a run reports. Other settings have another folder.
 fn written(world: &World, log: &str) -> PathBuf {
     let (_, after) = log.split_once("written: ").unwrap();
     world.path(&format!("{}.csv", after.split_once(".csv").unwrap().0))
@@ -424,7 +424,7 @@ fn every_criterion_and_every_recovery_gives_a_row() {
     ]);
     let log = String::from_utf8(output.stderr).unwrap();
     let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
-    // Where a rule takes layer 0, ReplaceMe has no layer to change: that alone may fail.
+    // If a rule removes layer 0, ReplaceMe has no layer to change; only this may fail.
     for line in rows.lines().filter(|line| line.contains("failed: ")) {
         assert!(line.contains("replaceme") && line.contains("no layer stands before layer 0"), "{line}");
     }
@@ -434,7 +434,7 @@ fn every_criterion_and_every_recovery_gives_a_row() {
 #[test]
 fn nonfinite_activation_is_named_and_dense_is_scored() {
     let world = World::new();
-    // A weight so large that the MLP of layer 1 overflows.
+    // Set a weight so large that the MLP of layer 1 overflows.
     let path = world.path("backbone/model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -479,7 +479,7 @@ fn second_pass_and_little_memory_keep_perplexities() {
         RunSettings { batch_tokens: Some(1), ..RunSettings::default() },
     ] {
         for (ours, expected) in perplexities(&grid.cells, settings).iter().zip(&expected) {
-            // Batches of another size round otherwise inside the matrix product.
+            // Matrix products with other batch sizes round differently.
             let tolerance = if settings.batch_tokens == Some(1) { 1e-4 } else { 1e-6 };
             common::assert_close(&format!("{settings:?}"), *ours, *expected, tolerance);
         }

@@ -1,5 +1,5 @@
-//! Effects of the files next to a model's weights on its answers. Expected: lm-evaluation-harness 0.4.13 with transformers 5.24 in
-//! f32 at batch size 1, which is each request by itself, unless a test names another source.
+//! Effects of the files next to a model's weights on its answers. Unless a test names another source, expected values
+//! are from lm-evaluation-harness 0.4.13 with transformers 5.24 in f32 at batch size 1, that is, one request at a time.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use crate::common::shared;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
-/// A log-likelihood, in nats: the harness' numbers have four digits behind the point.
+/// Tolerance of a log-likelihood in nats; the harness's numbers have four decimals.
 const LIKELIHOOD: f64 = 2e-4;
 const LIKELIHOODS: &str = "output_type: loglikelihood\ndoc_to_text: '{{q}}'\nmetric_list: [{metric: perplexity}]\n";
 const NO_CONTEXT: &str =
@@ -17,7 +17,7 @@ const NO_CONTEXT: &str =
 const WHOLE_TEXTS: &str = "output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: '{{q}}'\n\
     metric_list: [{metric: word_perplexity}]\n";
 
-/// A world with a copy of a model, in which some files are others.
+/// Creates a world with a copy of a model, in which some files are replaced.
 fn with_model(model: &Path, files: &[(&str, Value)]) -> World {
     let world = World::new();
     fs::create_dir(world.path("model")).unwrap();
@@ -35,7 +35,7 @@ fn generating(new: usize) -> String {
     )
 }
 
-/// Asks a model something of rows with a `q` each, and returns its answers, row by row, and what was said on standard error.
+/// Scores rows with a `q` each, and returns the answers by row, and stderr.
 fn asked(world: &World, definition: &str, questions: &[&str], more: &[&str]) -> (Vec<Value>, String) {
     let target = if definition.contains("doc_to_target") { "" } else { "doc_to_target: ' happy'\n" };
     world.write(
@@ -56,7 +56,7 @@ fn asked(world: &World, definition: &str, questions: &[&str], more: &[&str]) -> 
     (lines.collect(), log)
 }
 
-/// The first number or text of an answer.
+/// Returns the first number or string of an answer.
 fn first(answer: &Value) -> &Value {
     match answer {
         Value::Array(items) => first(&items[0]),
@@ -81,7 +81,8 @@ fn texts(answers: &[Value]) -> Vec<&str> {
     answers.iter().map(|answer| first(answer).as_str().unwrap()).collect()
 }
 
-/// Two of five documents are longer than the context up to which `longrope` has its short factors; all begin equally.
+/// Two of five documents exceed the context length up to which `longrope` uses its short factors. All have the same
+/// beginning.
 #[test]
 fn longrope_document_scores_by_its_own_length() {
     let Some(model) = shared("cases/turn4/longrope-lengths/model") else { return };
@@ -100,7 +101,7 @@ fn longrope_document_scores_by_its_own_length() {
     }
 }
 
-/// `<s>` is the BOS of config.json alone: the tokenizer's EOS stands for an empty context.
+/// `<s>` is the BOS token only in config.json, so the tokenizer's EOS token is the prefix of an empty context.
 #[test]
 fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
     let Some(model) = shared("oracles/stories260k") else { return };
@@ -123,21 +124,21 @@ fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
             assert!(!log.contains("stands for an empty context"), "{log}");
         }
     }
-    // Where the tokenizer names neither, config.json is asked, and a note says so.
+    // If the tokenizer names neither BOS nor EOS, config.json is used, with a note.
     let world = with_model(&model, &[("tokenizer.json", tokenizer()), ("tokenizer_config.json", json!({}))]);
     let (answers, log) = asked(&world, NO_CONTEXT, &questions, &[]);
     assert!((number(&answers[0]) - expected[0]).abs() > LIKELIHOOD, "{answers:?}");
     assert!(log.contains("token 1, the bos_token_id of config.json, stands for an empty context"), "{log}");
 }
 
-/// Tokens 512 and 513 are rows of the embedding that tokenizer.json does not name.
+/// Tokens 512 and 513 have embedding rows, but no entry in tokenizer.json.
 #[test]
 fn added_tokens_of_files_beside_are_one_token_each() {
     let Some(model) = shared("cases/turn4/added-tokens/model") else { return };
     let questions = ["<|im_start|>user Once upon<|im_end|>", "Lily <|im_end|> ran", "Nothing special here"];
     let letters = [-9.405, -10.674, -6.9894];
     let tokens = [-15.7245, -7.3083, -6.9894];
-    // Tokens without a role are looked for in the normalised text.
+    // Added tokens that are not special are matched in the normalized text.
     let normalised = [-7.2064, -9.2695, -6.9894];
     let tokenizer_config: Value =
         serde_json::from_slice(&fs::read(model.join("tokenizer_config.json")).unwrap()).unwrap();
@@ -171,7 +172,7 @@ fn added_tokens_of_files_beside_are_one_token_each() {
         let world = with_model(&model, &files);
         let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
         near(what, &answers, &expected);
-        // The store has what other files gave under other keys.
+        // Other files give other keys, so stored results are not reused.
         if what == "none" {
             let config = with("added_tokens_decoder", decoder());
             world.write("model/tokenizer_config.json", config.to_string());

@@ -1,5 +1,5 @@
-//! `tools/new.sh`: a new method is one file and one line. That the file compiles and does what its own test says is seen in
-//! `crates/core` and `src/stage`, which have the templates among the tests of their rooms.
+//! `tools/new.sh`: a new method takes one file and one line. `crates/core` and `src/stage` compile the templates and
+//! run their tests.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Files written by commands, and foreign files that they leave alone.
+//! Files written by commands, and foreign files that they must not touch.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Runs, expects that it is refused with these words and that no file has changed.
+/// Runs a command, and asserts that it fails with these words and changes no file.
 fn refuses(world: &World, arguments: &[&str], words: &[&str]) {
     let before = files(world.folder.path());
     let output = world.ghostlab(arguments);
@@ -117,7 +117,7 @@ fn no_output_folder_takes_the_place_of_what_is_read() {
         "..",
     ] {
         refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", to], &[apart]);
-        // The results lie in a folder of the grid's name below it.
+        // The results are in a subfolder named after the grid.
         if ["backbone", "link", "backbone/pruned", "data/store", "experiments/out"].contains(&to) {
             refuses(&world, &["run", "grid.yaml", "--results", to], &[apart]);
         }
@@ -145,10 +145,9 @@ fn user_files_in_an_export_stay_and_changes_are_named() {
     refuses(&world, &export("depth/1/none"), &["README.md", "was changed since ghostlab wrote it"]);
     fs::rename(world.path("out/README.md"), world.path("out/mine.md")).unwrap();
     done(&world, &export("depth/1/none"));
-    // Exports of an earlier version have no list.
+    // Exports of earlier versions have no list of files.
     fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
     refuses(&world, &export("depth/1/none"), &["an earlier version"]);
-    // A folder of results is not one for a model.
     done(&world, &["run", "grid.yaml"]);
     refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["a folder for: results"]);
 }
@@ -175,7 +174,7 @@ fn user_files_in_results_stay_or_are_refused_by_name() {
     assert!(!world.path("results/grid/wide.md").exists(), "it was ours");
     world.write("results/grid/results.csv", "mine");
     refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "was changed since"]);
-    // No command runs first.
+    // The file is older than the first run.
     let world = World::new();
     fs::create_dir_all(world.path("results/grid")).unwrap();
     world.write("results/grid/results.csv", "mine");
@@ -212,7 +211,7 @@ fn perplexity_error_from_windows_is_in_every_file() {
         assert!((shown - error).abs() < 1e-9 * error, "{shown} {error}");
         squares += error * error;
     }
-    // From the mean over both texts.
+    // The standard error of the mean over both texts.
     let average = &of_cell(cell, "ppl_average")[0];
     assert!((average["error"].as_f64().unwrap() - squares.sqrt() / 2.0).abs() < 1e-9 * squares);
 }
@@ -262,7 +261,7 @@ fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
         refuses(&world, &score(to, &["--force"]), &[words]);
     }
     refuses(&world, &score("mine.json", &[]), &["mine.json", "--force"]);
-    // An own one is replaced until a user changes it.
+    // A generated file may be replaced until a user changes it.
     for _ in 0..2 {
         done(&world, &score("own.json", &[]));
     }
@@ -358,7 +357,7 @@ fn doctor_in_an_empty_folder_creates_nothing() {
         let (code, output) = doctor(&["--store", store]);
         assert!(code == Some(0) && output.contains(&format!("{store}, on")) && !output.contains("LACKS"), "{output}");
     }
-    // One that is there and cannot be read is not none.
+    // An unreadable store must not count as missing.
     fs::create_dir(folder.path().join("newer")).unwrap();
     fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
     let (code, output) = doctor(&["--store", "newer"]);
@@ -375,7 +374,7 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("9 of 9 cells are not complete") && !log.contains("failed"), "{log}");
     world.runs(&[]);
-    // A text more: the perplexities of the other one are stored.
+    // Add a text; the perplexities of the other one are stored.
     world.write("more.jsonl", fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w1 ", "w2 "));
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("corpora:\n", "corpora:\n  more: {path: more.jsonl, rule: ptb, limit: 5}\n");
@@ -428,7 +427,7 @@ fn plan_refuses_a_results_folder_in_the_words_of_run() {
         assert!(plan.0 == Some(code) && plan.1.contains(words), "{name}: {plan:?}");
         assert_eq!(plan, run, "{name}");
     }
-    // Where nothing is in the way, nothing is made either.
+    // `plan` creates no folders.
     let world = World::new();
     assert_eq!(world.ghostlab(&["plan", "grid.yaml", "--results", "a/b"]).status.code(), Some(0));
     assert!(!world.path("a").exists() && !world.path("results").exists());

@@ -1,8 +1,8 @@
-//! The page in a browser: rendered from the paper's tables, then read back as the browser understood it.
+//! The page in a browser: rendered from the paper's tables, then read back through the DOM.
 //!
-//! Both tests are skipped, and say so, where chromium (or node, for the second) is absent. `GHOSTLAB_BROWSER=require` lets
-//! them fail instead, as `.ci/run` does, which installs both; with `skip` they do nothing. `GHOSTLAB_SCREENSHOTS=DIR` keeps
-//! the page and pictures of it to look at.
+//! Both tests are skipped with a message if chromium (or node, for the second) is missing. `GHOSTLAB_BROWSER=require`
+//! makes them fail instead, as in `.ci/run`, which installs both; `skip` disables them. `GHOSTLAB_SCREENSHOTS=DIR`
+//! saves the page and screenshots.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use ghostlab::artifact::page::{
 use ghostlab::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 use ghostlab::{criterion, recovery};
 
-/// One line of the paper's tables: `artifact,backbone,total_layers,pruned_layers,criterion,recovery,…,metric,value,std`.
+/// Line of the paper's tables: `artifact,backbone,total_layers,pruned_layers,criterion,recovery,…,metric,value,std`.
 struct Line {
     fields: Vec<String>,
 }
@@ -41,7 +41,7 @@ impl Line {
     fn value(&self) -> &str {
         &self.fields[9]
     }
-    /// Returns the key of a row, which excludes the metric.
+    /// Returns the key of the row, which excludes the metric.
     fn key(&self) -> String {
         format!("{}/{}/{}/{}/c4", self.backbone(), self.criterion(), self.depth(), self.recovery())
     }
@@ -116,7 +116,7 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
     cells.extend([text(criterion::label(first.criterion())), text(recovery::label(first.recovery()))]);
     cells.extend(metrics.iter().enumerate().map(|(index, (metric, _, _))| {
         let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
-        // A failure in each state that a table has to show.
+        // Include a failed cell among the displayed states.
         let failed = first.recovery() == "replaceme-cos" && first.depth() == "11" && index < 2;
         SavedCell {
             text: if failed { "failed".into() } else { value.into() },
@@ -141,7 +141,7 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
     }
 }
 
-/// Times and speedups with deviations of realistic width: six of each side by side.
+/// Builds a table of times and speedups with deviations of realistic width, six of each next to each other.
 fn times() -> SavedTable {
     let text = |name: &str| SavedColumn { name: name.into(), choice: true, ..SavedColumn::default() };
     let numbers = ["Prefill (ms)", "Speedup (×)"].into_iter().flat_map(|group| {
@@ -171,7 +171,7 @@ fn times() -> SavedTable {
     }
 }
 
-/// Cycles through all verdicts with differences of any length.
+/// Builds a comparison with the paper, cycling through all verdicts and differences of various lengths.
 fn beside(paper: &str, position: usize, failed: bool) -> SavedComparison {
     let verdict = match position % 3 {
         _ if failed => PaperVerdict::Missing,
@@ -316,7 +316,8 @@ fn part(kind: &str, key: &str, seconds: f64) -> ObjectNote {
     ObjectNote { kind: kind.into(), key: key.repeat(4), finished, seconds, maker: 0 }
 }
 
-/// Finds a program of the PATH. Without it the test prints so and is skipped, but fails where browsers are required.
+/// Finds a program on the PATH. If missing, prints a message so that the test is skipped, or panics if browsers are
+/// required.
 fn program(names: &[&str]) -> Option<PathBuf> {
     let asked = std::env::var("GHOSTLAB_BROWSER").unwrap_or_default();
     let skipped = |why: &str| {
@@ -377,12 +378,12 @@ fn a_browser_opens_the_note_that_the_address_names() {
     let (_, dialog) = dom.split_once("<dialog").unwrap();
     assert!(dialog.split('>').next().unwrap().contains("open"), "the note is closed");
     assert!(dialog.contains(">llama-3-8b without 7 layers: LLM-Streamline, Ghost Layer (Ours)</h2>"));
-    // Its numbers in Table 2 (10) and in Table 3 (5), each below a line with the table's title, and the head.
+    // The cell's numbers in Table 2 (10) and Table 3 (5), each group below a title row, and the header row.
     let (_, numbers) = dialog.split_once("class=\"numbers\"").unwrap();
     let (numbers, _) = numbers.split_once("</table>").unwrap();
     assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));
     assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 2, "every column can be sorted");
-    // With its standard error and the count behind it, and what it shares with other notes in its place.
+    // Includes the standard error and item count, and expands links to text shared by notes.
     assert!(numbers.contains(">Std. error</th>") && numbers.contains("<td>0.93</td><td>2376</td>"), "{numbers}");
     let (dialog, _) = dialog.split_once("</dialog>").unwrap();
     assert!(
@@ -390,7 +391,7 @@ fn a_browser_opens_the_note_that_the_address_names() {
     );
 }
 
-/// Runs a script of `tests/browser` on a page; what it says.
+/// Runs a script of `tests/browser` on a page, and returns its output.
 fn read_in_browser(node: &Path, script: &str, page: &Path) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser").join(script);
     let output = Command::new(node).arg(script).arg(page).args(pictures()).output().unwrap();
@@ -399,7 +400,7 @@ fn read_in_browser(node: &Path, script: &str, page: &Path) -> String {
     printed
 }
 
-/// The folder that pictures are kept in.
+/// Returns the folder for screenshots, if requested.
 fn pictures() -> Option<PathBuf> {
     let pictures = std::env::var_os("GHOSTLAB_SCREENSHOTS").map(PathBuf::from);
     if let Some(pictures) = &pictures {
@@ -431,6 +432,5 @@ fn the_page_sorts_filters_and_fits_in_a_browser() {
     let folder = tempfile::tempdir().unwrap();
     let page = written(pictures().as_deref().unwrap_or(folder.path()));
     let output = read_in_browser(&node, "page.mjs", &page);
-    // All omissions are reported.
     assert!(output.lines().filter(|line| line.starts_with("ok ")).count() == 26, "{output}");
 }

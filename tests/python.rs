@@ -1,7 +1,7 @@
-//! Against Python's own libraries: what `huggingface_hub` caches is found here, and the other way round; and files are read
-//! as `datasets`, `pyarrow` and `safetensors` write them.
+//! Compatibility with Python's libraries: caches are shared with `huggingface_hub` in both directions, and files
+//! written by `datasets`, `pyarrow` and `safetensors` can be read.
 //!
-//! Skipped, with the reason, where `GHOSTLAB_PYTHON` names no interpreter that has these packages. `.ci/run` makes one.
+//! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with these packages, which `.ci/run` installs.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -28,12 +28,11 @@ use ghostlab_definitions::{FileRows, Request, Setting, Task as Documents, Value 
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Returns the interpreter. `None` if the tests are skipped.
+/// Returns the interpreter, or `None` if the tests are skipped.
 fn python() -> Option<PathBuf> {
     common::python::python("huggingface_hub, datasets, pyarrow and safetensors")
 }
 
-/// Runs a program of Python's; what it printed.
 fn run(python: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let home = TempDir::new().unwrap();
     let mut command = Command::new(python);
@@ -81,7 +80,7 @@ for name in sys.argv[2:]:
     print(hf_hub_download('o/n', name, local_files_only=sys.argv[1] == 'local'))
 ";
 
-/// Reads every file and link of a cache without the programs' locks and notes: a link's target, or a file's bytes.
+/// Reads all files and links of a cache without lock files and metadata: a link's target, or a file's bytes.
 fn layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![cache.join("models--o--n")];
@@ -129,13 +128,13 @@ fn python_and_ghostlab_share_one_hub_cache() {
             .map(|entry| entry.file_name())
             .collect()
     };
-    // (Python may remove an unused lock.)
+    // A subset, because Python may remove unused locks.
     assert!(
         lock(theirs.path()).is_subset(&lock(ours.path())),
         "the same locks, so that neither brings what the other does"
     );
 
-    // Each offline, with the other's cache.
+    // Each offline, with the cache of the other.
     server.forget();
     let cache = ours.path().to_str().unwrap();
     let printed = run(&python, &arguments("local"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
@@ -152,7 +151,7 @@ fn python_and_ghostlab_share_one_hub_cache() {
     let plan = hub.plan(&[wants()], &Lock::default(), &Silent, &stop).unwrap();
     assert!(plan.complete() && plan.repos[0].commit.as_str() == COMMIT);
     assert!(server.requests().is_empty());
-    // Python's view of the cache written here.
+    // `huggingface_hub` accepts the cache written here.
     let scan = "from huggingface_hub import scan_cache_dir as s; i = s(); print(len(i.warnings), [r.repo_id for r in i.repos], sorted(f.file_name for r in i.repos for v in r.revisions for f in v.files))";
     let cache = ours.path().to_str().unwrap();
     let scanned = run(&python, &["-c", scan], &[("HF_HUB_CACHE", cache)]);
@@ -208,8 +207,8 @@ fn texts_are_read_as_the_hub_has_them_each_byte() {
     }
 }
 
-/// A GGUF file's own tokenizer of the kind `llama`, compared with the library with which Llama 2 and Gemma were made,
-/// with and without a leading space; and again after rewriting it.
+/// Compares the tokenizer of a `llama` GGUF file with SentencePiece, the library behind Llama 2 and Gemma, with and
+/// without a leading space, and after rewriting the file.
 #[test]
 fn gguf_sentencepiece_equals_original_on_10000_lines() {
     let Some(python) = python() else { return };
@@ -229,7 +228,7 @@ fn gguf_sentencepiece_equals_original_on_10000_lines() {
     for file in ["news-train", "web-train", "wiki-train"] {
         let texts = corpus::read_rows(corpora.join(format!("{file}.jsonl.gz")), None).unwrap();
         let of_file = texts.iter().flat_map(|text| text.lines()).filter(|line| !line.is_empty());
-        // Words that the training has not seen either, in no script of its own.
+        // Include words that the tokenizer was not trained on, with mixed scripts.
         let odd = |(at, line): (usize, &str)| match at % 5 {
             0 => line.chars().map(|c| if c == 'e' { '\u{435}' } else { c }).collect(),
             1 => line.replace(' ', "  "),
@@ -294,13 +293,13 @@ fn weights_in_shards_are_those_of_one_file() {
         seen += 1;
     }
     assert!(seen > 10);
-    // A shard that was not fetched is named.
+    // The error names the missing shard.
     fs::remove_file(sharded.join("model-00002-of-00002.safetensors")).unwrap();
     let error = check_weights(&config, &sharded).unwrap_err().to_string();
     assert!(error.contains("model-00002-of-00002.safetensors"), "{error}");
 }
 
-/// The projects' published readers accept a run's files for them, and report the same numbers.
+/// Script that reads a run's exported files with the projects' published readers and prints their numbers.
 const FORMS: &str = r#"
 import glob, json, sys, zipfile
 import jsonschema, yaml
@@ -373,8 +372,8 @@ fn accuracies_are_in_the_forms_that_others_collect_them_in() {
     }
 }
 
-/// The validator of the RO-Crate profile on a packed record. It wants the profile's context from the net: in its place it
-/// gets the one that the package `rocrate` brings, which is that of the next version and has all of its terms.
+/// Script that validates a packed record by the RO-Crate profile. The validator downloads the profile's context, so the
+/// script serves the one in the package `rocrate`, a later version with all of its terms.
 const CRATE: &str = r#"
 import importlib.resources, io, json, sys, zipfile
 import requests, urllib3
@@ -442,7 +441,7 @@ fn a_packed_record_is_a_research_object_crate() {
     let crate_parts: Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
     assert_eq!(crate_parts["required"], Value::Array(Vec::new()), "{crate_parts:#}");
     assert_eq!(crate_parts["unknown"], Value::Array(Vec::new()), "{crate_parts:#}");
-    // The publisher is unknown to the program.
+    // The program does not know the publisher.
     let wishes: Vec<&str> =
         crate_parts["recommended"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     assert!(wishes.iter().all(|wish| wish.contains("publisher")), "{wishes:#?}");

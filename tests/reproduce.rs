@@ -1,4 +1,4 @@
-//! `ghostlab reproduce`, `report` and `compare` as a user runs them, on a tiny backbone that the test writes.
+//! `ghostlab reproduce`, `report` and `compare` end to end, on a tiny backbone written by the test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const GRID: &str = "criterion: llm-streamline\nrecovery: [none, ghosted]\n\
 const SHARED: &str = "corpora:\n  train-train: {path: ../../train.txt, rule: wikitext2}\n  \
     test: {path: ../../test.jsonl, rule: ptb, limit: 5}\nevaluate:\n  perplexity: [{corpus: test, length: 64}]\n";
 
-/// Creates a folder of artifacts: `mini`, a table, and `bars`, a figure, on a backbone of this name.
+/// Creates a folder of artifacts on a backbone of this name: `mini`, a table, and `bars`, a figure.
 fn experiments(backbone: &str) -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -61,7 +61,7 @@ fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     }
 }
 
-/// Returns the files below a folder with their times.
+/// Returns the files below a folder with their modification times.
 fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
     let mut found = BTreeMap::new();
     for path in fs::read_dir(folder).unwrap().map(|item| item.unwrap().path()) {
@@ -93,7 +93,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     assert!(log.contains(nothing) && again.contains("A small table"), "{log}");
     assert_eq!(again, first);
     assert!(times(&world.path("results")) == before, "nothing is written");
-    // A missing file is made again.
+    // Missing files are created again.
     let anew = || {
         let output = made(&world, &mini);
         assert!(!output.contains(nothing), "{output}");
@@ -113,7 +113,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     assert!(text(&refused).contains("mini.csv"), "{}", text(&refused));
     fs::write(&csv, all_tables).unwrap();
     assert!(made(&world, &mini).contains(nothing));
-    // A stored object that is damaged, in the same length, is found.
+    // Damage to a stored object is detected even if its length is unchanged.
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
     let mut bytes = fs::read(&pack).unwrap();
@@ -121,7 +121,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     bytes[middle] ^= 4;
     fs::write(&pack, bytes).unwrap();
     anew();
-    // Another description is refused too.
+    // A changed description invalidates the results.
     assert!(made(&world, &mini).contains(nothing));
     world.write(
         "experiments/mini.yaml",
@@ -203,10 +203,10 @@ fn listing_notices_changed_objects_inputs_and_settings() {
     let standing = |prefix: &str| listed().lines().find(|line| line.starts_with(prefix)).unwrap().to_owned();
     made(&world, &["reproduce", "figure1"]);
     assert!(standing("mini").contains("0 of 3") && standing("figure1").contains("2 of 2"), "{}", listed());
-    // New objects in the store are noticed.
+    // The listing includes new objects in the store.
     made(&world, &["reproduce", "mini"]);
     assert!(standing("mini").contains("3 of 3"), "{}", listed());
-    // A damaged object of the same length is refused too,
+    // Damaged objects of unchanged length,
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
     let packed = fs::read(&pack).unwrap();
@@ -217,7 +217,7 @@ fn listing_notices_changed_objects_inputs_and_settings() {
     assert!(!standing("mini").contains("3 of 3"), "{}", listed());
     fs::write(&pack, packed).unwrap();
     assert!(standing("mini").contains("3 of 3"), "{}", listed());
-    // an input, and a setting.
+    // changed inputs and changed settings invalidate the results.
     world.write("test.jsonl", format!("{}\n", serde_json::json!({"text": "w1 w2 w3 ".repeat(90)})));
     assert!(standing("mini").contains("0 of 3"), "{}", listed());
     let shared = fs::read_to_string(world.path("experiments/profiles/tiny.yaml")).unwrap();
@@ -238,7 +238,8 @@ fn an_unknown_artifact_and_a_misspelt_description_are_named() {
     assert!(text(&output).contains("mini.yaml:8") && text(&output).contains("`metric`"), "{}", text(&output));
 }
 
-/// Artifacts on a backbone that is called like one of the paper's and scored as there: the random one has other numbers.
+/// Creates artifacts on a backbone with the name of one in the paper, scored by the paper's protocol. The random
+/// weights give different numbers.
 fn as_in_the_paper(length: usize) -> World {
     let world = experiments("llama-3-8b");
     world.write(
@@ -251,7 +252,7 @@ fn as_in_the_paper(length: usize) -> World {
     );
     let artifact =
         fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "ppl_wikitext2");
-    // The name of an artifact of the paper.
+    // Use the name of one of the paper's artifacts.
     world.write("experiments/table3.yaml", artifact);
     world
 }
@@ -271,7 +272,7 @@ fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
         2,
         "{rows:?}"
     );
-    // A figure shows no perplexity; its backbone must still match the paper's.
+    // A figure shows no perplexity, but its backbone must still match the paper's.
     let output = world.ghostlab(&["reproduce", "figure1"]);
     assert_eq!(output.status.code(), Some(4), "{}", text(&output));
     assert!(text(&output).contains("the paper has 5.47"), "{}", text(&output));
@@ -367,7 +368,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     };
     let output = made(&world, &["reproduce", "table2"]);
     assert_eq!(judged(&output), "tableA7 is not made: `ghostlab reproduce tableA7 --profile tiny` makes it: UNKNOWN");
-    // A rival without a cell, and numbers that were not measured.
+    // A rival method without a cell, and missing measurements.
     assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "they may be read together");
@@ -392,7 +393,7 @@ fn all_makes_lists_tables_figures_and_their_page() {
     for shown in ["A small table", "A small figure", "data:image/svg+xml", "explain"] {
         assert!(page.contains(shown), "{shown} is not on the page");
     }
-    // A list is as much an artifact of the paper as what is measured.
+    // Lists are artifacts of the paper like measurements.
     let (_, list) = page.split_once("data-name=\"methods\"").unwrap();
     assert!(list.split_once("</table>").unwrap().0.contains("LLM-Streamline"), "the rows of the list");
     assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));
@@ -408,7 +409,7 @@ fn all_skips_artifacts_without_the_profile() {
     assert!(output.contains("skipped, because they have no profile `other`: figure1\n"), "{output}");
     assert!(!output.contains("not made") && !output.contains("unknown profile"), "{output}");
     assert!(world.path("results/mini/other/mini.md").exists() && world.path("results/methods/methods.md").exists());
-    // An artifact that is named is not skipped, nor a profile that none has.
+    // Neither an explicitly named artifact nor an unknown profile is skipped silently.
     for arguments in [["reproduce", "figure1", "--profile", "other"], ["reproduce", "all", "--profile", "none"]] {
         let output = world.ghostlab(&arguments);
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
@@ -416,7 +417,6 @@ fn all_skips_artifacts_without_the_profile() {
     }
 }
 
-/// Returns the text between a start tag and its end.
 fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     page.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap_or_else(|| panic!("no {start}")).0
 }
@@ -426,7 +426,7 @@ fn page_notes_who_made_each_number_when_and_from_what() {
     let world = experiments("mine");
     made(&world, &["reproduce", "mini"]);
     let page = fs::read_to_string(world.path("reports/index.html")).unwrap();
-    // Text shared by notes is stored once, where they link to.
+    // Text shared by notes is stored once, and linked.
     let note = |name: &str| {
         let article = part(&page, &format!("<h3>tiny/mini/{name}"), "</article>");
         let shared = article.split("<a href=\"#").skip(1).filter_map(|rest| rest.split('"').next());
@@ -439,7 +439,7 @@ fn page_notes_who_made_each_number_when_and_from_what() {
     assert_eq!(value("program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
     assert!(value("command").contains("reproduce mini"), "{note}");
     assert!(value("machine").contains("threads"), "{note}");
-    // Outside a checkout there is no commit; of what is recorded nothing is left out.
+    // Outside a checkout, no commit is recorded.
     let record: serde_json::Value =
         serde_json::from_slice(&fs::read(world.path("results/mini/tiny/run.json")).unwrap()).unwrap();
     if let Some(commit) = record["commit"].as_str() {
@@ -447,7 +447,7 @@ fn page_notes_who_made_each_number_when_and_from_what() {
     }
     let year = &record["finished"].as_str().unwrap()[..5];
     assert!(note.contains(&format!("</code></td><td>{year}")), "when each part was finished: {note}");
-    // The inputs of a repaired cell: weights, tokenizer and both texts, each with the hash that the record has.
+    // The inputs of a repaired cell (weights, tokenizer and both texts) have the recorded hashes.
     for file in ["model.safetensors", "config.json", "tokenizer.json", "train.txt", "test.jsonl"] {
         let (path, hash) = record["inputs"].as_object().unwrap().iter().find(|(path, _)| path.ends_with(file)).unwrap();
         let row = format!("<code>{path}</code></th><td><code>{}</code>", hash.as_str().unwrap());
@@ -495,7 +495,7 @@ fn another_text_under_the_same_name_is_told_and_not_paired() {
     let lines = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", lines.replace("w1", "w2"));
     made(&world, &["reproduce", "mini", "--results", "two"]);
-    // The only profile in a folder need not be named.
+    // A folder's only profile need not be named.
     let log = made(&world, &["compare", "one/mini", "two/mini"]);
     assert!(log.contains("settings: the same") && log.contains("corpora.test"), "{log}");
     assert!(log.contains("not the same items") && !log.contains("p ="), "{log}");
@@ -513,7 +513,7 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     world.write("experiments/mono.yaml", other);
     world.write("experiments/backbones/yours.yaml", "path: ../../backbone\n");
     made(&world, &["reproduce", "mono"]);
-    // One backbone under two names is one.
+    // The same backbone under two names is recognized.
     for map in [&[][..], &["--map", "mine=yours"]] {
         let output = made(&world, &[&["compare", "results/mini", "results/mono"], map].concat());
         assert!(output.contains("that both have are the same") && !output.contains("only in"), "{output}");
@@ -561,7 +561,7 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     made(&world, &["reproduce", "mini"]);
     let csv = || fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
     let before = csv();
-    // All that the table shows is stored; of what `run` scores besides nothing is.
+    // The table is complete; the additional text of `run` is not stored.
     let output = world.ghostlab(&["run", "experiments/mini.yaml", "--stored"]);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output));
     let names = || -> Vec<String> {
@@ -598,7 +598,7 @@ fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
     let [run, reproduce] = [["run", "experiments/mini.yaml"], ["reproduce", "mini"]];
     for order in [[run, reproduce], [reproduce, run]] {
         let world = experiments("mine");
-        // Their evaluations differ: `run` scores a text that the table does not show.
+        // The evaluations differ: `run` scores a text that the table does not show.
         let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
         let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
         world.write("experiments/profiles/tiny.yaml", more);
@@ -699,7 +699,7 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
     assert!(output.contains(&format!("({} trials)", trials(&plan)[2])), "{output}");
     let plan = made(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 complete, 0 to run") && trials(&plan)[2] == 0, "{plan}");
-    // Deeper cells next to the existing ones replace nothing; another seed does.
+    // Another depth adds cells and replaces none; another seed replaces them.
     let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "depth=1,2"]);
     assert!(plan.contains("2 to run") && !plan.contains("changed:"), "{plan}");
     let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "calibration.seed=7"]);
@@ -719,8 +719,8 @@ fn the_audit_finds_what_the_paper_says_twice() {
 #[test]
 fn the_audit_checks_anybodys_table() {
     let world = World::new();
-    // ARC-Easy has 2376 documents: 1845 right are 77.65 %, and no count prints as 77.70. COPA has 100. The mean of 77.65 and
-    // 82.00 is 79.825.
+    // ARC-Easy has 2376 documents: 1845 correct are 77.65 %, and no count prints as 77.70. COPA has 100. The mean of
+    // 77.65 and 82.00 is 79.825.
     world.write(
         "wide.csv",
         "Method,ARC-e,COPA,Avg\nDense,77.65,82.00,79.83\nMine,77.70,61.00,69.35\nTheirs,60.02,70.00,71.00\n",
@@ -740,11 +740,11 @@ fn the_audit_checks_anybodys_table() {
         "{log}"
     );
     assert!(!log.contains(",Dense,"), "{log}");
-    // Across tables: one method, two values.
+    // Across tables, one method has two values.
     world.write("other.csv", "Method,COPA\nTheirs,69.00\n");
     let log = made(&world, &["audit", "wide.csv", "other.csv", "--tasks", "COPA=copa", "--format", "csv"]);
     assert!(log.contains("contradiction,agreement,\"wide, other\",Theirs,COPA,70.00 (wide),69.00 (other)"), "{log}");
-    // Equal numbers, one per line, in the paper's format give the same finding.
+    // The same numbers in the paper's long format give the same finding.
     world.write(
         "tidy.csv",
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n\
@@ -779,7 +779,7 @@ fn kept(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u
     found
 }
 
-/// Two cells of another artifact, raced.
+/// Artifact with a race between two cells of the other artifact (`WHOLE`).
 const RACES: &str = "artifact:\n  title: Races of the small table\n  races: {beside: whole, metrics: [ppl_test]}\n";
 const WHOLE: &str = "artifact:\n  title: All items\n  table:\n    lead: [backbone, method]\n    rows:\n\
     \x20     - {criterion: llm-streamline, recovery: [none, ghosted]}\n    metrics: [ppl_test]\n";
@@ -807,7 +807,7 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     let all = || kept(&world, "results");
     let recorded = all();
     let csv = String::from_utf8(recorded["results/races/tiny/races.csv"].clone()).unwrap();
-    // The best row of the other artifact is one of the two that race, by its label.
+    // The best row of the other artifact is one of the two racing cells, identified by its label.
     assert!(csv.lines().count() == 2 && csv.contains("LLM-Streamline"), "{csv}");
     let full_table = table(&world.path("results/whole/tiny/whole.csv"));
     let at = full_table[0].iter().position(|head| head == "value").unwrap();
@@ -820,14 +820,14 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     assert!(again.contains("races: identical to the recorded run in results/races/tiny"), "{again}");
     made(&world, &["reproduce", "races", "--record"]);
     assert_eq!(all(), recorded, "recorded again");
-    // Another order of the items is another run: the recorded one stays.
+    // Another item order is another run, so the recorded run is kept.
     let races = world.path("experiments/races.yaml");
     fs::write(&races, fs::read_to_string(&races).unwrap().replace("search: {", "search: {seed: 5, ")).unwrap();
     let other = made(&world, &["reproduce", "races"]);
     assert!(other.contains("races: differs from the recorded run in results/races/tiny"), "{other}");
     let now = all();
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
-    // Checks of numbers skip them.
+    // Numeric checks skip races.
     made(&world, &["verify", "results", "--share", "100%"]);
 }
 
@@ -854,7 +854,7 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
         assert!(!String::from_utf8_lossy(bytes).contains(&folder), "{name} tells where it was made");
     }
 
-    // Made again from the store; recorded again; and made elsewhere without the large files.
+    // Reproduced from the store, recorded again, and reproduced elsewhere without the large files.
     let again = made(&world, &["reproduce", "mini", "methods"]);
     assert!(again.contains("mini: identical to the recorded run in results/mini/tiny"), "{again}");
     assert!(again.contains("page of all artifacts: reports/index.html"), "{again}");
@@ -868,14 +868,14 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
     let elsewhere = made(&world, &["reproduce", "mini", "--store", "other"]);
     assert!(elsewhere.contains("mini: identical to the recorded run"), "{elsewhere}");
     assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "the missing files are there now");
-    // A file that contains its creation time has another hash than the listed one: it is not restored.
+    // Every Eval Ever files contain their creation time, so their hashes change and they are not restored.
     let bare = |mut all: std::collections::BTreeMap<_, _>| {
         all.retain(|name: &String, _: &mut Vec<u8>| !name.contains("/every_eval_ever/"));
         all
     };
     assert!(bare(all()) == bare(recorded), "made from nothing");
 
-    // Another machine's last digit.
+    // Simulate a rounding difference of another machine.
     let path = world.path("results/mini/tiny/numbers.json");
     let mut numbers = common::json(&path);
     let value = &mut numbers["numbers"]["cells"][1]["values"][0]["value"];
@@ -896,7 +896,7 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
     let compared = made(&world, &["compare", "results/mini/tiny", "results/mini/tiny+here"]);
     assert!(compared.contains("mini"), "{compared}");
 
-    // Only what is described is recorded.
+    // Only artifacts without overrides can be recorded.
     let output = world.ghostlab(&["reproduce", "mini", "--record", "--dtype", "bf16"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(text(&output).contains("only an artifact as it is described is recorded"), "{}", text(&output));
@@ -906,7 +906,7 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
 fn run_with_recorded_numbers_stays_in_its_place() {
     let world = experiments("mine");
     made(&world, &["reproduce", "mini", "--record"]);
-    // A record of another processor: the last bit of a log-likelihood, and no number.
+    // Simulate a record of another processor, which differs in the last bits but in no displayed number.
     let record = world.path("results/mini/tiny/run.json");
     let mut run = common::json(&record);
     run["files"]["channels.parquet"] = "0".repeat(64).into();
@@ -928,7 +928,6 @@ fn run_with_recorded_numbers_stays_in_its_place() {
     assert!(output.contains("no printed digit changes"), "{output}");
     assert!(output.contains("page of all artifacts: reports/index.html"), "{output}");
     assert!(!world.path("results/mini/tiny+here").exists(), "the run went somewhere else");
-    // Each file that is reported as written exists.
     let written = output.lines().find_map(|line| line.split_once("written: ")).unwrap().1;
     for file in written.split(", ") {
         assert!(world.path(file).exists(), "{file} is not there: {output}");
@@ -999,7 +998,7 @@ fn altered_verdict_and_figure_value_are_detected() {
     let world = experiments("mine");
     made(&world, &["reproduce", "figure1", "--record"]);
     let folder = "results/figure1/tiny";
-    // The computed results are not checked.
+    // Only claims and tables are examined.
     let checked = || {
         let output = world.ghostlab(&["verify", folder, "--share", "1%", "--json"]);
         let answer: serde_json::Value =
@@ -1024,7 +1023,6 @@ fn altered_verdict_and_figure_value_are_detected() {
     assert_eq!((code, differs.len()), (Some(4), 1), "{log}");
     assert!(differs[0]["recorded"].as_str().unwrap().ends_with(&format!("{other} |")), "{log}");
     fs::write(&path, before).unwrap();
-    // The data of the figure.
     let path = world.path(folder).join("figure1.csv");
     let rows = table(&path);
     let column = rows[0].iter().position(|head| head == "value").unwrap();

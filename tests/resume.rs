@@ -1,4 +1,4 @@
-//! No data is lost: killed runs, second runs, two processes, relevant and irrelevant changes.
+//! No data loss: killed runs, repeated runs, concurrent processes, relevant and irrelevant changes.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -10,7 +10,6 @@ use ghostlab::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::Value;
 
-/// Parses the events that a run printed.
 fn events(output: &Output) -> Vec<Value> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -20,7 +19,7 @@ fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["event"] == kind).collect()
 }
 
-/// Counts the tokens that a run computed, without those that operators are solved from, which are read again if one is
+/// Counts the tokens that a run computed. Excludes operator solving, which rereads its tokens if an operator is
 /// missing.
 fn computed(events: &[Value]) -> u64 {
     let solving: Vec<&Value> = of_kind(events, "started")
@@ -38,13 +37,13 @@ fn started(world: &World, more: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Points at which runs are killed in turn, counted from where each run resumes: drafts and artifacts of texts,
-/// calibration and operators first, then chunks of the three scoring jobs. However much a chunk's journal contains,
-/// enough is left for the next kill.
+/// Points at which successive runs are killed, counted from where each run resumes: first drafts and artifacts of
+/// texts, calibration and operators, then chunks of the three scoring jobs. Enough work is left for each kill,
+/// regardless of how much a chunk's journal contains.
 const KILLS: &str = "draft:1 commit:1 record:1 commit:3 draft:6 commit:8 record:10 commit:20 \
                      score:1 journal:1 score:1 journal:1 score:1 commit:2";
 
-/// Runs the grid until it is killed at a place of `crates/store/src/fault.rs`.
+/// Runs the grid until it is killed at a fault point of `crates/store/src/fault.rs`.
 fn killed_at(world: &World, point: &str) {
     let mut command = world.command(&["run", "grid.yaml"]);
     let output = command.env("GHOSTLAB_FAULT", format!("kill@{point}")).output().unwrap();
@@ -115,7 +114,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
     let undisturbed = world();
     let world = world();
     let full_run = events(&undisturbed.run(&["--events"]));
-    // A shard's sums are stored last, here as the sixth artifact.
+    // The first shard stores its sums last, as the sixth artifact, so this kill comes after them.
     killed_at(&world, "commit:7");
     let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     assert!(
@@ -172,20 +171,20 @@ fn a_second_run_computes_nothing_whatever_was_touched_or_moved() {
         assert!(world.tables() == tables);
     };
     again(&world);
-    // Comments, blank lines, another order of keys: the grid's meaning is the same.
+    // Comments, blank lines and key order do not change the grid's meaning.
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("# A comment.\n", "# Another one.\n\n\n");
     let corpora = &grid[grid.find("corpora").unwrap()..grid.find("tasks").unwrap()];
     let rest = grid.clone();
     world.write("grid.yaml", rest.replacen(corpora, "", 1) + corpora);
     again(&world);
-    // Files that were touched, and a clock that jumped to the next century and back.
+    // Changed modification times far in the future.
     for name in ["backbone/model.safetensors", "backbone/config.json", "train.txt", "data/store/store.json"] {
         let file = std::fs::File::options().append(true).open(world.path(name)).unwrap();
         file.set_modified(std::time::SystemTime::now() + Duration::from_secs(3_000_000_000)).unwrap();
     }
     again(&world);
-    // The whole folder, store included, in another place.
+    // Move the whole folder, including the store.
     let moved = World { folder: tempfile::tempdir().unwrap() };
     copy(world.folder.path(), moved.folder.path());
     again(&moved);

@@ -1,4 +1,4 @@
-//! `ghostlab search`: what it finds, what it computes twice, what it refuses.
+//! `ghostlab search`: results, reuse of stored scores, and rejected input.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -17,7 +17,7 @@ use ghostlab::search::{FIRST_DOCUMENTS, FIRST_WINDOWS, judged};
 use serde_json::Value;
 use simulation::{KnownObjective, KnownScores, candidates, simulate};
 
-/// Six candidates of one layer less, two of them copies perhaps, on windows and questions.
+/// Grid of six candidates that remove one layer, scored on windows and questions. Two may be duplicates.
 const GRID: &str = "backbones:\n  tiny: {path: backbone}\n\
     corpora:\n  train: {path: train.txt, rule: wikitext2}\n  long: {path: long.jsonl, rule: ptb}\n\
     tasks:\n  copa: {path: copa.jsonl}\n\
@@ -41,7 +41,7 @@ fn searched(world: &World, more: &[&str]) -> Value {
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].clone()
 }
 
-/// Runs a command that is killed when it begins to compute a chunk of scores; whether it was.
+/// Runs a command that is killed when it starts to score a chunk. Returns whether it was killed.
 fn scores_anything(world: &World, arguments: &[&str]) -> bool {
     let output = world.command(arguments).env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
     assert!(matches!(output.status.code(), None | Some(0)), "{}", log(&output));
@@ -67,7 +67,7 @@ fn race_and_held_out_items_are_disjoint() {
     let world = world();
     let answer = searched(&world, &[]);
     let found = &answer["searches"][0];
-    // Scores the same cells on all windows, by `run` of the same file in a separate store.
+    // Score the same cells on all windows, with `run` on the same file and a separate store.
     let output = world.ghostlab(&["run", "search.yaml", "--store", "other"]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     let results = StoredResults::read(&world.path("results/search")).unwrap();
@@ -99,7 +99,7 @@ fn race_and_held_out_items_are_disjoint() {
     let best = best
         .min_by(|a, b| a["scores"][0]["mean"].as_f64().unwrap().total_cmp(&b["scores"][0]["mean"].as_f64().unwrap()));
     assert_eq!(best.unwrap()["cell"], winner);
-    // The winner's lead: plain removal of its layers, scored on the same items of the race and on the same held-out ones.
+    // Check the winner's lead over unrepaired removal of its layers, on race items and on held-out items.
     let entry = candidates.iter().find(|candidate| candidate["cell"] == winner).unwrap();
     let plain = format!("{}.none", winner.rsplit_once('.').unwrap().0);
     let seen = entry["items"].as_u64().unwrap() as usize;
@@ -111,7 +111,7 @@ fn race_and_held_out_items_are_disjoint() {
         let lead = found["leads"][0][key]["mean"].as_f64().unwrap();
         assert!((lead - (mean_of(&plain) - mean_of(winner))).abs() < 1e-12, "{key}: {lead}");
     }
-    // Differences are of items that both saw.
+    // Differences are computed on the items that both have in common.
     for candidate in candidates.iter().filter(|candidate| candidate["cell"] != winner) {
         let rival = candidate["fate"]["out"]["rival"].as_str().unwrap_or(winner);
         let candidate_losses = losses(candidate["cell"].as_str().unwrap());
@@ -142,12 +142,12 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
     assert!(scores_anything(&world, &["search", "search.yaml"]), "it was killed at its first chunk");
     searched(&world, &[]);
     assert!(!scores_anything(&world, &["search", "search.yaml"]), "a second search computes nothing");
-    // Another level needs no other items in the first round; fewer candidates are already known.
+    // Another significance level needs no other items in the first round, and a subset of the candidates is already
+    // scored.
     assert!(!scores_anything(
         &world,
         &["search", "search.yaml", "--set", "recovery=[none]", "--set", "search.alpha=0.5"]
     ));
-    // Scores of a whole text from a grid are reused.
     let other = self::world();
     assert_eq!(other.ghostlab(&["run", "search.yaml"]).status.code(), Some(0));
     assert!(!scores_anything(&other, &["search", "search.yaml"]), "the grid has scored every window");
@@ -236,7 +236,7 @@ fn one_line_searches_a_model_and_writes_the_winner_as_a_folder() {
     let output = world.ghostlab(&line);
     assert!(matches!(output.status.code(), Some(0 | 4)), "{}", log(&output));
     let stdout = String::from_utf8_lossy(&output.stdout);
-    // On a machine with other users, a pass of half a millisecond may measure as slower; then this is reported.
+    // A pass takes half a millisecond, so the pruned model may measure as slower on a busy machine (exit code 4).
     if output.status.code() == Some(0) {
         assert!(stdout.contains("exported to out"), "{stdout}");
         let card = std::fs::read_to_string(world.path("out/README.md")).unwrap();
@@ -288,7 +288,7 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
 
 #[test]
 fn impossible_candidates_are_left_out_by_name() {
-    // With four layers one is left: LLM-Streamline keeps the first and the last.
+    // LLM-Streamline keeps the first and last of four layers, so it cannot remove three.
     let world = world();
     let answer = searched(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     let found = &answer["searches"][0];
@@ -299,11 +299,11 @@ fn impossible_candidates_are_left_out_by_name() {
     assert_eq!(names("left_out"), ["llm-streamline at 3 layers"]);
     let reason = found["left_out"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("`llm-streamline` keeps the first and the last layer"), "{reason}");
-    // The exhaustive grid of the same file says it too.
+    // The exhaustive grid of the same file reports it too.
     let output = world.ghostlab(&["run", "search.yaml", "--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     assert!(log(&output).contains("Left out: llm-streamline at 3 layers of `tiny`"), "{}", log(&output));
-    // One of two budgets would have no candidate: nothing runs.
+    // If one of two budgets has no candidate, nothing runs.
     for budget in ["3", "[1, 3]"] {
         let budget = format!("search.budget.layers={budget}");
         let output =
@@ -311,7 +311,7 @@ fn impossible_candidates_are_left_out_by_name() {
         assert_eq!(output.status.code(), Some(2), "{}", log(&output));
         assert!(log(&output).contains("keeps the first and the last layer"), "{}", log(&output));
     }
-    // A command line's own depths: 3 layers, and no criterion but this one.
+    // Depths from the command line: 3 layers, with only this criterion.
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
     let output = world.ghostlab(&[&line[..], &["layers=3", "--criteria", "llm-streamline"]].concat());
     assert_eq!(output.status.code(), Some(2), "{}", log(&output));
@@ -319,8 +319,8 @@ fn impossible_candidates_are_left_out_by_name() {
 
 #[test]
 fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
-    // Estimated by the cost model a token after a longer prompt costs more attention: another prompt gives another speedup of the
-    // same cuts.
+    // In the cost model, attention per token costs more after a longer prompt, so another prompt gives another speedup
+    // for the same cuts.
     let world = world();
     let line = |prompt: &str| {
         let output = world.ghostlab(&[
@@ -369,7 +369,7 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
     }
 }
 
-/// Returns the candidates of a recorded artifact in one setting, without copies: scores and paths.
+/// Returns the distinct candidates of a recorded artifact in one setting, with their scores and programs.
 fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let stored = StoredResults::read(folder).unwrap();
     let run = json(&folder.join("run.json"));
@@ -391,7 +391,8 @@ fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
 
 #[test]
 fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
-    // 40 orders of each here; `cargo bench --bench search` has 200 of all grids; its results are in benches/results/simulated.
+    // Uses 40 item orders. `cargo bench --bench search` uses 200 for all grids, with results in
+    // benches/results/simulated.
     for (backbone, depth) in [("tiny-llama", 6), ("tiny-qwen3", 6), ("tiny-olmo2", 4), ("tiny-olmo2", 6)] {
         let known = known(&checkout().join("results/table2/tiny"), backbone, depth);
         assert_eq!((known.paths.len(), known.objectives.len()), (8, 1));
@@ -399,7 +400,7 @@ fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
         assert!(simulated.cover >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.near >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.items < 0.5, "{backbone} {depth}: {simulated:?}");
-        // More than 7 of 40 searches with probability 0.05 each: less than one in a thousand.
+        // With probability 0.05 each, more than 7 of 40 searches have a probability below one in a thousand.
         assert!(simulated.parted <= 7.0 / 40.0, "{backbone} {depth}: {simulated:?}");
     }
 }

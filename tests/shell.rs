@@ -1,4 +1,4 @@
-//! The program in a shell: completion, manual pages, verbosity and colours.
+//! Shell integration: completion, manual pages, verbosity and colours.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -12,7 +12,7 @@ use crate::common::world::World;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ghostlab");
 
-/// Finds a shell. bash is required.
+/// Finds a shell on the PATH. Panics if bash is missing.
 fn shell(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
@@ -23,7 +23,7 @@ fn shell(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Runs a script in a shell with `ghostlab` as the program, and returns its output.
+/// Runs a script in a shell with `ghostlab` on the PATH, and returns its output.
 fn said(world: &World, shell: &Path, arguments: &[&str], script: &str) -> String {
     let bin = Path::new(PROGRAM).parent().unwrap();
     let path = std::env::join_paths(
@@ -44,7 +44,7 @@ fn said(world: &World, shell: &Path, arguments: &[&str], script: &str) -> String
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Shell scripts that load the completions and print what completes `ghostlab re` and `ghostlab run --dtyp`.
+/// Shell scripts that load the completions and print the candidates for `ghostlab re` and `ghostlab run --dtyp`.
 const COMPLETE: [(&str, &[&str], &str); 3] = [
     (
         "bash",
@@ -81,7 +81,7 @@ fn shells_complete_commands_and_options() {
 #[test]
 fn cell_names_are_single_shell_words_and_resolve() {
     let (world, Some(bash)) = (World::new(), shell("bash")) else { return };
-    // Two of everything that a name may have to tell apart, and a backbone with a blank.
+    // Two values on each axis, so that names contain every part, and a backbone with a blank.
     let axes = [
         ("  tiny: {path: backbone}", "  tiny: {path: backbone}\n  my model: {path: backbone}"),
         ("backbone: [tiny]", "backbone: [tiny, my model]"),
@@ -104,7 +104,7 @@ fn cell_names_are_single_shell_words_and_resolve() {
     let cells = plan["answer"]["grids"][0]["cells_to_run"].as_array().unwrap();
     let names: Vec<&str> = cells.iter().map(|cell| cell["cell"].as_str().unwrap()).collect();
     assert_eq!(names.len(), 2 * (1 + 4 * 3 * 8), "{names:?}");
-    // Typed without quotes, bash passes it on unchanged.
+    // bash passes unquoted names on unchanged.
     let typed = names.iter().map(|name| format!("printf '%s\\n' {name}")).collect::<Vec<_>>().join("\n");
     let arrived = said(&world, &bash, &["--norc", "-c"], &typed);
     assert_eq!(arrived.lines().collect::<Vec<_>>(), names);
@@ -152,7 +152,7 @@ fn manual_pages_name_every_command_and_option() {
         left.extend(inner.into_iter().map(|word| [&command[..], &[word]].concat()));
         seen += 1;
     }
-    // Next to them is the list of written files.
+    // The folder also contains the list of written files.
     let paths = std::fs::read_dir(&pages).unwrap().map(|entry| entry.unwrap().path());
     let written: Vec<_> = paths.filter(|path| path.extension().is_some_and(|extension| extension == "1")).collect();
     assert_eq!(seen, written.len(), "a page for each command");
@@ -196,7 +196,6 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
     let numbers = |text: &str| text.lines().filter(|line| line.contains("tiny")).map(str::to_owned).collect::<Vec<_>>();
     assert!(numbers(&quiet) == numbers(&plain) && quiet.contains("ghosted"), "{quiet}");
     assert!(!numbers(&loud).is_empty());
-    // The reason: one changed setting.
     let (_, _, log) = run(&["run", "grid.yaml", "-v", "--set", "calibration.seed=7", "--set", "depth=1"]);
     assert!(log.contains("seed: 0 → 7"), "{log}");
     // Errors and failed cells are printed even with `--quiet`.
@@ -233,7 +232,7 @@ fn colours_follow_the_option_and_change_no_text() {
         let output = command.args(arguments).envs(set.iter().copied()).output().unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
-    // Outside a checkout the first command says where the program's own data lies.
+    // Outside a checkout, the first command reports where it writes the bundled data.
     run(&["nosuch"], &[]);
     for arguments in [&[][..], &["nosuch"], &["--help"], &["--nosuch"]] {
         let with = |more: &[&str], set: &[(&str, &str)]| run(&[arguments, more].concat(), set);
@@ -245,7 +244,7 @@ fn colours_follow_the_option_and_change_no_text() {
         assert!(!with(&[], &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]).contains('\u{1b}'));
         assert!(!with(&["--color=never"], &[("CLICOLOR_FORCE", "1")]).contains('\u{1b}'));
         if arguments != ["--help"] {
-            // Free memory and disk differ from call to call.
+            // Free memory and disk differ between calls.
             let words = |text: &str| text.lines().filter(|line| !line.contains("free")).collect::<Vec<_>>().join("\n");
             assert_eq!(words(&without_colours(&colours)), words(&plain), "the same words");
         }

@@ -1,7 +1,7 @@
-//! Workers on a real Slurm of one machine (`tools/slurm.sh start`, which prints SLURM_CONF): effects of a cluster on
-//! jobs, and tables equal to those of one process.
+//! Workers on a real single-machine Slurm (`tools/slurm.sh start`, which prints SLURM_CONF): cluster events, and tables
+//! equal to those of one process.
 //!
-//! Without it these tests are skipped with the reason; `GHOSTLAB_SLURM_TESTS=require` fails them instead.
+//! Skipped with a message if Slurm is not running. `GHOSTLAB_SLURM_TESTS=require` makes the tests fail instead.
 #![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(200);
 
-/// Tests that change the whole cluster run alone.
+/// Lock held exclusively by tests that change the whole cluster.
 static CLUSTER: RwLock<()> = RwLock::new(());
 
 macro_rules! beside_others {
@@ -87,13 +87,13 @@ fn world() -> World {
     world
 }
 
-/// A submission: array and report.
+/// Job ids of a submission: the array and the report.
 struct Submitted {
     array: String,
     report: String,
 }
 
-/// Submits the world's grid; each chunk takes some milliseconds more.
+/// Submits the world's grid; each chunk is slowed down by `slow` milliseconds.
 fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str]) -> Submitted {
     let arguments = [
         &["submit", "slurm", "grid.yaml", "--workers", workers, "--profile-file", "slurm.yaml"],
@@ -156,12 +156,12 @@ fn records(world: &World) -> Vec<Value> {
     files.filter_map(|file| stored_record(&file.unwrap().path())).collect()
 }
 
-/// Returns what all processes of a store computed, by the cost model.
+/// Returns the total work that all processes of a store computed, in FLOPs of the cost model.
 fn computed(world: &World) -> f64 {
     records(world).iter().map(|record| record["flops_done"].as_f64().unwrap()).sum()
 }
 
-/// Waits until a number of workers have scored something.
+/// Waits until this number of workers have scored a chunk.
 fn at_work(world: &World, count: usize) {
     until(&format!("not {count} workers work: {}", text(&world.ghostlab(&["status"]))), || {
         fs::read_dir(world.path("data/store/journals"))
@@ -216,7 +216,7 @@ fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
 fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
     beside_others!();
     let world = world();
-    // The signal comes two minutes before the end: after one minute.
+    // The signal comes two minutes before the time limit, that is, after one minute.
     let submitted = submit(&world, "1", 2000, &[], &["--time=3"]);
     agrees(&world, &submitted);
     let logs = logs(&world);
@@ -241,7 +241,7 @@ fn only_the_named_array_task_is_requeued() {
             .map(|line| ["JobId", "ArrayTaskId", "JobState", "Restarts"].map(|name| field(line, name)))
             .collect::<Vec<_>>()
     };
-    // Slurm gives one task the array's own number.
+    // Slurm gives one task the array's own id.
     let (named, [_, other, ..]) = match &tasks()[..] {
         [a, b] if a[0] == submitted.array => (a[1].clone(), b.clone()),
         [a, b] => (b[1].clone(), a.clone()),
@@ -307,7 +307,7 @@ fn rebooted_node_gets_its_workers_requeued() {
     let node = format!("nodename={}", node.trim());
     told("scontrol", &["update", &node, "state=down", "reason=test"]);
     until("its jobs are not taken away", || states(&submitted.array).iter().all(|(state, _)| state != "RUNNING"));
-    // The job may have returned by itself: then there is nothing to resume.
+    // The node may have resumed by itself, so ignore errors.
     Command::new("scontrol").args(["update", &node, "state=resume"]).output().unwrap();
     until("the node does not come back", || {
         let state = told("sinfo", &["--noheader", "-o", "%T"]);
@@ -324,7 +324,7 @@ fn workers_go_on_while_the_controller_is_away() {
     at_work(&world, 2);
     let conf = PathBuf::from(std::env::var("SLURM_CONF").unwrap());
     let pid = fs::read_to_string(conf.with_file_name("slurmctld.pid")).unwrap();
-    // Asked to end: one that is killed forgets the jobs that it has not written down yet.
+    // Terminate gracefully: a killed controller loses jobs that it has not saved yet.
     told("kill", &["-TERM", pid.trim()]);
     until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
     let status = text(&world.ghostlab(&["status"]));
@@ -357,7 +357,7 @@ fn two_grids_on_one_store_at_once_are_both_whole() {
 fn full_store_or_other_program_stops_a_worker_with_reason() {
     beside_others!();
     let world = world();
-    // Activations and journals are larger.
+    // Activations and journals exceed the file size limit.
     world.write("slurm.yaml", "setup: ['trap \"\" XFSZ', 'ulimit -f 8']\n");
     let submitted = submit(&world, "1", 0, &[], &[]);
     ended(&submitted.array);

@@ -1,5 +1,5 @@
 //! Ownership of stores: foreign folders, read-only stores, stores of several users, and foreign files in a store. Some
-//! tests need another user or a mount; without root they print this and are skipped.
+//! tests need another user or a mount; without root they are skipped with a message.
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::unwrap_used,
@@ -19,10 +19,10 @@ use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
-/// Longer than any command here takes; what hangs, fails.
+/// Timeout above the duration of any command here, for detecting hangs.
 const LONG: Duration = Duration::from_secs(120);
 
-/// A process of another machine, by its name in a store.
+/// Id of another machine's process in a store.
 const FAR: &str = "5-0123456789ab";
 
 fn ended(mut child: Child) -> Output {
@@ -66,10 +66,10 @@ fn put(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// Sets a file's times to ten minutes ago, beyond the timeout of shared file systems.
+/// Sets a file's times to ten minutes ago, beyond the lease timeout of shared file systems.
 fn age(path: &Path) {
     let ago = (SystemTime::now() - Duration::from_secs(600)).duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    // Also for a pipe, which cannot be opened for this.
+    // `touch` also works for pipes, which cannot be opened here.
     let asked = Command::new("touch").args(["-d", &format!("@{}", ago.as_secs())]).arg(path).status().unwrap();
     assert!(asked.success(), "{}", path.display());
 }
@@ -83,7 +83,7 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, (u32, Option<SystemTime>, Vec<u8>)> 
             let path = entry.path();
             let data = entry.metadata().unwrap();
             let bytes = if data.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
-            // A folder has another time when a clock was read there: a file is made and removed.
+            // Ignore folder times: the store creates and removes a file to read the file system's clock.
             let time = data.is_file().then(|| data.modified().unwrap());
             all.insert(path.clone(), (data.mode(), time, bytes));
             if data.is_dir() {
@@ -98,7 +98,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// Returns the beginning of a command line that runs the rest as another user. `None` if not permitted.
+/// Returns a command prefix that runs the rest as another user, or `None` if not permitted.
 fn as_user(uid: u32, gid: u32) -> Option<Vec<String>> {
     let words = ["setpriv".to_owned(), format!("--reuid={uid}"), format!("--regid={gid}"), "--clear-groups".to_owned()];
     let works = Command::new(&words[0]).args(&words[1..]).arg("true").stderr(Stdio::null()).status();
@@ -109,14 +109,14 @@ fn as_user(uid: u32, gid: u32) -> Option<Vec<String>> {
     works.then(|| words.to_vec())
 }
 
-/// Builds a command of the program in a world, after some words.
+/// Builds a command that runs the program in a world, with a prefix.
 fn after(words: &[String], world: &World, arguments: &[&str]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).arg(env!("CARGO_BIN_EXE_ghostlab")).args(arguments).current_dir(world.folder.path());
     command
 }
 
-/// Writes old user files into folders named like a store's.
+/// Writes a user's old files into folders named like those of a store.
 fn foreign(folder: &Path) {
     for name in [
         "letter.txt",
@@ -186,7 +186,7 @@ fn no_command_touches_a_folder_that_is_not_a_store() {
         }
     }
     assert!(!world.path("out").exists());
-    // An empty folder may be used, also the root of a disk.
+    // An empty folder may become a store, and so may the root of a disk.
     fs::create_dir_all(world.path("disk/lost+found")).unwrap();
     let (code, log) = ghostlab(&world, &["run", "grid.yaml", "--store", "disk"]);
     assert_eq!(code, Some(0), "{log}");
@@ -197,7 +197,7 @@ fn in_a_store_only_what_is_its_own_is_swept() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");
-    // Besides remains of dead processes.
+    // Foreign files next to leftovers of dead processes.
     foreign(&store);
     let theirs: Vec<PathBuf> =
         tree(&store).into_keys().filter(|path| fs::read(path).is_ok_and(|text| text == b"mine")).collect();
@@ -238,7 +238,7 @@ fn read_only_commands_work_on_a_read_only_store() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");
-    // Remains of dead processes stay, too.
+    // Leftovers of dead processes are kept, too.
     put(&store.join(format!("drafts/{FAR}.0/rows.f32")), "half");
     age(&store.join(format!("drafts/{FAR}.0/rows.f32")));
     age(&store.join(format!("drafts/{FAR}.0")));
@@ -255,9 +255,9 @@ fn read_only_commands_work_on_a_read_only_store() {
         let (code, output) = ghostlab(&world, &words);
         assert_eq!(code, Some(0), "{words:?}: {output}");
         assert!(tree(&store) == before, "{words:?} changed the store");
-        // A user without write permission reads the same.
+        // A user without write permission can run these commands too.
         if let Some(other) = &other {
-            // Results that one user wrote another cannot replace.
+            // Another user cannot replace these results.
             if words[0] == "run" {
                 fs::remove_dir_all(results.join("grid")).unwrap();
             }
@@ -282,7 +282,7 @@ fn read_only_commands_work_on_a_read_only_store() {
         outputs[1]
     );
     assert!(results.join("grid/results.csv").is_file());
-    // Where nothing is yet, nothing is begun.
+    // Reading commands create no store.
     let (code, text) = ghostlab(&world, &["plan", "grid.yaml", "--store", "new"]);
     assert!(code == Some(0) && text.contains("0 complete, 9 to run") && !world.path("new").exists(), "{text}");
     let disk = text.lines().find(|line| line.starts_with("disk:")).unwrap();
@@ -356,7 +356,7 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
         assert!(world.tables() == tables, "{what}");
         fs::remove_dir_all(store.join("submissions")).unwrap();
     }
-    // A non-empty folder is never removed, and named until it is moved away.
+    // A non-empty folder is never removed, and reported until it is moved away.
     put(&store.join("plans/abc.json/letter"), "mine");
     let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
     assert!(code == Some(5) && log.contains("move it away"), "{log}");
@@ -459,7 +459,6 @@ fn a_flipped_byte_of_a_record_is_named_and_removed() {
     }
 }
 
-/// Runs a command with this umask.
 fn under(umask: &str, mut command: Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]).arg(command.get_program());
@@ -479,7 +478,7 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         let init = ["store", "init", "shared", "--shared", whom];
         assert_eq!(done(under("077", world.command(&init))).0, Some(0));
         let small = ["--set", "criterion=llm-streamline", "--set", "depth=2", "--store", "shared"];
-        // A run that is killed leaves journals, drafts, a record; a worker fails at something.
+        // A killed run leaves journals, drafts and a record; a worker records a failure.
         let mut killed = under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()));
         killed.env("GHOSTLAB_FAULT", "kill@journal:2");
         assert_eq!(done(killed).0, None);
@@ -505,7 +504,7 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         assert_eq!(done(under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0, Some(0));
         modes("what a run made");
     }
-    // An existing store is changed together with its contents; without `--shared` it stays the same.
+    // `--shared` changes an existing store with its contents; without it, the store keeps its modes.
     let world = World::new();
     assert_eq!(done(under("077", world.command(&["run", "grid.yaml"]))).0, Some(0));
     assert_eq!(fs::metadata(world.path("data/store/store.json")).unwrap().mode() & 0o777, 0o600);
@@ -544,7 +543,7 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
         let mut command = under("077", after(user, &world, &arguments));
         command.env("GHOSTLAB_FAULT", fault);
         let (code, log) = done(command);
-        // The second process resumes where the first was killed, and removes its remains.
+        // The second process resumes where the first was killed, and removes its leftovers.
         assert!(code == Some(0) || (code.is_none() && !fault.is_empty()), "{fault}: {code:?} {log}");
         kills += usize::from(code.is_none());
     }
@@ -562,7 +561,7 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
 #[test]
 fn hidden_process_of_another_user_is_not_presumed_dead() {
     let world = World::new();
-    // A mount of /proc of its own that shows each user their own processes.
+    // A separate mount of /proc that shows each user only their own processes.
     let hidden = ["unshare", "--mount", "sh", "-c", "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"", "sh"];
     let hidden = hidden.map(str::to_owned);
     let works = Command::new(&hidden[0]).args(&hidden[1..]).arg("true").stderr(Stdio::null()).status();
@@ -597,7 +596,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     assert!(!store.join("attempts").exists(), "it is said to have died");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());
     assert_eq!(ended(halted).status.code(), Some(0));
-    // A dead process is recognized: no process has its number any more.
+    // The dead process is recognized, because its pid is no longer in use.
     let mut killed = run(&one, &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7"]);
     killed.env("GHOSTLAB_FAULT", "kill@activations:1");
     assert_eq!(done(killed).0, None);
@@ -612,7 +611,6 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
 fn suspended_worker_yields_lost_jobs_and_continues() {
     let undisturbed = World::new();
     undisturbed.runs(&[]);
-    // At a calibration, and at a chunk of a text.
     let halted: Vec<(World, Child)> = ["stop@activations:1", "stop@score:1"]
         .into_iter()
         .map(|point| {
@@ -622,7 +620,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             let child = command.spawn().unwrap();
             let stat = format!("/proc/{}/stat", child.id());
             until("it does not stop", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
-            // Like a process of another machine, whose record has not changed for long.
+            // Make the record look like that of another machine's process without recent heartbeats.
             let record = fs::read_dir(world.path("data/store/processes")).unwrap().next().unwrap().unwrap().path();
             let mut worker: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
             worker["system"] = json!("another machine");
@@ -633,7 +631,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             (world, child)
         })
         .collect();
-    // For half a minute a claim is taken for one's own without a look.
+    // A lease is trusted for half a minute before it is checked again.
     std::thread::sleep(Duration::from_secs(31));
     for (world, child) in halted {
         assert!(Command::new("kill").args(["-CONT", &child.id().to_string()]).status().unwrap().success());

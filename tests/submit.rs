@@ -1,5 +1,5 @@
-//! Submissions to a scheduler: with the needed files and no more, only once, and independent of later changes to grid
-//! and program.
+//! Submissions to a scheduler: they contain only the needed files, happen only once, and are independent of later
+//! changes to the grid and the program.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -20,7 +20,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Slurm's commands simulated by a script: each call is recorded in a file next to it.
+/// Scripts that simulate Slurm's commands and record each call in a file next to the script.
 struct FakeSlurm(PathBuf);
 
 impl FakeSlurm {
@@ -48,7 +48,7 @@ impl FakeSlurm {
         self.beside(world.command(arguments)).output().unwrap()
     }
 
-    /// Builds a command that finds these programs instead of Slurm's.
+    /// Configures a command to find these scripts instead of Slurm's programs.
     fn beside(&self, mut command: Command) -> Command {
         let path = std::env::var("PATH").unwrap();
         command.env("PATH", format!("{}:{path}", self.0.display())).env("HF_TOKEN", "hf_very_secret");
@@ -64,7 +64,7 @@ fn submission_in(store: &Path) -> PathBuf {
     fs::read_dir(store.join("submissions")).unwrap().next().unwrap().unwrap().path()
 }
 
-/// Runs a submission's script as Slurm does: an array task, or the report. For bash, Slurm's options are comments.
+/// Runs a submission's script like Slurm: an array task, or the report. Slurm's options are comments in bash.
 fn job(submission: &Path, task: Option<&str>) -> Output {
     let mut command = Command::new("bash");
     command.arg(submission.join("job.sh")).current_dir("/");
@@ -126,7 +126,7 @@ fn submission_is_one_readable_script_without_secrets() {
     let mut checked = checked.unwrap();
     std::io::Write::write_all(&mut checked.stdin.take().unwrap(), script.as_bytes()).unwrap();
     assert!(checked.wait().unwrap().success(), "bash does not read it");
-    // A GPU is asked for where it computes, of a type that the largest backbone fits into.
+    // A GPU is requested if the grid computes on one, of a type with enough memory for the largest backbone.
     world.write("slurm.yaml", "gpus:\n  - {name: big, memory: 80}\n  - {name: small, memory: 1}\n");
     let output = slurm.run(
         &world,
@@ -185,7 +185,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     let all = fs::read_to_string(folder.join("job.sh")).unwrap() + &record.to_string();
     assert!(!all.contains("hf_very_secret"), "a credential is in the submission");
     let comment = format!("ghostlab:{plan}:{id}");
-    // Foreign jobs are listed too, one with the number of an own task in another array.
+    // The queue also lists foreign jobs. One has the number of a submitted task, but in another array.
     let queue = format!(
         "41_[0-1]|a|PENDING|Resources|{comment}\n42|a|PENDING|Dependency|{comment}\n43|own|RUNNING|None|(null)\n"
     );
@@ -196,7 +196,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     assert_eq!(slurm.told("sbatch").lines().count(), 2);
     let shown = said(&slurm.run(&world, &["status"]));
     assert!(shown.contains("job 41_[0-1]: pending (Resources)") && !shown.contains("job 43"), "{shown}");
-    // Where it does not answer, nothing is added either, and status does without.
+    // If the queue does not answer, nothing is submitted, and `status` works without it.
     slurm.put("squeue", "echo slurm_load_jobs error >&2; exit 1");
     slurm.put("sacct", "exit 1");
     let output = submit(&[]);
@@ -212,7 +212,6 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     assert!(began.elapsed() < Duration::from_secs(20));
     slurm.put("squeue", "cat \"$0.out\"");
     assert!(said(&submit(&["--again"])).contains("as job 43"), "--again adds workers");
-    // `cancel` ends only the jobs of the submission.
     let output = slurm.run(&world, &["cancel", &id]);
     assert_eq!(output.status.code(), Some(0), "{}", log(&output));
     assert_eq!(slurm.told("scancel"), "41 42\n");
@@ -314,7 +313,7 @@ fn workers_share_an_artifact_and_report_reads_the_store() {
 
 #[test]
 fn resubmission_after_a_crash_queues_nothing_twice() {
-    // After the array, and after the report: neither number was noted.
+    // Killed after submitting the array or the report, before the job id was saved.
     for (killed, known) in [(1, 1), (2, 2)] {
         let world = World::new();
         let slurm = FakeSlurm::new(&world);
@@ -327,7 +326,7 @@ fn resubmission_after_a_crash_queues_nothing_twice() {
         let comment = format!("ghostlab:{}:{}", record["plan"].as_str().unwrap(), record["id"].as_str().unwrap());
         let jobs = ["41_[0-1]", "42"].map(|id| format!("{id}|a|PENDING|Resources|{comment}\n"));
         fs::write(slurm.0.join("squeue.out"), jobs[..known].concat()).unwrap();
-        // The queue is unknown: nothing is added.
+        // The queue is unknown, so nothing is submitted.
         slurm.put("squeue", "exit 1");
         assert_eq!(slurm.run(&world, &submit).status.code(), Some(3));
         slurm.put("squeue", "cat \"$0.out\"");
@@ -456,7 +455,7 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     let worked = job(&submission(&world), Some("0"));
     assert_eq!(worked.status.code(), Some(0), "{}", log(&worked));
     let report = || job(&submission(&world), None);
-    // Meanwhile the same is run by hand, with the paths as in the grid; the frozen grid has absolute ones.
+    // Meanwhile the same grid is run manually, with its original paths; the frozen grid has absolute ones.
     let printed = world.runs(&[]);
     let first = report();
     assert_eq!(first.status.code(), Some(0), "{}", log(&first));
@@ -465,7 +464,7 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     let again = report();
     assert_eq!(again.status.code(), Some(0), "{}", log(&again));
 
-    // The grid is changed and run by hand while the submission waits for its report.
+    // The grid is changed and run manually while the submission waits for its report.
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     world.runs(&[]);
@@ -491,7 +490,7 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     assert_eq!(last.status.code(), Some(0), "{}", log(&last));
 }
 
-/// Makes everything below a folder look as old as that.
+/// Sets the times of everything below a folder to `hours` ago.
 fn aged(folder: &Path, hours: u64) {
     let then = std::time::SystemTime::now() - Duration::from_secs(3600 * hours);
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -515,7 +514,7 @@ fn frozen_program_stays_while_a_job_may_run_it() {
         assert_eq!(output.status.code(), Some(0), "{}", log(&output));
         serde_json::from_str::<Value>(&said(&output)).unwrap()["answer"]["programs"]["count"].clone()
     };
-    // This one belongs to no submission; a foreign file is next to it.
+    // A program that belongs to no submission, next to a foreign file.
     let orphan = programs.join("ab".repeat(32));
     let theirs = programs.join("mine");
     for folder in [&orphan, &theirs] {
@@ -542,7 +541,7 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     slurm.put("sacct", "exit 1");
     assert_eq!((gc(&[]), count()), (0.into(), 2));
     slurm.put("squeue", "exit 0");
-    // A submission that cannot be read may be of any program.
+    // An unreadable submission may belong to any program.
     let unread = world.path("data/store/submissions/other");
     fs::create_dir(&unread).unwrap();
     fs::write(unread.join("submission.json"), "{\"format\": 99}").unwrap();

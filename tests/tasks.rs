@@ -1,4 +1,5 @@
-//! The nine tasks against lm-eval's golden answers, against real data where they are, and (in `tasks/`) against nonsense.
+//! The nine built-in tasks compared with lm-eval's golden answers, run on real data if available, and fuzzed (in
+//! `tasks/`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod nonsense;
@@ -17,7 +18,7 @@ use ghostlab_definitions::tokens::tokenised;
 use ghostlab_definitions::{Ask, FileRows, Request, Setting, native};
 use serde_json::{Value, json};
 
-/// The tokenizer of a `tokenizer.json`; its BOS token has the id 0.
+/// Tokenizer of a `tokenizer.json`; its BOS token has id 0.
 struct Reference {
     tokenizer: tokenizers::Tokenizer,
     prefix: Prefix,
@@ -56,7 +57,7 @@ fn documents_of(task: &Task) -> PathBuf {
     fixture(&format!("lm_eval/docs/{}.jsonl", task.name.trim_end_matches("_v2")))
 }
 
-/// A task's documents, and what a model is asked of them.
+/// Documents of a task with their requests.
 struct Asked {
     task: ghostlab_definitions::Task,
     requests: Vec<Request>,
@@ -79,7 +80,6 @@ impl Asked {
         native::solutions(known, &self.task, &self.tokens)?.judge(scores)
     }
 
-    /// Iterates over context and continuation of each request.
     fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.requests.iter().map(|request| match &request.ask {
             Ask::LogLikelihood { context, continuation } => (context.as_str(), continuation.as_str()),
@@ -111,7 +111,7 @@ fn assert_same_request(ours: (&Request, (&str, &str), &Tokenised), golden: &Valu
     assert_eq!(full[..=full.len() - tokens.continuation_ids.len()], ids("context_ids"), "{label}: context_ids");
 }
 
-/// Compares all requests of the tasks whose golden ones lie in `folder`, and gives their number.
+/// Compares all requests of the tasks with golden requests in `folder`, and returns their number.
 fn compare_requests(folder: &str, bos: Bos) -> usize {
     let mut compared = 0;
     for task in TASKS {
@@ -134,7 +134,7 @@ fn compare_requests(folder: &str, bos: Bos) -> usize {
 #[test]
 fn all_requests_are_those_of_the_harness() {
     assert_eq!(compare_requests("requests", Bos::Tokenizer), 180);
-    // The tokenizer adds a BOS token by itself, so asking for one changes nothing.
+    // The tokenizer adds a BOS token itself, so requesting one changes nothing.
     assert_eq!(compare_requests("requests", Bos::Always), 180);
 }
 
@@ -150,7 +150,7 @@ fn requests_of_old_race_are_those_of_the_old_harness() {
 
 #[test]
 fn golden_requests_cover_trailing_blanks_and_cuts() {
-    // Otherwise the comparison above would prove less than it seems to.
+    // Check that the golden requests cover the difficult cases.
     let (_, length) = golden();
     let all = |name: &str| Asked::golden(Task::find(name).unwrap(), Bos::Tokenizer);
     assert!(all("openbookqa").texts().any(|(context, _)| context.ends_with(' ')));
@@ -216,12 +216,12 @@ fn choices_are_those_of_the_harness() {
 fn assert_same_file(ours: &Value, path: &Path) {
     let text = std::fs::read_to_string(path).unwrap();
     let golden: Value = serde_json::from_str(&text).unwrap();
-    // The JSON parser rounds some numbers wrongly in the last place, so ours are sent through it too …
+    // The JSON parser misrounds some numbers in the last digit, so parse ours with it too …
     let again: Value = serde_json::from_str(&ours.to_string()).unwrap();
     for part in ["results", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks"] {
         assert_eq!(again[part], golden[part], "{part}");
     }
-    // … and then compared with what is written.
+    // … and also compare ours with the numbers as written.
     let mut task = String::new();
     let mut compared = 0;
     for line in text.lines() {
@@ -287,8 +287,8 @@ fn task_with_hidden_overflow_is_flagged_never_right_by_luck() {
     assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4);
 }
 
-/// Decoys stood in all splits but the scored one. The rule: of a folder only files named after the task's split are read,
-/// and a single file named after another split is refused.
+/// Adds decoys to all splits except the scored one. In a folder only files named after the task's split may be read,
+/// and a single file named after another split must be rejected.
 #[test]
 fn decoys_in_other_splits_are_never_scored() {
     let (encoder, length) = golden();
@@ -333,7 +333,7 @@ fn a_limit_gives_the_first_requests() {
     }
 }
 
-/// Real data in the hub's schema, as JSON lines and as parquet with nested columns.
+/// Reads real data in the hub's schema, as JSON lines and as parquet with nested columns.
 #[test]
 fn real_data_become_requests_without_exception() {
     let Some(folder) = shared("real/tasks") else { return };

@@ -1,6 +1,6 @@
-//! Task definitions, chat templates and rows that would abort the program, overflow its stack or never end: each is refused
-//! with exit code 2, names its file and the limit, and takes neither the machine's memory nor its time. The cases are in
-//! `tests/fixtures/untrusted`.
+//! Malicious task definitions, chat templates and rows that would abort the program, overflow its stack or never
+//! terminate. Each is rejected with exit code 2 and a message that names the file and the limit, within bounded memory
+//! and time. The cases are in `tests/fixtures/untrusted`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::io::Write;
@@ -13,18 +13,19 @@ use serde_json::{Map, Value, json};
 use crate::common::world::World;
 use crate::common::{fixture, json as read_json, shared};
 
-/// Address space of every process, in KiB, and computing time, in seconds. Each has twice what is promised, because the shell
-/// cannot limit less than the whole process with its code and threads.
+/// Limits of the address space (KiB) and CPU time (seconds) of every process. They are twice the documented limits,
+/// because the shell can only limit the whole process with its code and threads.
 const LIMITS: &str = "ulimit -v 2000000; ulimit -t 10; exec \"$@\"";
-/// A call that takes longer hangs, even on a machine with other work.
+/// Timeout for detecting hangs, even on a busy machine.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// A text that an input holds: `unit` stands in it `times` times, with its number where it has `{i}`.
+/// An input that repeats `unit` `times` times, with `{i}` replaced by the repetition's number.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Case {
     name: String,
-    /// A field of a definition, `chat_template`, `definition` for keys of one, `group`, or a file of rows.
+    /// Target of the input: a field of a definition, `chat_template`, `definition` for its keys, `group`, or a file of
+    /// rows.
     #[serde(rename = "where")]
     target: String,
     before: String,
@@ -48,7 +49,6 @@ impl Case {
         self.target.starts_with("rows.")
     }
 
-    /// Writes the input into a world and scores it.
     fn score(&self, world: &World) -> Output {
         let mut definition = definition();
         let mut arguments = vec!["score", "backbone", "--tasks", "t.yaml", "--documents", "2"];
@@ -90,7 +90,8 @@ impl Case {
         command.current_dir(world.folder.path()).env("XDG_DATA_HOME", world.path(".user")).output().unwrap()
     }
 
-    /// Returns what is wrong, if the program does not exit with code 2 and name the file, the field and the limit.
+    /// Returns a description of the fault unless the program exits with code 2 and names the file, the field and the
+    /// limit.
     fn fault(&self) -> Option<String> {
         let world = World::new();
         let begun = Instant::now();
@@ -175,7 +176,7 @@ fn definitions_with_many_keys_are_scored_within_limits() {
     }
 }
 
-/// Columns of a corpus that are not read may hold anything, at any length.
+/// Unused columns of a corpus may contain anything, at any length.
 #[test]
 fn columns_of_a_corpus_that_are_not_read_take_no_memory() {
     for unit in ["1,", "[],", "{\"a\":{}},", "\"\","] {
@@ -194,7 +195,7 @@ fn columns_of_a_corpus_that_are_not_read_take_no_memory() {
     }
 }
 
-/// The fixtures hold every case that was reported, word for word.
+/// The fixtures contain every reported case verbatim.
 #[test]
 fn every_reported_case_is_among_the_fixtures() {
     let Some(folder) = shared("cases/turn4-faults") else { return };
@@ -215,7 +216,7 @@ fn every_reported_case_is_among_the_fixtures() {
     }
 }
 
-/// A run that is stopped while a child computes ends, and leaves no child.
+/// Stopping a run while a child process computes ends the run, and leaves no child.
 #[cfg(target_os = "linux")]
 #[test]
 fn stopping_a_run_ends_the_child_that_tries_its_inputs() {
@@ -249,7 +250,7 @@ fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Returns the children of a process that are sandboxes.
+/// Returns the sandbox children of a process.
 #[cfg(target_os = "linux")]
 fn children(process: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();

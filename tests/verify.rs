@@ -1,4 +1,4 @@
-//! `ghostlab verify`: altered results are found, and unaltered ones agree.
+//! `ghostlab verify` detects altered results, and accepts unaltered ones.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::fs::File;
@@ -25,13 +25,12 @@ fn world() -> World {
          evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n    - {corpus: long, length: 64}\n  tasks: [copa]\n",
     );
     world.runs(&[]);
-    // Verification computes from the inputs, whatever is stored.
+    // Verification recomputes from the inputs, regardless of the store.
     std::fs::remove_dir_all(world.path("data/store")).unwrap();
     std::fs::create_dir_all(world.path("data/store")).unwrap();
     world
 }
 
-/// Runs `verify`, and returns exit code and answer.
 fn verify(world: &World, more: &[&str]) -> (i32, Value) {
     let output = world.ghostlab(&[&["verify", FOLDER, "--json"], more].concat());
     let text = String::from_utf8(output.stderr).unwrap();
@@ -57,7 +56,7 @@ fn path(world: &World, name: &str) -> PathBuf {
     world.path(FOLDER).join(name)
 }
 
-/// Alters a JSON file, and its hash in the list: who forges a number forges that, too.
+/// Alters a JSON file and its hash in the list, like a deliberate forgery.
 fn alter(world: &World, name: &str, how: impl FnOnce(&mut Value)) {
     let mut value = common::json(&path(world, name));
     how(&mut value);
@@ -85,7 +84,7 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
     {
         let check = check(&report, kind);
         assert!(check["agreed"].as_u64() > Some(0) && check["chance"] == 1.0, "{kind}: {check:#}");
-        // One engine on one machine gives the same bits; a mean in another order does not.
+        // One engine on one machine is deterministic, except for means summed in another order.
         assert!(check["largest"].as_f64() < Some(1e-6), "{kind}: {check:#}");
     }
     // Seven cells with two texts of 5 and n windows, and 40 documents.
@@ -97,7 +96,7 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
     let all = &check(&part, "windows")["all"];
     assert!(drawn.as_u64() > Some(0) && drawn.as_u64() < all.as_u64(), "{drawn} of {all}");
     assert!(check(&part, "windows")["chance"].as_f64() < Some(0.7), "{part:#}");
-    // Without its documents a folder is checked by right and wrong.
+    // Without `documents.parquet`, a folder is checked by its correct and wrong answers.
     std::fs::remove_file(path(&world, "documents.parquet")).unwrap();
     let (code, bare) = verify(&world, &["--share", "100%"]);
     assert_eq!(code, 0, "{bare:#}");
@@ -113,7 +112,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     let mut frame = ParquetReader::new(File::open(&file).unwrap()).finish().unwrap();
     let values: Vec<f64> = frame.column("log_likelihood").unwrap().f64().unwrap().iter().map(Option::unwrap).collect();
     let mut altered = values.clone();
-    // The worse choice of the last document: no other value depends on it.
+    // Alter the worse choice of the last document, on which no other value depends.
     let index = if values[values.len() - 1] < values[values.len() - 2] { values.len() - 1 } else { values.len() - 2 };
     altered[index] -= 0.25;
     frame.with_column(Series::new("log_likelihood".into(), altered).into_column()).unwrap();
@@ -125,7 +124,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     assert_eq!(found.as_array().unwrap().len(), 1, "{found:#}");
     assert!((found[0]["by"].as_f64().unwrap() - 0.25).abs() < 1e-9, "{found:#}");
     assert!(found[0]["at"].as_str().unwrap().contains("copa"), "{found:#}");
-    // A part finds it where its chunk is drawn, and only there.
+    // Partial verification detects it if and only if the altered chunk is sampled.
     let mut codes = Vec::new();
     for seed in 0..6 {
         let seed = seed.to_string();
@@ -139,7 +138,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
 
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["losses"].is_array());
-        // Up here and down there: the perplexity stays.
+        // Raise one loss and lower another, so that the perplexity is unchanged.
         for (index, by) in [(0, 0.01), (1, -0.01)] {
             let loss = number["losses"][index].as_f64().unwrap();
             number["losses"][index] = (loss + by).into();
@@ -166,7 +165,7 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
     std::fs::write(path(&world, "run.json"), run).unwrap();
     std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
 
-    // One digit of one cell, in each form of the table; a small share is enough.
+    // Alter one digit of one cell in each format of the table. A small share suffices to detect it.
     for name in ["results.csv", "results.md"] {
         let text = std::fs::read_to_string(path(&world, name)).unwrap();
         let line = text.lines().rfind(|line| line.contains("ghosted")).unwrap();
@@ -182,7 +181,7 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
         std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
     }
 
-    // An answer that is counted otherwise than its items say.
+    // Change the accuracy so that it contradicts its items.
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["right"].is_string() && value["metric"] == "copa");
@@ -218,7 +217,7 @@ fn inputs_are_found_by_hash_and_missing_ones_named() {
     );
     let (code, folder) = verify(&world, &["--share", "5%", "--inputs", "elsewhere"]);
     assert_eq!(code, 0, "{folder:#}");
-    // One with other bytes is no such input.
+    // A file with other bytes does not count as the input.
     let config = world.path("elsewhere/backbone/config.json");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}\n")).unwrap();
@@ -253,7 +252,7 @@ fn packed_record_verifies_like_its_folder() {
     assert_eq!((&folders[0]["name"], &folders[1]["folder"]), (&"archive".into(), &"one.zip/grid".into()));
     assert!(check(&folders[1], "windows")["agreed"].as_u64() > Some(0), "{answer:#}");
 
-    // A byte of an entry: the archive's own checksum tells, by the entry's name.
+    // Alter a byte of an entry. The archive's checksum detects it and names the entry.
     let offset = archive.windows(9).rposition(|text| text == b"\"values\":").unwrap();
     let mut broken = archive.clone();
     broken[offset + 1] = b'V';
@@ -261,18 +260,19 @@ fn packed_record_verifies_like_its_folder() {
     let (code, answer) = verify("broken.zip");
     assert_eq!(code, 2, "{answer:#}");
     assert!(answer["error"]["where"].as_str().unwrap().contains("numbers.json"), "{answer:#}");
-    // The file in the way belongs to the user.
+    // The existing file belongs to the user.
     std::fs::write(world.path("mine.zip"), "mine").unwrap();
     let output = world.ghostlab(&["record", "pack", "results", "--to", "mine.zip"]);
     assert_eq!(output.status.code(), Some(2));
-    // A file that is not as the run wrote it is no record.
+    // A folder with a file that differs from the run's output cannot be packed.
     std::fs::write(path(&world, "results.csv"), "other").unwrap();
     let output = world.ghostlab(&["record", "pack", "results", "--to", "one.zip"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("results.csv"), "{text}");
 }
 
-/// Creates a dense backbone and a cut on generated text, a text's likelihood, and a last word's likelihood.
+/// Creates a run of a dense backbone and a cut, scored on generated answers, the likelihood of a text, and that of its
+/// last word.
 fn defined() -> World {
     let world = World::new();
     std::fs::create_dir(world.path("defs")).unwrap();
@@ -328,18 +328,19 @@ fn generated_answers_and_perplexities_are_recomputed() {
     };
     let (code, _, folder) = run();
     assert_eq!(code, 0, "{folder:#}");
-    // Two cells: an answer and a last word of each row; its likelihood, and the text's by two metrics, each with its number.
+    // Two cells, each with an answer and a last word per row; the word's likelihood, and the text's by two metrics,
+    // each with its total.
     assert_eq!(check(&folder, "documents")["agreed"], 2 * 2 * 72);
     assert_eq!(check(&folder, "log_likelihoods")["agreed"], 2 * (3 * 72 + 3));
     assert_eq!(check(&folder, "windows")["all"], 0);
     assert_eq!(folder["notes"], serde_json::json!([]));
-    // A part is one: 72 prompts are two chunks.
+    // Partial verification samples one of two chunks (72 prompts).
     let (code, part) = verify(&world, &["--share", "20%"]);
     assert_eq!(code, 0, "{part:#}");
     let drawn = check(&part, "documents")["agreed"].as_u64();
     assert!(drawn > Some(0) && drawn < Some(2 * 2 * 72), "{part:#}");
 
-    // Equal answers in another order: no other value depends on the order.
+    // Reorder equal answers; no other value depends on the order.
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["metric"].as_str().unwrap().contains("exact_match"));
         let (count, digits) = number["right"].as_str().unwrap().split_once(':').unwrap();
@@ -364,7 +365,6 @@ fn generated_answers_and_perplexities_are_recomputed() {
         let (code, found, folder) = run();
         assert_eq!((code, found), (4, vec!["log_likelihoods".to_owned()]), "{folder:#}");
         assert_eq!(check(&folder, "log_likelihoods")["differs"].as_array().unwrap().len(), 2, "{folder:#}");
-        // One that is the better for it.
         alter(&world, "numbers.json", |numbers| {
             let stored = common::stored_number(numbers, is_it);
             stored["value"] = (stored["value"].as_f64().unwrap() * 0.9).into();

@@ -1,5 +1,5 @@
-//! Displayed and stored results distinguish different settings and do not distinguish equal ones: over every pair of
-//! settings for an aspect.
+//! Displayed and stored results distinguish different settings, and treat equal settings as equal. Tests all pairs of
+//! settings.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
     let a = last(one);
     let b = last(other);
     let mut found = BTreeSet::new();
-    // A run with decoding also has times that the other lacks.
+    // Ignore decoding times, which only one of the two runs may have.
     let shared = |number: &&StoredNumber| !number.record.metric.starts_with("decode");
     let of_a = one.numbers.iter().filter(|number| number.cell == a).filter(shared);
     let of_b = other.numbers.iter().filter(|number| number.cell == b).filter(shared);
@@ -27,7 +27,7 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<Aspect> {
         };
         found.extend(differs(&one, &other).into_iter().map(|differ| differ.aspect));
     }
-    // Which of the parts of a mean it is says nothing here: `measure.0.task.bos` is `measure.task.bos`.
+    // The index of a part of a mean is irrelevant: `measure.0.task.bos` is `measure.task.bos`.
     let plain = |aspect: Aspect| {
         let parts: Vec<&str> = aspect.as_str().split('.').filter(|part| part.parse::<usize>().is_err()).collect();
         Aspect::new(parts.join("."))
@@ -53,10 +53,10 @@ fn is_told_apart(pair: &Pair) {
     assert!(!reported.is_empty(), "{}: `compare` says nothing of it", pair.what);
 }
 
-/// The cell of every pair, as its grid calls it.
+/// Name of the compared cell in the grid of every pair.
 const NAME: &str = "tiny.streamline-1.ghosted";
 
-/// Settings that a grid says of a cell, and not what is found in files or asked for on the command line.
+/// Settings of a cell in the grid, as opposed to file contents and command line options.
 const OF_CELLS: [&str; 10] = [
     "model.weights",
     "calibration.weights",
@@ -108,7 +108,7 @@ fn is_taken_for_one(pair: &Pair) {
     let compared = Differences::of(&one, &other, &[]).unwrap();
     assert!(compared.compared > 0 && compared.coinciding.is_empty(), "{}", pair.what);
     assert!(compared.engines.is_empty() && compared.only_first.is_empty(), "{}: {:?}", pair.what, compared.only_first);
-    // A time, and the most memory meanwhile, is another one in every run.
+    // Latency and peak memory differ in every run.
     let measured = ["prefill", "speedup", "peak_memory"];
     let values =
         compared.values.iter().filter(|value| !measured.iter().any(|word| value.first.metric.starts_with(word)));

@@ -1,4 +1,4 @@
-//! Workers: they share a grid and agree, fail together no more often than they may, and leave when they are asked to.
+//! Workers share a grid and agree, observe a common failure limit, and exit on request.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -27,7 +27,7 @@ fn events(output: &Output) -> Vec<Value> {
     said(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Counts the tokens that a process computed, without those that operators are solved from, which are read again if one is
+/// Counts the tokens that a process computed. Excludes operator solving, which rereads its tokens if an operator is
 /// missing.
 fn computed(events: &[Value]) -> u64 {
     let of_kind = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
@@ -126,7 +126,8 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
     let world = World::large();
     let mut ends = 0;
     let mut done = 0;
-    // Each worker gets the signal as early as possible, like under a time limit below the scheduler's warning.
+    // Each worker gets the signal as early as possible, as if its time limit were shorter than the scheduler's warning
+    // time.
     loop {
         let worker = started(&world, &["worker", "grid.yaml", "--events"]);
         until("no process", || left_in(&world, "processes") > 0);
@@ -185,7 +186,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
     assert!(log(&output).contains("5 processes died during it"), "{}", log(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 its worker died 5 times"), "{shown}");
-    // Running it alone tries again, and then no failure is left.
+    // Running alone retries, and clears the failures.
     world.runs(&[]);
     assert!(!status(&world).contains("died 5 times"));
 }
@@ -194,7 +195,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
 fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
     let world = World::new();
     world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
-    // Each stores something of the calibration and is killed then, as where nodes are taken away every other hour.
+    // Each worker is killed after storing some progress of the calibration, like on preemptible nodes.
     let mut deaths = 0;
     let output = loop {
         let mut command = world.command(&["worker", "grid.yaml", "--set", "calibration.seed=3"]);
@@ -264,7 +265,6 @@ fn a_job_that_fails_is_tried_again_within_the_retries_of_all() {
     assert!(log(&output).contains("9 of 9 cells have no result"), "{}", log(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("fault on purpose"), "{shown}");
-    // One more, and nothing fails this time.
     let output = failing("", "2");
     assert!(log(&output).contains("all 9 cells are stored"), "{}", log(&output));
     assert!(!status(&world).contains("fault on purpose"));
@@ -307,7 +307,7 @@ fn workers_begin_at_backbones_of_their_own() {
     let grid =
         grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  b: {path: second}\n  c: {path: third}");
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, b, c]"));
-    // Each is stopped in its first calibration, so that all are there at once.
+    // Each is stopped in its first calibration, so that all run concurrently.
     let stopped = |_| {
         let mut command = world.command(&["worker", "grid.yaml", "--events"]);
         command.env("GHOSTLAB_FAULT", "stop@activations:1");

@@ -2,7 +2,7 @@
 
     python tools/llama_cpp.py logits FILE IDS.json OUT.f32   rows of ids -> all logits, one row after the other
     python tools/llama_cpp.py tokens FILE LINES.json OUT.json
-    python tools/llama_cpp.py generate FILE IDS.json COUNT OUT.json
+    python tools/llama_cpp.py generate FILE IDS.json COUNT OUT.json   greedy text, token by token with the KV cache
 
 The library is in the wheel xllamacpp, which exports llama.cpp's own C functions: no compiler is needed. Fields of its structs are
 found by their offsets in that version (xllamacpp 2026.10.11549); the default of each is checked before it is set.
@@ -94,12 +94,12 @@ class Model:
             raise SystemExit(f"llama.cpp gives {-count} tokens for {len(text)} bytes")
         return list(room[:count])
 
-    def logits(self, ids, last_only=False):
-        """All logits of one sequence, as bytes of f32; keys and values are kept in f32, too."""
+    def context(self, tokens):
+        """A context for so many tokens, with keys and values in f32."""
         params = LIB.llama_context_default_params()
-        params.set(0, "<I", max(32, len(ids)), default=512)  # n_ctx
-        params.set(4, "<I", max(32, len(ids)))  # n_batch
-        params.set(8, "<I", max(32, len(ids)), default=512)  # n_ubatch
+        params.set(0, "<I", max(32, tokens), default=512)  # n_ctx
+        params.set(4, "<I", max(32, tokens))  # n_batch
+        params.set(8, "<I", max(32, tokens), default=512)  # n_ubatch
         params.set(28, "<i", 2, default=4)  # n_threads
         params.set(32, "<i", 2, default=4)
         params.set(52, "<i", 0, default=-1)  # flash_attn_type: off
@@ -107,20 +107,40 @@ class Model:
             params.set(offset, "<i", 0, default=1)
         context = LIB.llama_init_from_model(self.model, params)
         if not context:
-            raise SystemExit(f"llama.cpp has no context for {len(ids)} tokens:\n{''.join(SAID[-20:])}")
+            raise SystemExit(f"llama.cpp has no context for {tokens} tokens:\n{''.join(SAID[-20:])}")
+        return context
+
+    def decode(self, context, ids, first=0):
+        """The logits of each token of a text whose first token has the position `first`, as bytes of f32."""
         batch = LIB.llama_batch_init(len(ids), 0, 1)
         batch.n_tokens = len(ids)
         for place, token in enumerate(ids):
-            batch.token[place], batch.pos[place], batch.n_seq_id[place] = token, place, 1
+            batch.token[place], batch.pos[place], batch.n_seq_id[place] = token, first + place, 1
             batch.seq_id[place][0] = 0
-            batch.logits[place] = not last_only or place == len(ids) - 1
+            batch.logits[place] = True
         if LIB.llama_decode(context, batch) != 0:
             raise SystemExit("llama.cpp cannot decode")
-        rows = [len(ids) - 1] if last_only else range(len(ids))
-        found = b"".join(ctypes.string_at(LIB.llama_get_logits_ith(context, row), 4 * self.size) for row in rows)
+        found = [ctypes.string_at(LIB.llama_get_logits_ith(context, row), 4 * self.size) for row in range(len(ids))]
         LIB.llama_batch_free(batch)
+        return found
+
+    def logits(self, ids):
+        """All logits of one sequence, as bytes of f32."""
+        context = self.context(len(ids))
+        found = b"".join(self.decode(context, ids))
         LIB.llama_free(context)
         return found
+
+    def generate(self, ids, count):
+        """The ids and `count` more, each the most likely one."""
+        context, new = self.context(len(ids) + count), ids
+        for _ in range(count):
+            last = self.decode(context, new, first=len(ids) - len(new))[-1]
+            row = struct.unpack(f"<{self.size}f", last)
+            new = [max(range(len(row)), key=row.__getitem__)]
+            ids = ids + new
+        LIB.llama_free(context)
+        return ids
 
 
 def main(command, path, *rest):
@@ -132,10 +152,7 @@ def main(command, path, *rest):
         lines = json.loads(Path(rest[0]).read_text())
         Path(rest[1]).write_text(json.dumps([model.tokens(line) for line in lines]))
     elif command == "generate":
-        model, ids = Model(path), json.loads(Path(rest[0]).read_text())
-        for _ in range(int(rest[1])):
-            row = struct.unpack(f"<{model.size}f", model.logits(ids, last_only=True))
-            ids.append(max(range(len(row)), key=row.__getitem__))
+        ids = Model(path).generate(json.loads(Path(rest[0]).read_text()), int(rest[1]))
         Path(rest[2]).write_text(json.dumps(ids))
     else:
         raise SystemExit(__doc__)

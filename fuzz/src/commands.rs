@@ -1,5 +1,5 @@
-//! Whole commands within this process: lines of words, and grids through `plan`. They work in a folder of their own,
-//! the process's current folder.
+//! Fuzz targets that run complete commands in this process: command lines, and grids through `plan`. They use a
+//! temporary folder as the current folder.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 use super::{checkout, watch};
 
-/// Number of calls after which the store is emptied: it keeps each grid's tokens.
+/// Number of calls after which the store is cleared, because it keeps each grid's tokens.
 const EMPTIED: usize = 500;
 
-/// The folder, and how often something was called in it. One call at a time: limits are of the whole process.
+/// Temporary folder, and its number of calls. Calls are serialized, because limits apply to the whole process.
 static WORKSHOP: Mutex<Option<(TempDir, usize)>> = Mutex::new(None);
 
 const GRID: &str = "name: grid\nbackbones:\n  tiny: {path: backbone}\ncorpora:\n  train: {path: train.txt, rule: wikitext2}\n\
@@ -65,10 +65,9 @@ fn path_in(name: &str, folder: &Path) -> PathBuf {
     folder.join(name)
 }
 
-/// How many commands were called.
 pub static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls a command in the workshop, and sees that it answers as every command has to.
+/// Calls a command in the workshop, and checks the invariants of every command's output.
 fn answer(line: &[&str], prepare: impl FnOnce()) {
     let mut workshop_of_all = WORKSHOP.lock().unwrap_or_else(PoisonError::into_inner);
     let (_folder, calls) = workshop_of_all.get_or_insert_with(|| (workshop(), 0));
@@ -91,14 +90,14 @@ fn answer(line: &[&str], prepare: impl FnOnce()) {
     assert!(known.contains(&code), "{line:?}: {code:?}\n{errors}");
     let output_text = format!("{output}{errors}");
     assert!(!output_text.contains("panicked"), "{line:?}: {output_text}");
-    // clap prints an unknown word unchanged.
+    // clap prints unknown words unescaped.
     assert!(
         !output_text.contains(is_control)
             || line.iter().any(|argument| argument.to_string_lossy().contains(is_control)),
         "{line:?}: {output_text:?}"
     );
     if code == ExitCode::from(2) {
-        // A command that needs another one after it shows which there are.
+        // A command that requires a subcommand prints the list of subcommands.
         assert!(
             errors.contains("error: ") || errors.contains("Usage: "),
             "{line:?}: no word of what is wrong\n{output_text}"
@@ -113,7 +112,7 @@ fn is_control(c: char) -> bool {
     c.is_control() && c != '\n' && c != '\t'
 }
 
-/// Commands that are cheap and stay where they are, each with the words that make them so.
+/// Cheap commands without external effects, each with the arguments that make them so.
 const CHEAP: [(&str, &[&str]); 13] = [
     ("plan", &[]),
     ("explain", &[]),
@@ -130,7 +129,7 @@ const CHEAP: [(&str, &[&str]); 13] = [
     ("run", &["--stored"]),
 ];
 
-/// Lines that do something, a word a line.
+/// Valid command lines, one word per line.
 const LINES: [&str; 22] = [
     "plan\ngrid.yaml\n--set\ndepth=1\n--all",
     "plan\ngrid.yaml\n--json\n--store-limit\n0.5\n--memory\n4",
@@ -162,7 +161,7 @@ pub fn command_seeds() -> Vec<Vec<u8>> {
 
 pub fn command(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    // No path leads out of the folder, and no hub request is made.
+    // Drop arguments with paths outside the folder or hub requests.
     let mut line: Vec<&str> = text
         .split('\n')
         .filter(|word| {
@@ -172,7 +171,7 @@ pub fn command(data: &[u8]) {
         .collect();
     line.truncate(16);
     let (_, more) = CHEAP.iter().find(|(name, _)| line.first() == Some(name)).unwrap_or_else(|| {
-        // Another word than a command would only be refused as such.
+        // Insert a known command, because an unknown one would only be rejected.
         let command = &CHEAP[data.len() % CHEAP.len()];
         line.insert(0, command.0);
         command

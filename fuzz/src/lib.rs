@@ -1,8 +1,8 @@
-//! Everything that the program reads and others wrote, as functions of bytes: no panic, no raw control character in a
-//! message, and accepted input satisfies its invariants.
+//! Fuzz targets for all parsers of external input, as functions of bytes. They check that parsers do not panic, that
+//! messages contain no raw control characters, and that accepted input satisfies its invariants.
 //!
-//! `tests/hostile.rs` runs them on seeded mutations in every build; cargo-fuzz runs them for as long as one likes
-//! (`just fuzz grid`). A file that breaks one of them becomes a seed here.
+//! `tests/hostile.rs` runs them on seeded mutations in every build; cargo-fuzz runs them indefinitely (`just fuzz
+//! grid`). An input that breaks a target becomes a seed here.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub, reason = "a target fails by a panic")]
 
 pub mod commands;
@@ -27,12 +27,12 @@ use ghostlab_store::{Journal, JournalRecord, Key, Lookup, Store};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// One kind of file.
+/// Fuzz target for one kind of file.
 pub struct FuzzTarget {
     pub name: &'static str,
-    /// Sound files, and those that broke something once.
+    /// Valid files, and inputs of past failures.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Reads bytes as a file of this kind; panics where a promise is broken.
+    /// Parser check, which panics if an invariant is violated.
     pub run: fn(&[u8]),
 }
 
@@ -59,12 +59,11 @@ fn target(name: &str) -> &'static FuzzTarget {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target {name}"))
 }
 
-/// Runs a target by its name.
 pub fn run(name: &str, data: &[u8]) {
     (target(name).run)(data);
 }
 
-/// Writes a target's seeds to where cargo-fuzz looks for its corpus.
+/// Writes a target's seeds to cargo-fuzz's corpus folder.
 pub fn plant(name: &str) {
     let folder = Path::new("fuzz/corpus").join(name);
     fs::create_dir_all(&folder).unwrap();
@@ -73,7 +72,7 @@ pub fn plant(name: &str) {
     }
 }
 
-/// Returns a file of the checkout, from the main package or this one.
+/// Returns the path of a checkout file, from the main package or this one.
 fn checkout(path: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = if here.ends_with("fuzz") { here.parent().unwrap() } else { here };
@@ -84,7 +83,7 @@ fn file(path: &str) -> Vec<u8> {
     fs::read(checkout(path)).unwrap()
 }
 
-/// Checks that an error is the user's to fix, and safe for a terminal.
+/// Checks that an error is the user's to fix, and that its message is safe for a terminal.
 fn sound(error: &Error) {
     assert!(matches!(error.exit_code(), 2 | 3), "{error}");
     let message = error.to_string();
@@ -98,7 +97,7 @@ fn with_file<T>(name: &str, data: &[u8], read: impl FnOnce(&Path) -> T) -> T {
     read(&path)
 }
 
-/// Returns a folder with everything that the grids of [`grid_seeds`] name. It lives as long as the process.
+/// Returns a folder with all files that the grids of [`grid_seeds`] name. It exists until the process exits.
 fn house() -> &'static Path {
     static HOUSE: OnceLock<TempDir> = OnceLock::new();
     let made = HOUSE.get_or_init(|| {
@@ -193,7 +192,7 @@ fn documents() -> Vec<ghostlab_definitions::Value> {
     (0..2).map(|index| serde_json::from_value(row(index)).unwrap()).collect()
 }
 
-/// Parses a definition: it is refused properly, or makes requests, or refuses to.
+/// Parses a definition, which must give an error or requests.
 fn definition(data: &[u8]) {
     use ghostlab_definitions::{Definition, FileRows, Library, Setting, Task};
     let folder = TempDir::new().unwrap();
@@ -300,7 +299,7 @@ fn config_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Describes an operator of an export.
+/// Returns the description of an exported operator.
 fn dense_attachment(layer: usize, at: &str) -> Value {
     json!({"layer": layer, "at": at, "form": "dense", "bias": true})
 }
@@ -328,7 +327,7 @@ fn config(data: &[u8]) {
                 .collect();
             assert!(places.len() == config.attachments.len(), "two operators at one place");
             assert!(config.attachments.iter().all(|attachment| attachment.layer < config.layers));
-            // The headers of other weights are never those of this config, unless it is theirs.
+            // Weights of another model never match this config.
             let folder = checkout("tests/fixtures/arch/llama-gqa");
             if let Err(error) = check_weights(&config, &folder) {
                 sound(&error);
@@ -437,7 +436,7 @@ fn weights(data: &[u8]) {
     let config = Config::read(&checkout("tests/fixtures/arch/llama-gqa")).unwrap();
     match check_weights(&config, folder.path()) {
         Err(error) => sound(&error),
-        // The header's promises hold: only a non-finite number can still be refused.
+        // The header was validated, so only a non-finite number may still be rejected.
         Ok(()) => {
             if let Err(error) = Decoder::load_with(config, folder.path()) {
                 sound(&error);
@@ -447,7 +446,7 @@ fn weights(data: &[u8]) {
     }
 }
 
-/// Returns an exported backbone of four layers with a byte tokenizer, and headers that promise absent data.
+/// Returns an exported backbone of four layers with a byte tokenizer, and headers that declare missing data.
 fn gguf_seeds() -> Vec<Vec<u8>> {
     let folder = checkout("tests/fixtures/arch/qwen3");
     let config = Config::read(&folder).unwrap();
@@ -493,7 +492,7 @@ fn gguf(data: &[u8]) {
         let read = Config::read(path).and_then(|config| check_weights(&config, path).map(|()| config));
         match read {
             Err(error) => sound(&error),
-            // The header's promises hold: only a non-finite number can still be refused.
+            // The header was validated, so only a non-finite number may still be rejected.
             Ok(config) => {
                 if let Err(error) = Decoder::load_with(config, path) {
                     sound(&error);
@@ -504,7 +503,7 @@ fn gguf(data: &[u8]) {
     });
 }
 
-/// The endings that a corpus may have; the first byte of the data picks one.
+/// File extensions of a corpus; the first byte of the data selects one.
 const ENDINGS: [&str; 4] = ["jsonl", "txt", "jsonl.gz", "parquet"];
 
 fn zipped(text: &[u8]) -> Vec<u8> {
@@ -537,7 +536,7 @@ fn corpus(data: &[u8]) {
     });
 }
 
-/// Returns rows of each task; the first byte of the data picks one.
+/// Returns rows of each task; the first byte of the data selects one.
 fn task_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = TASKS
         .iter()
@@ -610,7 +609,7 @@ fn meta_seeds() -> Vec<Vec<u8>> {
     vec![fs::read(stored(folder.path()).2).unwrap()]
 }
 
-/// Checks that an object with a changed record is damaged or unchanged.
+/// Checks that an object with a modified record is reported as damaged, or unchanged.
 fn meta(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (store, key, path) = stored(folder.path());
@@ -637,7 +636,7 @@ fn pack_seeds() -> Vec<Vec<u8>> {
     vec![fs::read(packed(folder.path()).1).unwrap()]
 }
 
-/// Checks that only written data is used of an altered pack.
+/// Checks that reading a modified pack returns only original data.
 fn pack(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (keys, path) = packed(folder.path());
@@ -676,13 +675,13 @@ fn journal_seeds() -> Vec<Vec<u8>> {
     vec![fs::read(file).unwrap()]
 }
 
-/// Checks that a changed journal record is not used.
+/// Checks that a modified journal record is not used.
 fn journal(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (mut journal, journal_dir) = journal_in(folder.path());
     fs::create_dir_all(&journal_dir).unwrap();
     fs::write(journal_dir.join("another.jsonl"), data).unwrap();
-    // NaN differs from itself; every bit of a number is in its text.
+    // Compare debug output, because NaN differs from itself; the output shows every bit of a number.
     let written: BTreeMap<usize, String> =
         records().iter().map(|record| (record.chunk, format!("{record:?}"))).collect();
     for record in journal.read().0 {
@@ -695,7 +694,7 @@ fn record_seeds() -> Vec<Vec<u8>> {
     vec![archive_with(b"../b.tx", &archive), archive_with(b"/ab.txt", &archive), archive]
 }
 
-/// Returns the archive with another name of the same length for `a/b.txt`, in both places.
+/// Returns the archive with `a/b.txt` renamed to another name of the same length, in both places.
 fn archive_with(entry: &[u8], archive: &[u8]) -> Vec<u8> {
     let mut bytes = archive.to_vec();
     for start in 0..bytes.len() - 7 {
@@ -706,7 +705,7 @@ fn archive_with(entry: &[u8], archive: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Checks that unpacking writes nothing outside the folder, and no more bytes than given.
+/// Checks that unpacking writes nothing outside the folder, and no more bytes than the limit.
 fn record(data: &[u8]) {
     let outer = TempDir::new().unwrap();
     let inner = outer.path().join("inner");

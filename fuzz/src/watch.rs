@@ -1,17 +1,17 @@
-//! Tells a call that hangs from one that a busy machine keeps waiting: who waits for a processor gets the time back.
+//! Watchdog that distinguishes hanging calls from calls on a busy machine: time spent waiting for a processor does not
+//! count.
 
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longer than any call takes on the slowest machine, without what it waits for a processor.
+/// Timeout above the duration of any call on the slowest machine, without time spent waiting for a processor.
 const HANGS: Duration = Duration::from_secs(120);
-/// How often the watch looks.
 const LOOKS: Duration = Duration::from_secs(2);
 
-/// The current call: its kind, its start, and the earlier waiting time of this process for processors.
+/// The current call: its description, its start, and the time that this process had waited for processors until then.
 static CALL: Mutex<Option<(String, Instant, Duration)>> = Mutex::new(None);
 
-/// Subtracts waiting from a call's time. Several waiting threads count each.
+/// Subtracts waiting from a call's time. The waiting times of all threads are summed.
 pub fn charged(taken: Duration, waited: Duration) -> Duration {
     taken.saturating_sub(waited)
 }
@@ -19,7 +19,7 @@ pub fn charged(taken: Duration, waited: Duration) -> Duration {
 /// Returns how long all threads of this process were runnable but not running, if known.
 pub fn waited() -> Option<Duration> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?.flatten();
-    // `ran waited slices`, in nanoseconds and a count.
+    // Each line is `ran waited slices`, with times in nanoseconds.
     Some(Duration::from_nanos(
         threads
             .filter_map(|thread| {
@@ -30,14 +30,14 @@ pub fn waited() -> Option<Duration> {
     ))
 }
 
-/// Makes a call under the watch: where it hangs the process is ended, and says on what.
+/// Runs a call under the watchdog, which reports the call and aborts the process if it hangs.
 pub fn watched<T>(what: impl FnOnce() -> String, call: impl FnOnce() -> T) -> T {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| drop(std::thread::spawn(watch)));
     let what = what();
     let before = waited().unwrap_or_default();
     *lock() = Some((what, Instant::now(), before));
-    // However the call ends, by a panic too.
+    // Clears the call on return or panic.
     let _over = Over;
     call()
 }

@@ -1,4 +1,4 @@
-//! Every fuzz target: which one it is, the binary's name says.
+//! Entry point of all fuzz targets; the binary's name selects the target.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

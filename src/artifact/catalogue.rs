@@ -1,4 +1,4 @@
-//! Artifacts (tables and figures) described by the files of an experiments directory.
+//! Tables and figures described by the files of an experiments directory.
 
 use std::path::{Path, PathBuf};
 
@@ -27,18 +27,17 @@ impl Artifact {
         Ok(described.map(|(description, _)| Self { name, file: file.to_owned(), description }))
     }
 
-    /// Returns the artifact's name and its aliases in the paper.
+    /// Returns the artifact's name and aliases.
     pub fn called(&self) -> Vec<&str> {
         Some(self.name.as_str()).into_iter().chain(self.description.also.as_deref()).collect()
     }
 
-    /// Returns whether the grid has a profile called `profile`.
     pub fn has_profile(&self, profile: &str) -> bool {
         Grid::profiles(&self.file).is_ok_and(|names| names.iter().any(|name| name == profile))
     }
 
-    /// Builds the artifact's grid. Scores that the artifact does not show are not computed, and their data need not
-    /// exist. Dense cells are dropped if the grid measures neither scores nor latency.
+    /// Builds the artifact's grid without scores that it does not show, whose data need not exist. Drops the dense
+    /// cells if the grid measures neither scores nor latency.
     ///
     /// # Errors
     /// Fails if the grid is invalid or an input does not exist.
@@ -72,7 +71,7 @@ impl Artifact {
         })
     }
 
-    /// Lists the inputs that [`make`](super::make) needs for the artifact's grid and its gate.
+    /// Lists the inputs that [`make`](super::make) needs.
     ///
     /// # Errors
     /// Fails if the grid is invalid.
@@ -93,9 +92,8 @@ impl Artifact {
         Ok(std::iter::once(subset).chain(gate).collect())
     }
 
-    /// Builds the gate: a grid of dense backbones whose scores are compared with the paper before pruning. Returns
-    /// `None` if the paper has none of the grid's backbones. For a figure without scores, the backbones are scored on
-    /// the grid's texts.
+    /// Builds the gate: a grid of dense backbones whose scores must match the paper before pruning. Returns `None` if
+    /// the paper has none of the backbones. A figure without scores uses the grid's texts.
     ///
     /// # Errors
     /// Fails like [`grid`](Self::grid).
@@ -119,8 +117,8 @@ impl Artifact {
         Ok(Some(dense))
     }
 
-    /// Returns the grids that [`make`](super::make) runs, in order: the gate (unless the artifact scores the dense
-    /// backbones itself) and the artifact's grid.
+    /// Returns the grids that [`make`](super::make) runs: the gate, unless the artifact scores the dense backbones
+    /// itself, and the artifact's grid.
     ///
     /// # Errors
     /// Fails like [`grid`](Self::grid).
@@ -139,7 +137,7 @@ fn scores(grid: &Grid) -> bool {
 const NEEDED: &str =
     "the dense backbone has to show the paper's perplexities before it is pruned; --no-gate goes without";
 
-/// Lists all artifacts of a directory, tables before figures, in paper order.
+/// Lists all artifacts of a directory, tables first, in paper order.
 ///
 /// # Errors
 /// Fails if the directory cannot be read or a description is invalid.
@@ -179,10 +177,10 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
         .collect()
 }
 
-/// Splits selected artifacts into those that have a profile and those that do not.
+/// Splits artifacts into those that have a profile and those that do not.
 ///
-/// Only `all` filters: an artifact that is named explicitly is never left out, and lists have no profiles. If no
-/// artifact has the profile, all are kept so that the first one reports the error.
+/// Only `all` filters. Lists have no profile and are always kept. If no artifact has the profile, all are kept so that
+/// the first one reports the error.
 pub fn of_profile<'a>(
     chosen: Vec<&'a Artifact>,
     names: &[String],

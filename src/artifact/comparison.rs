@@ -23,7 +23,6 @@ use crate::results::{
 use crate::tasks::Bos;
 use crate::{metric, recovery};
 
-/// Compares a measurement with the paper's value, if there is one.
 pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Option<PaperComparison> {
     let record = &ours.record;
     let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == record.metric).collect();
@@ -49,8 +48,7 @@ fn beside(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperCompari
     PaperComparison { paper, difference, tolerance, verdict }
 }
 
-/// Returns whether two conditions match: the same dense backbone regardless of calibration, or conditions of which only
-/// one states the number of sequences.
+/// Returns whether two conditions match: both dense, or only one of them states the number of sequences.
 fn alike(one: &Condition, other: &Condition) -> bool {
     if one.criterion == DENSE || other.criterion == DENSE {
         return one.criterion == other.criterion && one.backbone == other.backbone;
@@ -63,7 +61,7 @@ fn is_bare(condition: &Condition) -> Condition {
     Condition { calibration: String::new(), ..condition.clone() }
 }
 
-/// Formats a table's comparison with the paper for a terminal. Empty if the paper has no values for its backbones.
+/// Formats a table's comparison with the paper for a terminal.
 pub(super) fn beside_paper(table: &Table) -> String {
     let compared: Vec<_> = table.shown().filter_map(|(_, shown)| Some((shown, shown.comparison.as_ref()?))).collect();
     if compared.is_empty() {
@@ -121,12 +119,11 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Collects the dense numbers that miss the paper's, which would make pruned results incomparable. Ignores numbers
-    /// measured with another protocol.
+    /// Collects the dense numbers that miss the paper's, which makes pruned results incomparable. Ignores numbers of
+    /// another protocol.
     ///
-    /// `paper` contains the numbers of all tables, because most tables have no dense row and the LLaMA-3-8B row of
-    /// table 3 belongs to another backbone. A number is a miss if it is close to none of the values that the paper
-    /// prints for it.
+    /// `paper` must contain all tables, because most have no dense row and the LLaMA-3-8B row of table 3 belongs to
+    /// another backbone. A number is a miss if it is close to none of the values that the paper prints for it.
     pub fn of(numbers: &[Arc<Measurement>], paper: &[Record], tolerance: &Tolerance) -> Self {
         let mut gate = Self::default();
         for backbone in distinct(numbers.iter().map(|number| &number.record.condition.backbone)) {
@@ -169,7 +166,6 @@ impl Gate {
     }
 }
 
-/// Compares a dense number with each value that the paper prints for it.
 fn dense(number: &Measurement, paper: &[Record], tolerance: &Tolerance) -> Vec<PaperComparison> {
     let ours = &number.record;
     let values: Vec<f64> = paper
@@ -203,14 +199,13 @@ impl std::fmt::Display for GateFailure {
     }
 }
 
-/// Returns the error for a figure that the gate prevented.
 pub(super) fn stopped_by(misses: &[GateFailure]) -> Option<Error> {
     let first = misses.first()?;
     let error = Error::job("a dense backbone has not the paper's dense numbers, so that nothing of it is drawn");
     Some(error.found(first.to_string()).hint("--no-gate prunes it anyway"))
 }
 
-/// Inserts the cells that the gate stopped as failed cells, in grid order.
+/// Inserts the cells that the gate stopped as failed cells.
 pub(super) fn with_stopped(outcome: GridOutcome, grid: &Grid, misses: &[GateFailure]) -> GridOutcome {
     if misses.is_empty() {
         return outcome;
@@ -233,22 +228,19 @@ pub(super) fn with_stopped(outcome: GridOutcome, grid: &Grid, misses: &[GateFail
     }
 }
 
-/// Calibration of the paper (section 4 and appendix C), with the windows and draws of its reference code.
+/// Calibration of the paper (section 4, appendix C) and its reference code.
 const LENGTH: usize = 2048;
 const SEQUENCES: usize = 128;
 const OPERATOR_SEQUENCES: usize = 32;
 /// Seed of the reference code; the paper does not state one.
 const SEED: u64 = 0;
-/// Float types that may be compared with the paper. It states float16 for time and memory (appendix F) and nothing for
-/// the rest. f32 is at least as precise.
+/// Float types that may be compared with the paper, which states float16 for time and memory (appendix F).
 const DTYPES: [&str; 2] = ["f16", "f32"];
-/// Method settings that the paper leaves open, so that any value matches: how multiple regions are repaired, and where
-/// an order of layers comes from.
+/// Method settings that the paper leaves open, so that any value matches.
 const OPEN: [&str; 2] = ["recovery.boundary", "criterion.order"];
 /// Number of training sequences of a fine-tuned operator (appendix D).
 const TRAINING_SEQUENCES: usize = 5000;
-/// Rule that splits each of the paper's texts into sequences. The authors may have used either order of the stream's
-/// shards.
+/// Rule that splits each of the paper's texts. The authors may have used either order of a stream's shards.
 const RULES: [(&str, Rule); 3] = [("wikitext2", Rule::Wikitext2), ("c4", Rule::C4Stream), ("ptb", Rule::Ptb)];
 
 /// Lists how a measurement's protocol differs from the paper's.
@@ -281,8 +273,7 @@ pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
     distinct(&found)
 }
 
-/// Lists method options that differ from the defaults, which are the paper's values. Skips options in the condition,
-/// because the paper's value has the same condition.
+/// Lists method options that differ from the defaults, except those that the condition names.
 fn other_options(measurement: &Measurement, found: &mut Vec<String>) {
     let variant = &measurement.setup.variant;
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
@@ -305,8 +296,7 @@ fn is_open(measurement: &Measurement, trained: &str, option: &str) -> bool {
     OPEN.contains(&option) || measurement.setup.named_settings.contains(option) || option.starts_with(trained)
 }
 
-/// Lists how a calibration differs from the paper's. `named` indicates that the condition states the number of
-/// sequences, in which case the paper's value has the same number.
+/// Lists how a calibration differs from the paper's. `named` is set if the condition states the number of sequences.
 fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     match calibrated.generated {
@@ -325,7 +315,6 @@ fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<Strin
     calibrated.finetune.iter().for_each(|training| other_training(training, found));
 }
 
-/// Lists how an operator's training differs from the paper's.
 fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut Vec<String>) {
     let unlike = [
         (sequences != TRAINING_SEQUENCES, format!("trained on {sequences} sequences, not {TRAINING_SEQUENCES}")),
@@ -335,7 +324,6 @@ fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut 
     found.extend(said(unlike));
 }
 
-/// Returns the texts whose flag is set.
 fn said<const N: usize>(unlike: [(bool, String); N]) -> impl Iterator<Item = String> {
     unlike.into_iter().filter(|(is, _)| *is).map(|(_, words)| words)
 }
@@ -347,7 +335,6 @@ fn rule(corpus: &str, rule: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Lists how an evaluation protocol differs from the paper's.
 fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
     match protocol {
         Protocol::Windows { corpus, rule: by, length, windows, all, limit, generated, .. } => {
@@ -359,7 +346,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
-                // Without reading the data, it is unknown whether the limit drops any documents.
+                // Only the data tells whether the limit drops documents.
                 (None, Some(limit)) => found.push(format!("at most {limit} windows of {corpus}")),
                 (None, None) => {}
             }

@@ -74,7 +74,6 @@ fn number(record: Record) -> Measurement {
     Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None }
 }
 
-/// Returns the settings of ghosted with one option changed.
 fn with(option: &str, value: &str) -> Arc<Factors> {
     let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
     let options = crate::recovery::resolved("ghosted", &options).map(|resolved| resolved.1);
@@ -182,8 +181,7 @@ fn number_of_another_protocol_gets_no_verdict() {
     ] {
         assert_eq!(ours(&paper, metric, change), differs);
     }
-    // Settings in our condition must be stated by the paper as well. Settings that the paper leaves open may have any
-    // value.
+    // Settings in our condition must be in the paper's too. Settings that the paper leaves open may have any value.
     let repaired = |setup: &mut Setup| {
         setup.variant = with("solver", "svd");
         setup.named_settings = Arc::new(["recovery.solver".to_owned()].into());

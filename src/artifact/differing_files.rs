@@ -1,4 +1,4 @@
-//! Explains how files differ between a run and the recorded one when all numbers are equal.
+//! Explains which files differ between a run and the recorded one if all numbers are equal.
 
 use std::path::Path;
 
@@ -51,7 +51,6 @@ pub(super) fn explain<'n>(
     Ok(phrases)
 }
 
-/// Describes how the values of two Parquet files differ.
 fn frames(made: &Path, recorded: &Path) -> Result<String> {
     let Some(difference) = FrameDifference::of(&read_frame(made)?, &read_frame(recorded)?) else {
         return Ok("its rows or columns differ".to_owned());
@@ -72,7 +71,7 @@ fn text(path: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&regular::read(path)?).into_owned())
 }
 
-/// Counts the positions at which the numbers in two texts differ, including surplus numbers.
+/// Counts the positions at which the numbers of two texts differ.
 fn changed_numbers(one: &str, other: &str) -> usize {
     let one = numbers(one);
     let other = numbers(other);
@@ -80,7 +79,6 @@ fn changed_numbers(one: &str, other: &str) -> usize {
     changed + one.len().abs_diff(other.len())
 }
 
-/// Extracts the numbers of a text as printed.
 fn numbers(text: &str) -> Vec<&str> {
     let parts = text.split(|c: char| !c.is_ascii_digit() && c != '.');
     parts.map(|part| part.trim_matches('.')).filter(|part| !part.is_empty()).collect()

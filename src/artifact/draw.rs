@@ -16,13 +16,13 @@ use crate::results::record::{Condition, DENSE, Record};
 use crate::results::{Measurement, distinct, factors};
 use crate::{criterion, recovery};
 
-/// Draws one figure per backbone, with the backbone as suffix if there are several.
+/// Draws one figure per backbone.
 fn each(backbones: &[String], figure: impl Fn(&String) -> Result<Figure>) -> Result<Vec<(String, Drawing)>> {
     let name = |backbone: &String| if backbones.len() == 1 { String::new() } else { backbone.clone() };
     backbones.iter().map(|backbone| Ok((name(backbone), figure(backbone)?.draw()?))).collect()
 }
 
-/// Draws the training losses of each backbone. Returns an empty list if nothing was trained.
+/// Draws the training losses of each backbone.
 ///
 /// # Errors
 /// Fails if a figure cannot be drawn.
@@ -47,7 +47,7 @@ pub(super) fn losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(String, 
                 .zip(labels)
                 .map(|(result, label)| {
                     let block = result.training.len().div_ceil(LOSS_POINTS).max(1);
-                    // A step is a single sequence, so its loss is noisy. Average over several steps.
+                    // Average over several steps, because each step is a single sequence.
                     let point = |(at, steps): (usize, &[f64])| Point {
                         x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0,
                         y: Some(steps.iter().sum::<f64>() / steps.len() as f64),
@@ -68,7 +68,7 @@ fn recovery_of(cell: &Cell) -> &str {
     cell.recovery.as_ref().map_or("", |method| method.name.as_str())
 }
 
-/// Labels the curves of trained cells by recovery, adding the differing settings to equal labels.
+/// Labels curves by recovery, and by differing settings where labels are equal.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| factors::of_cell(cell)).collect();
     let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
@@ -82,7 +82,6 @@ fn trained_labels(cells: &[&Cell]) -> Vec<String> {
         .collect()
 }
 
-/// Creates the error for two cells with the same label and position.
 fn two_in_one_place(one: &str, other: &str) -> Error {
     Error::bad_input("a figure cannot tell two cells of its grid apart")
         .expected("one cell for each place and label")
@@ -90,18 +89,17 @@ fn two_in_one_place(one: &str, other: &str) -> Error {
         .hint("leave one of the cells out, or name the option in the artifact's `named_options`")
 }
 
-/// Number of points of a loss curve. Each is the mean of several steps, to show the trend.
+/// Number of points of a loss curve, each the mean of several steps.
 const LOSS_POINTS: usize = 16;
 
 const ERROR_BARS: &str = "Error bars: ± 1 standard error. Points are offset horizontally for legibility.";
 const ABOVE_ONE: &str = "Above 1 a channel is worse than without a repair.";
 
-/// Divides each channel's error by its error in a baseline.
 fn ratios(errors: &[f64], baseline: &[f64]) -> Vec<f64> {
     errors.iter().zip(baseline).map(|(error, base)| error / base).collect()
 }
 
-/// Returns an empirical quantile curve: sorted values over their rank in percent.
+/// Returns sorted values over their rank in percent.
 fn sorted_points(mut values: Vec<f64>) -> Vec<Point> {
     values.sort_by(f64::total_cmp);
     let share = 100.0 / values.len() as f64;
@@ -123,7 +121,7 @@ impl Drawer<'_> {
     /// Draws the figure. Each drawing has a file suffix: the backbone, or empty.
     ///
     /// # Errors
-    /// Fails if the figure has no cells to show, or if two cells share a label and position.
+    /// Fails if there is nothing to show, or if two cells share a label and position.
     pub(super) fn draw(&self) -> Result<Vec<(String, Drawing)>> {
         self.one_in_each_place()?;
         let backbones = self.backbones();
@@ -144,7 +142,7 @@ impl Drawer<'_> {
         self.numbers.iter().map(|number| &number.record.condition)
     }
 
-    /// Returns the recoveries to draw: the requested ones, or all in the grid.
+    /// Returns the requested recoveries, or all of the grid.
     fn recoveries(&self) -> Vec<String> {
         let pruned = self.conditions().filter(|condition| condition.criterion != DENSE);
         let all = distinct(pruned.map(|pruned| &pruned.recovery));
@@ -156,7 +154,6 @@ impl Drawer<'_> {
         Axis { label: self.entry.axis.clone(), unit: String::new(), scale }
     }
 
-    /// Builds a figure for one backbone, or for all.
     fn figure(&self, backbone: Option<&str>, heading: String, wide: bool, plot: Plot) -> Figure {
         let suffix = backbone.map(|backbone| format!(": {}", backbone_label(backbone))).unwrap_or_default();
         let around = Surroundings {
@@ -169,7 +166,7 @@ impl Drawer<'_> {
         Figure { around, plot }
     }
 
-    /// Describes the cut, such as `4 of 16 layers removed by LLM-Streamline`, as far as all cells share it.
+    /// Describes the cut, such as `4 of 16 layers removed by LLM-Streamline`.
     fn cut(&self) -> String {
         let pruned = || self.conditions().filter(|condition| condition.criterion != DENSE);
         let sizes: Vec<(usize, usize)> = pruned().map(|pruned| (pruned.depth, pruned.layers)).collect();
@@ -186,7 +183,6 @@ impl Drawer<'_> {
         }
     }
 
-    /// Describes the cut of one backbone.
     fn cut_of(&self, backbone: &str) -> String {
         format!("{}, {}", backbone_label(backbone), self.cut())
     }
@@ -217,8 +213,7 @@ impl Drawer<'_> {
             .join(" ")
     }
 
-    /// # Errors
-    /// Fails if two numbers share a label and position.
+    /// Checks that no two numbers share a label and position.
     fn one_in_each_place(&self) -> Result<()> {
         let shown: Vec<&str> = match self.entry.kind {
             FigureKind::Layers => Vec::new(),
@@ -241,7 +236,6 @@ impl Drawer<'_> {
         Ok(())
     }
 
-    /// Returns the value of the matching pruned cell.
     fn value(&self, backbone: &str, recovery: &str, metric: &str) -> BarValue {
         self.numbers
             .iter()
@@ -269,7 +263,7 @@ impl Drawer<'_> {
         self.bars_of(&backbones, series.collect(), self.ahead(&metric), backbones.len() > 1)
     }
 
-    /// Draws one bar per metric. The metrics are parts of one norm, so they do not use method colors.
+    /// Draws one bar per metric. The metrics are parts of one norm and do not use method colors.
     fn shares(&self) -> Figure {
         let backbones = self.backbones();
         let recovery = self.recoveries().into_iter().next().unwrap_or_default();
@@ -298,14 +292,13 @@ impl Drawer<'_> {
         })
     }
 
-    /// Returns the per-channel errors at a recovery's first boundary, or an empty slice if there are none.
+    /// Returns the per-channel errors at a recovery's first boundary.
     fn channel_errors<'a>(&'a self, backbone: &'a str, recovery: &'a str) -> &'a [f64] {
         let boundary = self.cells(backbone, recovery).find_map(|result| result.boundaries.first());
         boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default()
     }
 
-    /// Draws the sorted channel errors of each recovery, relative to the error without a repair. If the figure has no
-    /// unrepaired cell, the absolute errors are shown.
+    /// Draws the sorted channel errors of each recovery, relative to the unrepaired ones if the figure has them.
     fn channels(&self, backbone: &str) -> Figure {
         let baseline = self.channel_errors(backbone, recovery::NONE);
         let (ours, others): (Vec<String>, Vec<String>) =
@@ -373,7 +366,6 @@ impl Drawer<'_> {
         self.figure(Some(backbone), self.cut_of(backbone), false, plot).with_note(note)
     }
 
-    /// Draws the removed layers, one diagram per criterion.
     fn layers(&self, backbone: &str) -> Result<Figure> {
         let mut selections: Vec<(DiagramRow, String)> = Vec::new();
         let mut layers = 0;

@@ -1,5 +1,4 @@
-//! Files of a run besides its tables: the answers to each document, results for other tools, per-channel errors, the
-//! numbers, and the provenance record.
+//! Files that accompany the tables of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -37,7 +36,6 @@ pub enum TableShape {
     Wide { metric: Option<String> },
 }
 
-/// Returns a note about results that are not computed yet, if any.
 pub(super) fn unmade(outcome: &GridOutcome) -> Vec<String> {
     let unmade = outcome.unmade();
     let all = outcome.cells.len();
@@ -51,7 +49,7 @@ pub(super) fn run_notes(grid: &Grid, outcome: &GridOutcome) -> Vec<String> {
     [warnings(grid, &outcome.inputs), engines, rounded, latency_notes(outcome)].concat()
 }
 
-/// Returns the names of the files that a grid run may write, as far as known in advance.
+/// Returns the names of the files that a grid run may write.
 pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
     let mut names: Vec<String> = ["csv", "parquet", "md", "tex"].map(|ending| format!("{RESULTS}.{ending}")).into();
     names.push(notes_file(RESULTS));
@@ -62,7 +60,6 @@ pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
     [names, files_beside(grid)].concat()
 }
 
-/// Returns the names of the files that accompany a table or figure.
 pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     let mut names: Vec<String> = [Provenance::FILE, StoredResults::FILE].map(str::to_owned).into();
     if !grid.evaluate.tasks.is_empty() {
@@ -82,8 +79,7 @@ pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     names
 }
 
-/// Writes the table and the accompanying files of a grid run to its folder. Returns the table formatted for a terminal,
-/// and the files.
+/// Writes the table and accompanying files of a grid run. Returns the table formatted for a terminal, and the files.
 ///
 /// # Errors
 /// Fails if the run does not have the metric, or if the folder is not writable.
@@ -118,7 +114,6 @@ pub fn write_run(
     Ok((shown, target.publish(staging, &files)?.files))
 }
 
-/// Writes a run's table as Markdown and as LaTeX, titled after its grid.
 fn texts(staging: &Draft, name: &str, title: &str, table: &Table) -> Result<Vec<PathBuf>> {
     let printed = table.printed(title);
     let label = format!("{title}-{name}");
@@ -136,7 +131,7 @@ fn text_path(staging: &Draft, name: &str, ending: &str) -> PathBuf {
     staging.path().join(format!("{name}.{ending}"))
 }
 
-/// A completed grid run, from which its provenance record is built.
+/// A completed grid run.
 pub(super) struct FinishedRun<'a> {
     pub(super) target: &'a ResultsFolder,
     pub(super) grid: &'a Grid,
@@ -148,7 +143,7 @@ pub(super) struct FinishedRun<'a> {
 type Recorded = (Vec<PathBuf>, Provenance);
 
 impl FinishedRun<'_> {
-    /// Writes the files that accompany a table or figure, then the provenance record. Returns all files.
+    /// Writes the accompanying files and the provenance record. Returns all files.
     pub(super) fn finish(
         &self,
         gated: bool,
@@ -167,7 +162,7 @@ impl FinishedRun<'_> {
         self.record(kept, files, folder)
     }
 
-    /// Writes the provenance record of a run, with its protocols, cells and files.
+    /// Writes the provenance record of a run.
     pub(super) fn record(
         &self,
         (protocols, cells): (Vec<Protocol>, Value),
@@ -201,7 +196,7 @@ impl FinishedRun<'_> {
     }
 }
 
-/// Writes the answers to each document, and each cell's results in the format of lm-evaluation-harness.
+/// Writes the answers to each document, and each cell's results in lm-evaluation-harness format.
 fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
     let tasks = grid.evaluate.tasks.iter().any(|used| outcome.task(used).is_some());
     if !tasks && grid.evaluate.definitions.iter().all(|used| outcome.defined(used).is_none()) {
@@ -229,7 +224,7 @@ fn seeds(grid: &Grid) -> Vec<u64> {
     seeds.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the SHA-256 of each written file by name, skipping directories.
+/// Returns the SHA-256 of each written file by name.
 fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     files
         .iter()
@@ -241,8 +236,8 @@ fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Serializes the cells without derived values and without per-channel errors, which have their own file. A recorded
-/// run keeps only the keys of the stored objects, because the run's record names their author.
+/// Serializes the cells without derived values and per-channel errors. A recorded run keeps only the keys of stored
+/// objects.
 fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
     let cell = |result: &CellResult| {
         let mut cell = serde_json::to_value(result).map_err(|error| {
@@ -265,8 +260,7 @@ fn cells_json(outcome: &GridOutcome, recorded: bool) -> Result<Value> {
     outcome.cells.iter().map(cell).collect()
 }
 
-/// Serializes the accuracies and failure counts of each task. Standard errors can be derived from the accuracy and the
-/// number of documents.
+/// Serializes the accuracies and failure counts of each task.
 fn tasks(result: &CellResult) -> Value {
     result
         .scored()
@@ -285,7 +279,6 @@ fn tasks(result: &CellResult) -> Value {
         .collect()
 }
 
-/// Returns the locked versions of the crates that affect numbers.
 fn crate_versions() -> BTreeMap<String, String> {
     const NUMERIC: [&str; 7] = ["candle-core", "faer", "gemm", "half", "polars", "rand_mt", "tokenizers"];
     let lines: Vec<&str> = include_str!("../../Cargo.lock").lines().collect();

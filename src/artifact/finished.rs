@@ -1,7 +1,7 @@
-//! Up-to-date check: a command whose inputs and outputs are unchanged reports its earlier result and exits.
+//! Up-to-date check: a command whose inputs and outputs are unchanged reports its earlier result.
 //!
-//! Only the cached hashes of large unchanged files are trusted. All inputs (including the stored objects) and all
-//! output files must have the same content as before.
+//! All inputs, including stored objects, and all outputs must have the same contents. Only cached hashes of large
+//! unchanged files are trusted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -41,8 +41,7 @@ impl FinishedRecord {
 }
 
 impl<'a> Finished<'a> {
-    /// Creates the check for the result `name` of `inputs` by this program. Returns `None` if the store has no cache
-    /// directory.
+    /// Creates the check for the result `name` of `inputs`. `None` if the store has no cache directory.
     pub fn of(store: &'a Store, name: &str, inputs: &Value) -> Option<Self> {
         let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;
         let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -51,7 +50,7 @@ impl<'a> Finished<'a> {
         Some(Self { store, path, made_of: sha256::of_bytes(canonical(&json!([program, inputs]))) })
     }
 
-    /// Creates a check that also covers all stored objects of a plan. Returns `None` if an object is missing.
+    /// Creates a check that also covers a plan's stored objects. `None` if one is missing.
     pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, extra: &Value) -> Option<Self> {
         let places = plan.keys().map(|key| store.has(key).then(|| store.lies(key)));
         let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
@@ -69,8 +68,7 @@ impl<'a> Finished<'a> {
         if is_current { serde_json::from_value(entry.answer).ok() } else { None }
     }
 
-    /// Caches the answer with the hashes of the files at `places`. Write errors are ignored, because they only cause a
-    /// recomputation.
+    /// Caches the answer with the hashes of the files at `places`. A write error only causes a recomputation.
     pub fn keep<T: Serialize>(&self, places: &[&Path], output: &T) {
         let (Some(files), Ok(answer)) = (contents(self.store, places), serde_json::to_value(output)) else { return };
         let entry = FinishedRecord { made_of: self.made_of.clone(), files, answer, check: String::new() };
@@ -81,10 +79,10 @@ impl<'a> Finished<'a> {
     }
 }
 
-/// Size from which the store's cache of file hashes is used.
+/// Minimum size for the store's cache of file hashes.
 const SMALL: u64 = 1 << 20;
 
-/// Hashes every file at or below `places`, by path. Returns `None` if a file cannot be read.
+/// Hashes every file at or below `places`. `None` if one cannot be read.
 pub fn contents<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,
@@ -92,7 +90,6 @@ pub fn contents<P: AsRef<Path>>(
     fn add(store: &Store, path: &Path, to: &mut BTreeMap<String, String>) -> Option<()> {
         let about = path.symlink_metadata().ok()?;
         if !about.is_dir() {
-            // The store caches the hashes of large files.
             let hash = match about.len() {
                 0..SMALL => sha256::of_bytes(regular::read(path).ok()?),
                 _ => store.input(path).ok()?.sha256().to_owned(),

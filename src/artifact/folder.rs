@@ -1,4 +1,4 @@
-//! Results folders. Each belongs to one run description; other descriptions get their own folder.
+//! Results folders, one per run description.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,6 @@ use crate::files::sha256;
 use crate::grid::Grid;
 use crate::results::{Provenance, RunDescription, StoredResults, may_be_left_out, other_than_kept};
 
-/// Output folder of a run.
 #[derive(Debug, Clone)]
 pub struct ResultsFolder {
     output: OutputFolder,
@@ -47,10 +46,10 @@ const KIND: &str = "results";
 const SHOWN: usize = 48;
 
 impl ResultsFolder {
-    /// Creates the folder `NAME/PROFILE` below `results`.
+    /// Creates the folder `NAME/PROFILE`.
     ///
-    /// A run with overridden settings or another engine, or one that would replace results with another description,
-    /// gets a separate folder such as `NAME/PROFILE+depth=2-1a2b3c4d`.
+    /// Overridden settings, another engine, or existing results with another description lead to a separate folder such
+    /// as `NAME/PROFILE+depth=2-1a2b3c4d`.
     pub fn new(results: &Path, description: RunDescription) -> Self {
         let plain = results.join(&description.name).join(description.profile.as_deref().unwrap_or_default());
         let plain: PathBuf = plain.components().collect();
@@ -69,7 +68,7 @@ impl ResultsFolder {
         Self { output: OutputFolder::new(path, KIND), description, as_described, record }
     }
 
-    /// Makes the run the recorded one. Noisy timings are only accepted if `may_be_noisy` is set.
+    /// Makes the run the recorded one.
     ///
     /// # Errors
     /// Fails if the run deviates from the artifact's description.
@@ -89,17 +88,16 @@ impl ResultsFolder {
         matches!(self.record, Record::This { .. })
     }
 
-    /// Returns whether the run will be the recorded one and must not have noisy timings.
+    /// Returns whether the run must not have noisy timings, because it will be recorded.
     pub fn needs_quiet_times(&self) -> bool {
         matches!(self.record, Record::This { may_be_noisy: false })
     }
 
-    /// Returns the folder of an artifact without a grid.
     pub fn of_list(results: &Path, name: &str) -> OutputFolder {
         OutputFolder::new(results.join(name), KIND)
     }
 
-    /// Adds files to the results folder of a run.
+    /// Adds files to a results folder.
     ///
     /// # Errors
     /// Fails if a foreign file has one of the names, or if the folder is not writable.
@@ -111,7 +109,7 @@ impl ResultsFolder {
         self.output.path()
     }
 
-    /// Returns the existing folders that the run writes to: its own, and the one next to a recorded run.
+    /// Returns the existing folders that the run writes to.
     pub fn folders(&self) -> Vec<&Path> {
         let reference = if let Record::Kept { reference } = &self.record { Some(reference.path()) } else { None };
         [self.path()].into_iter().chain(reference).filter(|folder| folder.is_dir()).collect()
@@ -126,7 +124,7 @@ impl ResultsFolder {
         self.as_described
     }
 
-    /// Checks that files with these names can be written, so that a run does not lose its results at the end.
+    /// Checks that the files can be written, so that a run does not lose its results at the end.
     ///
     /// # Errors
     /// Fails with exit code 2 if a foreign file has one of the names, and with exit code 3 if the folder is not
@@ -138,12 +136,11 @@ impl ResultsFolder {
     /// Checks the folder without writing to it.
     ///
     /// # Errors
-    /// Fails like [`Self::check`], as far as this can be determined without writing.
+    /// Fails like [`Self::check`].
     pub fn look(&self, names: &[String]) -> Result<()> {
         self.filled().look(names)
     }
 
-    /// Returns the folder that the run writes to.
     fn filled(&self) -> &OutputFolder {
         match &self.record {
             Record::Kept { reference } => reference,
@@ -151,22 +148,21 @@ impl ResultsFolder {
         }
     }
 
-    /// Lists how the run in the folder differs from `grid` in its settings and known input hashes.
+    /// Lists how the run in the folder differs from `grid` in its settings and input hashes.
     ///
     /// # Errors
-    /// Fails only if a path is not UTF-8.
+    /// Fails if a path is not UTF-8.
     pub fn holds_another(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Vec<String>> {
         // Replacing an unreadable folder loses nothing.
         let Ok(before) = StoredResults::read(self.path()) else { return Ok(Vec::new()) };
         Ok(other_than_kept(&before, &grid.resolved()?, inputs))
     }
 
-    /// Returns a warning if the run would replace one with other settings. `inputs` are the known input hashes.
+    /// Returns a warning if the run would replace one with other settings.
     ///
     /// # Errors
-    /// Fails only if a path is not UTF-8.
+    /// Fails if a path is not UTF-8.
     pub fn replaces(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Option<String>> {
-        // A recorded run is not replaced.
         if matches!(self.record, Record::Kept { .. }) {
             return Ok(None);
         }
@@ -178,7 +174,7 @@ impl ResultsFolder {
         }))
     }
 
-    /// Creates a draft directory next to the folder.
+    /// Creates a draft next to the folder.
     ///
     /// # Errors
     /// Fails with exit code 3 if it cannot be created.
@@ -188,12 +184,12 @@ impl ResultsFolder {
 
     /// Moves a finished draft to its final location.
     ///
-    /// A recorded run is only replaced by another recorded run with different results, so that the repository shows no
-    /// spurious change. If a run reproduces the recorded numbers, the record stays, and the folder only receives the
-    /// untracked large files whose hashes the record lists.
+    /// Only a recorded run with different results replaces a recorded run, so that the repository shows no spurious
+    /// change. If a run reproduces the recorded numbers, its folder only receives the untracked large files whose
+    /// hashes the record lists.
     ///
     /// # Errors
-    /// Fails like [`Draft::publish`], or if a record would identify the machine that made it.
+    /// Fails like [`Draft::publish`], or if a record would identify the machine.
     pub fn publish(&self, draft: Draft, files: &[PathBuf]) -> Result<Published> {
         let staged = draft.path().to_owned();
         let plain = self.path();
@@ -249,7 +245,7 @@ fn same_page(one: &Path, other: &Path) -> Result<bool> {
     })
 }
 
-/// Formats the message that a run reproduced the recorded numbers, with any other differences.
+/// Formats the message that a run reproduced the recorded numbers.
 fn same_numbers(recorded: &Path, comparison: RecordComparison) -> String {
     match comparison {
         RecordComparison::IdenticalNumbers(what) => {
@@ -261,14 +257,13 @@ fn same_numbers(recorded: &Path, comparison: RecordComparison) -> String {
     }
 }
 
-/// Files in a draft directory.
 struct Names<'a> {
     staged: &'a Path,
     files: &'a [PathBuf],
 }
 
 impl Names<'_> {
-    /// Returns the paths that the files will have in another folder.
+    /// Returns the paths that the files will have in `folder`.
     fn in_folder(&self, folder: &Path) -> Vec<PathBuf> {
         self.files
             .iter()
@@ -291,8 +286,7 @@ pub fn here(recorded: &Path) -> PathBuf {
 /// Suffix of the folder's name.
 const HERE: &str = "+here";
 
-/// Returns the large files of a draft that are missing from a folder and whose hashes are listed there. Files with
-/// other hashes would change the committed list.
+/// Returns the large files of a draft that are missing from a folder but listed there with the same hash.
 fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     fn below(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder.join(name))? {
@@ -316,7 +310,6 @@ fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     files.filter(|file| file.as_ref().is_ok_and(|(name, bytes)| listed.lists(name, bytes)) || file.is_err()).collect()
 }
 
-/// Returns a folder next to `plain`, named after the differing settings.
 fn apart(plain: &Path, parts: &[String]) -> PathBuf {
     let shown = parts
         .iter()

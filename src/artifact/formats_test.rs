@@ -199,7 +199,6 @@ fn columns_can_stand_once_for_each_depth() {
     let view = laid(&description, numbers, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer".to_owned(), 1), ("11-layer".to_owned(), 1)]);
     let rows: Vec<String> = view.rows.iter().map(texts).collect();
-    // The dense row is the same at every depth. Values missing from the grid are dashes.
     assert_eq!(rows, ["70.00 70.00", "40.00 —", "50.00 —", "62.50 55.00"]);
     assert_eq!(view.rows[3].lead[1], "+ Ghost Layer (Ours)");
     assert!(markdown(&view).contains("RTE (11-layer)"));
@@ -362,7 +361,6 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
     let mut paper: Vec<Record> = numbers().into_iter().map(|number| number.record).collect();
     paper[0].value = Some(70.0);
     paper[3].value = Some(66.43);
-    // Our method failed here.
     paper[6].value = Some(180.0);
     let view = laid(&description, numbers(), &paper).unwrap();
     let text = markdown(&view);

@@ -1,5 +1,4 @@
-//! Verifies that a backbone with a name from the paper is the paper's model, by its layer count and the hashes of its
-//! config, tokenizer and weights in `hub.lock`.
+//! Verifies a backbone named like one of the paper's by its layer count and its hashes in `hub.lock`.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +17,6 @@ const WEIGHTS: &str = ".safetensors";
 /// Profile in which the paper's backbone names refer to the paper's models.
 const PROFILE: &str = "paper";
 
-/// Function that returns the SHA-256 of a file.
 type HashOf<'a> = &'a dyn Fn(&Path) -> Result<String>;
 
 /// Compares a grid's hub inputs with `hub.lock`, and marks matching ones as pinned.
@@ -69,7 +67,7 @@ fn mark(
     Ok(())
 }
 
-/// Returns the files of a backbone folder or task data that are read.
+/// Returns the files that a grid reads from a backbone folder or task data.
 fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_owned()]);
@@ -82,8 +80,8 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|file| file.is_file()).collect())
 }
 
-/// Checks the backbones of the `paper` profile against their pins, in addition to [`hold`]. Unpinned backbones are
-/// marked so that their numbers get no verdict.
+/// Checks the backbones of the `paper` profile against their pins. Unpinned backbones are marked so that their numbers
+/// get no verdict.
 ///
 /// # Errors
 /// Fails if a folder contains another model under the name of a paper backbone.
@@ -108,7 +106,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     hold(grid, hash)
 }
 
-/// Compares a folder with its pin, small files first because they suffice to detect another model.
+/// Compares a folder with its pin, small files first to find another model early.
 fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>) -> Result<()> {
     let mut files: Vec<(&str, &LockedFile)> =
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| is_relevant(file)).collect();
@@ -141,17 +139,15 @@ fn checked_path(folder: &Path, file: &str) -> PathBuf {
     folder.join(file)
 }
 
-/// State of a grid input.
 #[derive(Debug)]
 pub struct ExaminedInput {
     /// Location and type of the input, for messages.
     pub found: String,
-    /// Repository that the input should be pinned to, if it is not.
+    /// Repository that the input should be pinned to, if it is not pinned.
     pub unpinned: Option<String>,
 }
 
-/// Checks whether a backbone, text or task exists, can be read, and matches `hub.lock`. `hash` returns the SHA-256 of a
-/// file.
+/// Checks whether a backbone, text or task exists, is readable, and matches `hub.lock`.
 ///
 /// # Errors
 /// Fails with a hint if a part is missing or wrong.
@@ -195,10 +191,10 @@ pub fn examine(need: &Need, around: &Around<'_>, hash: HashOf<'_>) -> Result<Exa
 /// Returns whether files have the pinned hashes. Cached files are matched by name, copies by content.
 ///
 /// # Errors
-/// Fails if a cached file differs from its pin. A copy may differ.
+/// Fails if a cached file differs from its pin.
 fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRepo, hash: HashOf<'_>) -> Result<bool> {
     for file in files {
-        // In the cache, file names are relative to the snapshot directory, which is named after the commit.
+        // Cached files are in a snapshot directory named after the commit.
         let below = hub.commit.as_ref().and_then(|commit| {
             let mut parts = file.components();
             parts.by_ref().any(|part| part.as_os_str() == commit.as_str()).then(|| parts.as_path().to_owned())

@@ -1,4 +1,4 @@
-//! Arranges numbers in the rows and columns of an artifact's description, together with the paper's values.
+//! Arranges numbers in the rows and columns of an artifact's description.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::results::{
 };
 use crate::{criterion, recovery};
 
-/// Builds the table of an artifact. `paper` contains the paper's numbers for the artifact, if any.
+/// Builds the table of an artifact. `paper` contains the paper's numbers for it, if any.
 ///
 /// # Errors
 /// Fails if no column distinguishes two numbers of a cell, or if a metric does not exist.
@@ -110,13 +110,12 @@ pub(super) fn layout(
     Ok(laid)
 }
 
-/// Row with one of its measurements, from which its labels are derived.
+/// Row with one of its measurements, which provides its labels.
 struct Laid {
     row: TableRow,
     first: Arc<Measurement>,
 }
 
-/// Column of the table.
 #[derive(Clone)]
 struct LaidColumn {
     column: NumberColumn,
@@ -126,19 +125,17 @@ struct LaidColumn {
     group: Option<usize>,
 }
 
-/// Returns the number of sequences on which an operator is solved.
 fn sequences(measurement: &Measurement) -> Option<usize> {
     measurement.setup.variant.get(factors::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
-/// Returns the key of a row: the calibration and all settings except the depth.
+/// Returns the key of a row: calibration and settings except the depth.
 fn variant(measurement: &Measurement) -> (String, Factors) {
     let mut factors = Factors::clone(&measurement.setup.variant);
     factors.remove(factors::DEPTH);
     (measurement.record.condition.calibration.clone(), factors)
 }
 
-/// Returns the depths of a backbone in ascending order.
 fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<usize> {
     let conditions = numbers.iter().map(|number| &number.record.condition);
     let pruned_here = conditions.filter(|condition| condition.backbone == backbone && condition.criterion != DENSE);
@@ -149,8 +146,7 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<usize> {
 
 /// Returns the depth of each backbone in each group of columns.
 ///
-/// Backbones of different sizes are aligned by the rank of their depths. If that would put one depth into two groups,
-/// each depth gets its own group.
+/// Depths are aligned by rank, unless that would put one depth into two groups.
 fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
     let most = depths.iter().map(Vec::len).max().unwrap_or(0);
     let at = |depth: usize| depths.iter().filter_map(move |row| row.iter().position(|known| *known == depth));
@@ -163,12 +159,12 @@ fn places(depths: &[Vec<usize>]) -> Vec<Vec<Option<usize>>> {
     all.into_iter().map(|depth| depths.iter().map(|row| row.contains(&depth).then_some(depth)).collect()).collect()
 }
 
-/// Headings over multiple columns with their column counts. Empty if there are none.
+/// Headings with the number of columns they span.
 type GroupHeads = Vec<(String, usize)>;
 
-/// Returns the columns of a table's metrics, and the headings over them.
+/// Returns the columns of a table's metrics, and their headings.
 fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, GroupHeads)> {
-    // Create a column for each way in which a metric was measured.
+    // Create a column for each way in which the metric was measured.
     let each = |metric: Metric| -> Vec<LaidColumn> {
         let column =
             |head: String, key| LaidColumn { column: NumberColumn::of(metric.clone(), head), key, group: None };
@@ -179,12 +175,12 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
             _ => ways.into_iter().map(|way| column(way.to_string(), Some(way))).collect(),
         }
     };
-    // Place other metrics of the same text or task next to it unless they have their own column.
+    // Place other metrics of the same text or task next to it.
     let neighbours = |metric: &Metric| {
         let others = metric.others().into_iter().filter(|other| !table.metrics.contains(&other.id));
         others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
     };
-    // A latency metric expands to one column per timed prompt, under a common heading.
+    // A latency metric expands to one column per timed prompt.
     let prompts =
         |metric: &Metric| {
             let metrics = numbers.iter().map(|number| &number.metric);
@@ -212,9 +208,9 @@ fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
     numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone())
 }
 
-/// Adds the fewest settings that distinguish rows with equal labels to their last label.
+/// Adds the fewest settings that distinguish rows with equal labels.
 fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
-    // With several criteria, a repaired row is listed below the row of its criterion, if there is one.
+    // With several criteria, a repaired row is below the row of its criterion.
     let head = |laid: &Laid| (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone());
     let headed: Vec<_> =
         rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE).map(head).collect();
@@ -230,7 +226,6 @@ fn tell_apart(table: &TableEntry, rows: &mut [Laid]) {
     }
 }
 
-/// Adds the protocol line and notes to a table.
 pub(super) fn noted(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
     table.protocol = protocol_sentence(profile, table.shown().map(|(_, shown)| &*shown.measurement));
     table.notes = besides;
@@ -255,7 +250,7 @@ fn heads(columns: Vec<LaidColumn>, places: Option<&[Vec<Option<usize>>]>) -> (Gr
     )
 }
 
-/// Finds the number for a column of a row: at `depth` if columns repeat per depth, else at the row's only depth.
+/// Finds the number for a column of a row, at `depth` if columns repeat per depth.
 fn find<'n>(
     row: &[&'n Arc<Measurement>],
     column: &LaidColumn,
@@ -301,7 +296,6 @@ fn lead_text(lead: Lead, measurement: &Measurement, table: &TableEntry) -> Strin
         Lead::Backbone => backbone_label(&condition.backbone).to_owned(),
         Lead::Depth => format!("{}/{}", condition.depth, condition.layers),
         Lead::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
-        // With several criteria, a repaired row is listed below the row of its criterion.
         Lead::Method => {
             let below = if table.across_depths { "+ " } else { "" };
             let trained = if condition.finetuned { " + FT" } else { "" };

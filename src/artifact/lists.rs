@@ -1,4 +1,4 @@
-//! Tables of built-in names: methods with their repositories, and backbones with their sources.
+//! Tables of built-in methods and backbones with their sources.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub(super) struct NameList {
     head: &'static str,
 }
 
-/// Lists the criteria and recoveries compared in the paper with their reference repositories (tables 1 and A2).
+/// Lists the criteria and recoveries that the paper compares (tables 1 and A2).
 pub(super) fn methods() -> NameList {
     let rows = |category: &'static str, methods: Vec<Described>| {
         let compared = methods.into_iter().filter(|method| !method.beyond);
@@ -46,7 +46,7 @@ pub(super) fn methods() -> NameList {
     }
 }
 
-/// Lists the backbones in `experiments/backbones` with their sources (paper table A1).
+/// Lists the backbones in `experiments/backbones` (paper table A1).
 ///
 /// # Errors
 /// Fails if a folder or file cannot be read.
@@ -78,7 +78,7 @@ fn is_cached(lock: &Lock, hub: &Hub, want: &Want) -> Option<PathBuf> {
     is_complete.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
 }
 
-/// Returns a path relative to the parent of the experiments folder: `models/llama-3-8b`.
+/// Returns a path relative to the experiments' parent folder.
 fn shown(path: &Path, experiments: &Path) -> String {
     let path = straight_quotes(path);
     let around = straight_quotes(&experiments.join(".."));
@@ -97,8 +97,7 @@ fn straight_quotes(path: &Path) -> PathBuf {
 }
 
 impl NameList {
-    /// Returns the rows of the paper's table, or all rows if the description names none. Methods of the same kind and
-    /// source share a row.
+    /// Returns the rows that the description names, or all. Methods of the same kind and source share a row.
     ///
     /// # Errors
     /// Fails if a name matches no row, and suggests the closest one.
@@ -138,7 +137,6 @@ impl NameList {
         })
     }
 
-    /// Returns all rows. The first column becomes the row label.
     pub(super) fn whole(&self) -> Table {
         let mut heads = self.heads.iter().map(Lead::text);
         Table {
@@ -154,7 +152,6 @@ impl NameList {
     }
 }
 
-/// Returns the common prefix of several names, or a single name unchanged.
 fn shared(names: &[&str]) -> String {
     let (Some(first), true) = (names.first(), names.len() > 1) else { return names.concat() };
     let end = (0..=first.len())

@@ -1,12 +1,10 @@
 //! Layer 4: producing the paper's tables and figures (design §11).
 //!
-//! `catalogue` lists the artifacts and `pipeline` makes one. `layout` arranges a table and `print` formats it next to
-//! the paper's values. `comparison` judges numbers and gates the dense backbones. `draw` makes figures. `folder`,
-//! `files`, `recorded` and `page_part` store a run's results. `raced` handles searches. The grid executor is passed in,
-//! so that everything can be tested without a model.
+//! `pipeline` makes an artifact of the `catalogue`. `comparison` judges numbers and gates the dense backbones.
+//! `folder`, `files`, `recorded` and `page_part` store a run's results. The grid executor is passed in, so that tests
+//! need no model.
 //!
-//! Independent of runs are [`figure`] (drawing), [`page`] (the results page), [`paper`] (the paper's values),
-//! [`claims`] (checks of the paper's sentences) and [`audit`] (consistency of the paper's tables).
+//! [`figure`], [`page`], [`paper`], [`claims`] and [`audit`] do not depend on runs.
 
 pub mod audit;
 mod catalogue;

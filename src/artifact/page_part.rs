@@ -1,4 +1,4 @@
-//! `page.json`: one artifact's part of the results page, with the provenance of its cells.
+//! `page.json`: one artifact's part of the results page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::exec::{CellResult, GridOutcome, MadeFrom};
 use crate::results::{SavedColumn, SavedTable, Table, put};
 
-/// Part of the page for one artifact.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PagePart {
     pub artifact: PageArtifact,
@@ -27,8 +26,7 @@ const SECONDS: &str = "seconds";
 impl PagePart {
     pub const FILE: &str = "page.json";
 
-    /// Drops data that `numbers.json` also contains: the stored objects, all origins but the first, the inputs, and the
-    /// identity of each cell.
+    /// Drops data that `numbers.json` also contains.
     #[must_use]
     pub fn light(mut self) -> Self {
         for note in self.cells.values_mut() {
@@ -40,7 +38,7 @@ impl PagePart {
         self
     }
 
-    /// Returns whether the page would look the same for both parts, ignoring who made them and when.
+    /// Returns whether the page would look the same, ignoring who made the parts and when.
     pub(super) fn shows_the_same(&self, other: &Self) -> bool {
         fn shown(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
             let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };
@@ -55,7 +53,7 @@ impl PagePart {
         shown(self) == shown(other)
     }
 
-    /// Writes the part to a folder.
+    /// Writes the part.
     ///
     /// # Errors
     /// Fails if the folder is not writable.
@@ -65,7 +63,7 @@ impl PagePart {
         put(&folder.join(Self::FILE), text.as_bytes()).map(drop)
     }
 
-    /// Reads a folder's part of the page, if there is one.
+    /// Reads a folder's part, if it has one.
     ///
     /// # Errors
     /// Fails if the file is damaged.
@@ -81,7 +79,6 @@ impl PagePart {
     }
 }
 
-/// Builds an artifact's part of the page from its table or figures.
 pub(super) fn sheet(
     artifact: &Artifact,
     profile: &str,
@@ -117,7 +114,7 @@ fn sheet_note_of(artifact: &Artifact, profile: &str, outcome: &GridOutcome, resu
     note(result, &artifact.file, profile, outcome)
 }
 
-/// Converts an artifact's table. Marks the columns that its description does not ask for.
+/// Converts an artifact's table, marking columns that its description does not ask for.
 fn saved(artifact: &Artifact, table: &Table) -> SavedTable {
     let mut saved = SavedTable::from(table);
     if let Some(entry) = &artifact.description.table {
@@ -130,7 +127,7 @@ fn saved(artifact: &Artifact, table: &Table) -> SavedTable {
     saved
 }
 
-/// Summarizes who computed the stored results of a run: one entry per commit and machine.
+/// Summarizes the origins of a run's stored results by commit and machine.
 fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
     let origins = outcome.cells.iter().flat_map(|result| &result.made_from);
     let distinct: BTreeMap<&String, &MadeFrom> = origins.map(|origin| (&origin.key, origin)).collect();
@@ -160,7 +157,6 @@ fn text_of(lines: &BTreeMap<String, String>, name: &str) -> String {
     lines.get(name).cloned().unwrap_or_default()
 }
 
-/// Builds the part of a list, which has no computed cells.
 pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     // A column with few distinct texts is offered as a filter.
     let repeats = |at: usize| {
@@ -178,7 +174,6 @@ pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     PagePart { artifact: PageArtifact { tables: vec![view], ..described(artifact) }, cells: BTreeMap::new() }
 }
 
-/// Builds the part of an artifact of races. `dense` contains the dense backbones.
 pub(super) fn raced_sheet(
     artifact: &Artifact,
     profile: &str,
@@ -235,7 +230,6 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
             kind: origin.kind.to_owned(),
             key: origin.key.clone(),
             finished: text(&origin.made["finished"]).unwrap_or_default(),
-            // More digits would exceed the precision of the clock.
             seconds: (origin.seconds * 100.0).round() / 100.0,
             maker: index,
         }
@@ -253,7 +247,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     }
 }
 
-/// Returns the origin of a stored object from its record ([`crate::machine::signature`]), omitting missing fields.
+/// Returns the origin of a stored object from its record ([`crate::machine::signature`]).
 fn maker(made: &Value) -> Vec<(String, String)> {
     let dirty = if made["dirty"] == true { ", with uncommitted changes" } else { "" };
     let words = made["command"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>());
@@ -272,7 +266,6 @@ fn maker(made: &Value) -> Vec<(String, String)> {
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Formats a JSON value for readers, or returns `None` for null.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

@@ -1,5 +1,4 @@
-//! Makes an artifact from its description: runs the grid, gates the dense backbones, lays out the table, draws figures,
-//! and writes the files and the record.
+//! Makes an artifact: runs the grid, gates the dense backbones, and writes tables, figures and the record.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -29,7 +28,6 @@ use crate::results::{
 };
 use ghostlab_store::Store;
 
-/// Strategy for running a grid.
 pub trait Executor {
     /// Runs the grid. `results` is the folder that will show it.
     ///
@@ -37,8 +35,7 @@ pub trait Executor {
     /// Fails if the whole run stops. A failed cell is part of the outcome.
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome>;
 
-    /// Runs a grid that precedes another one. Nothing is evicted from the store, because the needs of the next grid are
-    /// not known yet.
+    /// Runs a grid before another one, without evicting objects that the next grid may need.
     ///
     /// # Errors
     /// Fails like [`Self::run`].
@@ -47,13 +44,13 @@ pub trait Executor {
     }
 }
 
-/// Executor that runs a grid with a store and records its state for `ghostlab status`.
+/// Executor that records its state for `ghostlab status`.
 pub struct Runner<'a> {
     pub store: &'a Store,
     pub settings: RunSettings,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
-    /// Whether to use stored results only. Missing results are reported with the reason, if known.
+    /// Whether to use stored results only.
     pub stored: bool,
 }
 
@@ -78,19 +75,18 @@ impl Runner<'_> {
     }
 }
 
-/// Outcome of making an artifact.
 #[derive(Debug)]
 pub struct ArtifactOutcome {
     /// Table of the artifact; `None` for a figure.
     pub table: Option<Table>,
-    /// Comparison with the paper, one line per topic. Empty if the paper has no values for the backbones.
+    /// Comparison with the paper; empty if it has no values for the backbones.
     pub comparison: String,
     pub files: Vec<PathBuf>,
     /// Comparison with the recorded run, if there is one.
     pub recorded: Option<String>,
-    /// Dense numbers that miss the paper's values. The pruned cells of their backbones were not run.
+    /// Dense numbers that miss the paper's. Pruned cells of their backbones were not run.
     pub misses: Vec<GateFailure>,
-    /// Backbones of the paper without comparable dense numbers, with reasons. They were pruned anyway.
+    /// Paper backbones without comparable dense numbers, with reasons.
     pub unknown: Vec<(String, String)>,
     /// Cells that failed, with reasons.
     pub failures: Vec<(String, String)>,
@@ -105,11 +101,11 @@ pub struct ArtifactOutcome {
 pub enum Gated {
     /// Skips the check of dense numbers.
     No,
-    /// Checks the dense cells of this grid, if any backbone is the paper's ([`Artifact::gate`]).
+    /// Checks the cells of this grid, if any backbone is the paper's ([`Artifact::gate`]).
     Yes(Option<Box<Grid>>),
 }
 
-/// Makes a table or figure from its grid.
+/// Makes a table or figure.
 ///
 /// # Errors
 /// Fails if the run stops, the numbers do not fit the description, or the folder is not writable.
@@ -149,13 +145,13 @@ pub fn make(
         comparison = beside_paper(&laid);
         table = Some(laid);
     }
-    // If the gate stopped every model, report the gate instead of the empty figure.
+    // If the gate stopped every model, report the gate and not the empty figure.
     let drawn = figures(artifact, &outcome, &tabled, profile, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let run = FinishedRun { target, grid, outcome: &outcome, started };
     let (files, record) = run.finish(matches!(gated, Gated::Yes(_)), &results, files, &staging)?;
-    // The page only shows artifacts with their described settings.
+    // The page only shows runs of unmodified descriptions.
     if target.as_described() {
         let mut sheet = page_part::sheet(artifact, profile, &outcome, table.as_ref(), figures);
         sheet.artifact.provenance = said(&record, grid.cells.len());
@@ -185,7 +181,7 @@ pub fn make(
     Ok(ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
-/// Returns the names of the files that an artifact may write, as far as known in advance.
+/// Returns the names of the files that an artifact may write.
 pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     let outputs = ["csv", "parquet", "md", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
     let printed = artifact.called().into_iter().map(str::to_owned);
@@ -194,7 +190,7 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
-/// Rejects sublayer cuts, because the paper's tables and figures count whole layers.
+/// Rejects sublayer cuts, because the paper counts whole layers.
 fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     match grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) {
         None => Ok(()),
@@ -206,7 +202,7 @@ fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     }
 }
 
-/// Checks the gate on the dense backbones, which `run` runs. Returns the grid without the cells that the gate stopped.
+/// Runs the dense backbones with `run`, and returns the grid without the cells that the gate stops.
 ///
 /// # Errors
 /// Fails if the run stops.
@@ -230,7 +226,6 @@ pub fn gated(
     Ok((gate, open))
 }
 
-/// Writes all formats of a table.
 fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) -> Result<Vec<PathBuf>> {
     let folder = staging.path();
     let name = &artifact.name;
@@ -247,8 +242,8 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
     Ok(files)
 }
 
-/// Returns the LaTeX variants by file name: the paper's columns under each of the artifact's names, the same with the
-/// paper's values, and the columns beyond the paper.
+/// Returns the LaTeX variants by file name: the paper's columns under each name, the same with the paper's values, and
+/// the columns beyond the paper.
 pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
     let tables = print::printed(entry, table);
     let mut forms: Vec<(String, Table)> =
@@ -259,11 +254,10 @@ pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Tab
     forms
 }
 
-/// Suffixes of the LaTeX files with the paper's values, and with the columns beyond the paper.
+/// Suffixes of the LaTeX variants.
 const COMPARED: &str = "compared";
 const BEYOND: &str = "beyond";
 
-/// Writes all figures, and returns them for the page.
 fn figures(
     artifact: &Artifact,
     outcome: &GridOutcome,
@@ -304,12 +298,11 @@ fn figures(
     Ok((files, figures))
 }
 
-/// Writes all formats of a drawing.
 fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<PathBuf>> {
     drawing.forms().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
-/// Returns the provenance lines of an artifact's page section, taken from its record.
+/// Returns the provenance lines of an artifact's page section.
 pub(super) fn said(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     let dirty = if record.dirty { ", with uncommitted changes" } else { "" };
     let machine = &record.machine;

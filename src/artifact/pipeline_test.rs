@@ -1,4 +1,4 @@
-//! Tests the pipeline with an executor that computes nothing.
+//! Tests the pipeline with executors that compute nothing.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::latency::LatencyResult;
 use crate::model::EngineRequest;
 use crate::results::{By, RunDescription, StoredResults, TextExtent, factors};
 
-/// Executor that gives every cell, including the dense one, the same prompt timings and a perplexity of 9.
+/// Executor that gives every cell the same prompt timings and a perplexity of 9.
 struct Timed(&'static [f64]);
 
 impl Executor for Timed {
@@ -49,7 +49,7 @@ impl Executor for Timed {
     }
 }
 
-/// Executor that returns a given perplexity for each cell, and records the number of requested cells.
+/// Executor that returns a given perplexity for each cell, and counts the requested cells.
 struct Fake {
     perplexity: fn(&Cell) -> Option<f64>,
     asked: RefCell<Vec<usize>>,
@@ -103,7 +103,7 @@ fn inputs() -> BTreeMap<String, String> {
     [("a".to_owned(), "ff".to_owned())].into()
 }
 
-/// Copies a fixture's config and weights, and adds the required tokenizer file.
+/// Copies a fixture, and adds the required tokenizer file.
 fn with_tokenizer(root: &Path) -> PathBuf {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
     let folder = root.join("llama-gqa");
@@ -121,7 +121,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Creates a table of perplexities on `c4` for a paper backbone. The data of its tasks does not exist.
+    /// Creates a table of perplexities on `c4`. The data of its tasks does not exist.
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let backbone = with_tokenizer(root.path());
@@ -156,7 +156,6 @@ impl Bench {
         Self { artifact, ..bench }
     }
 
-    /// Creates a table with the timings of one prompt.
     fn timed() -> Self {
         let bench = Self::new();
         let text = fs::read_to_string(&bench.artifact.file).unwrap();
@@ -206,7 +205,7 @@ fn hidden_cells_of_an_artifact_need_no_run_or_data() {
 #[test]
 fn only_a_dense_backbone_within_tolerance_is_pruned() {
     let bench = Bench::new();
-    // The paper's perplexity of dense LLaMA-3-8B on C4 is 6.71 (`data/paper/table3.csv`).
+    // The paper's perplexity is 6.71 (`data/paper/table3.csv`).
     let good = Fake::new(|cell| Some(if cell.is_dense() { 6.7 } else { 20.0 }));
     let (made, folder) = bench.make(&[], true, &good);
     let made = made.unwrap();
@@ -245,7 +244,6 @@ fn failed_cell_shows_its_reason_and_others_finish() {
     let (cell, reason) = &made.failures[0];
     assert!(cell == "llama-3-8b.streamline-2.none" && reason == "out of luck", "{cell}: {reason}");
     assert_eq!(csv(&folder).matches("failed: out of luck").count(), 2);
-    // Every written file is reported and exists.
     assert!(made.files.iter().all(|file| file.exists()), "{:?}", made.files);
     let names: Vec<String> =
         made.files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect();
@@ -287,7 +285,7 @@ fn a_run_that_is_stopped_leaves_the_results_that_were_there() {
 /// Function that returns the row labels in one format of a folder's table.
 type Called = fn(&Path) -> Vec<String>;
 
-/// Row labels in each format of a table. A new format needs one line here.
+/// Row labels in each format of a table. A new format needs an entry here.
 const VIEWS: [(&str, Called); 6] = [
     ("Markdown", |folder| words(folder, "table3.md", "| ", " | ")),
     ("LaTeX", |folder| {
@@ -330,14 +328,12 @@ const VIEWS: [(&str, Called); 6] = [
     }),
 ];
 
-/// Returns the first three words of each row of a text table.
 fn words(folder: &Path, file: &str, begin: &str, between: &str) -> Vec<String> {
     let text = fs::read_to_string(folder.join(file)).unwrap();
     let rows = text.lines().filter(|line| line.contains("LLaMA-3-8B") && line.contains(between));
     rows.map(|line| line.trim_start_matches(begin).split(between).take(3).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Splits a CSV line with optional quotes.
 fn fields(line: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut quoted = false;
@@ -477,7 +473,6 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
         let text = fs::read_to_string(folder.join(form)).unwrap();
         assert!(words.iter().all(|word| text.contains(word)), "{form}: {text}");
     }
-    // The numbers of each seed are stored, and the page contains their figure.
     assert_eq!(StoredResults::read(&folder).unwrap().numbers.len(), 1 + 2 * 2 * 3);
     let svg = fs::read_to_string(folder.join("table3-seeds.svg")).unwrap();
     assert!(svg.contains("Ghost Layer (Ours)") && folder.join("table3-seeds.png").exists());

@@ -1,4 +1,4 @@
-//! Splits a table into the paper's columns and additional ones, for printing next to the paper's table.
+//! Splits a table into the paper's columns and additional ones.
 
 use crate::artifact::paper::backbone_label;
 use crate::grid::TableEntry;
@@ -7,29 +7,26 @@ use crate::recovery;
 use crate::results::record::DENSE;
 use crate::results::{Lead, LeadKind, NumberColumn, Table, TableRow, distinct};
 
-/// Returns the table with the paper's columns only.
 pub(super) fn printed(entry: &TableEntry, table: &Table) -> Table {
     of_columns(entry, table, |column| !is_beyond(entry, &column.metric))
 }
 
-/// Returns the table of columns beyond the paper, if there are any.
 pub(super) fn beyond(entry: &TableEntry, table: &Table) -> Option<Table> {
     let found = of_columns(entry, table, |column| is_beyond(entry, &column.metric));
     let title = format!("{}, beyond the paper's columns", table.title);
     (!found.columns.is_empty()).then_some(Table { title, ..found })
 }
 
-/// Returns whether a metric is declared as beyond the paper or was added automatically, like bits per byte.
+/// Returns whether a metric is declared as beyond the paper or was added automatically.
 fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
     !names(&entry.metrics, metric) || names(&entry.print.beyond, metric)
 }
 
-/// Returns whether the description does not name the metric. Bits per byte are added to perplexities automatically.
+/// Returns whether a metric was added automatically, like bits per byte.
 pub(super) fn is_unasked(entry: &TableEntry, metric: &Metric) -> bool {
     !names(&entry.metrics, metric) && !names(&entry.print.beyond, metric)
 }
 
-/// Returns whether a metric or its family is among the names.
 fn names(all: &[String], metric: &Metric) -> bool {
     all.iter().any(|id| *id == metric.id || *id == metric.family())
 }
@@ -76,7 +73,7 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) ->
     Table { scope: untold(entry, &found), ..found }
 }
 
-/// Describes what no column shows: the backbone, and the number of removed layers if it is unique.
+/// Describes the backbone and, if unique, the number of removed layers.
 fn untold(entry: &TableEntry, table: &Table) -> String {
     let conditions = || table.shown().map(|(_, shown)| &shown.measurement.record.condition);
     let backbones = distinct(conditions().map(|conditions| &conditions.backbone));
@@ -100,13 +97,13 @@ fn is_said_by(table: &Table, kind: LeadKind) -> bool {
     table.lead.iter().any(|lead| lead.kind == kind)
 }
 
-/// Transposes a latency table to one row per prompt and one column per method. Returns other tables unchanged.
+/// Transposes a latency table to one row per prompt. Returns other tables unchanged.
 fn turned(table: Table) -> Table {
     let metrics =
         distinct(table.columns.iter().map(|column| column.metric.whatever_prompt()).collect::<Vec<_>>().iter());
     let prompts: Option<Vec<PromptName>> = table.columns.iter().map(|column| column.metric.prompt()).collect();
     let ([metric], Some(prompts)) = (metrics.as_slice(), prompts) else { return table };
-    // Use the label columns that distinguish rows. A dense row already states that nothing is removed.
+    // Use the label columns that distinguish rows.
     let pruned = || table.rows.iter().filter(|row| !row.dense);
     let tells = |at: usize| distinct(pruned().map(|row| &row.lead[at])).len() > 1;
     let headers: Vec<usize> = (0..table.lead.len()).filter(|&at| tells(at)).collect();

@@ -1,7 +1,7 @@
-//! Compares each printed table with the paper's: columns, groups, rules, rows and shading.
+//! Compares the layout of each printed table with the paper's.
 //!
 //! The paper's numbers replace those of a run, so nothing is computed. `tools/paper_tables.py` extracted the fixture
-//! with the paper's layout from its LaTeX source. If the source is present, the fixture is checked against it.
+//! from the paper's LaTeX source, against which it is checked if present.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,7 +26,7 @@ type Facts = Vec<String>;
 
 const FIXTURE: &str = include_str!("../../tests/fixtures/paper_tables.txt");
 
-/// Reads the facts of each table, by table name, with the paper's label.
+/// Reads the paper's label and layout facts of each table.
 fn fixture() -> BTreeMap<String, (String, Facts)> {
     let mut all: BTreeMap<String, (String, Facts)> = BTreeMap::new();
     let mut current = String::new();
@@ -42,7 +42,7 @@ fn fixture() -> BTreeMap<String, (String, Facts)> {
     all
 }
 
-/// Splits a command's argument in braces or brackets from the remaining text.
+/// Splits off a command's argument in braces or brackets.
 fn argument(text: &str) -> (&str, &str) {
     let close = match text.chars().next() {
         Some('{') => '}',
@@ -99,7 +99,7 @@ fn cell(text: &str) -> (String, bool) {
     (format!("{over}{word}{span}{arrow}"), shaded)
 }
 
-/// Splits the rule at the start of a line from the rest: `midrule`, `cmidrule2-13`, or nothing for a shaded line.
+/// Splits off the rule at the start of a line: `midrule`, `cmidrule2-13`, or nothing for a shaded line.
 fn rule(text: &str) -> Option<(String, &str)> {
     for name in ["toprule", "midrule", "bottomrule"] {
         if let Some(behind) = text.strip_prefix(&format!("\\{name}")) {
@@ -114,7 +114,6 @@ fn rule(text: &str) -> Option<(String, &str)> {
     text.strip_prefix("\\rowcolor").map(|behind| (String::new(), argument(behind).1))
 }
 
-/// Extracts the layout facts of a `tabular`.
 fn facts(tex: &str) -> Facts {
     let (_, begun) = tex.split_once("\\begin{tabular}").unwrap();
     let (_, tabular) = begun.split_once('}').unwrap();
@@ -189,7 +188,7 @@ const SAME: [(&str, &str); 15] = [
 ];
 
 fn in_one_language(facts: &Facts) -> Facts {
-    // The paper shades individual cells and skips some. We shade whole rows.
+    // The paper shades some cells, we shade whole rows.
     let shade = |word: &str| if word.starts_with("shaded") { "shaded".to_owned() } else { word.to_owned() };
     facts
         .iter()
@@ -210,7 +209,6 @@ fn experiments() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments")
 }
 
-/// Converts a paper number to a measurement.
 fn measured(record: Record) -> Arc<Measurement> {
     let metric = Metric::find(&record.metric).unwrap();
     let mut setup = Setup::default();
@@ -223,7 +221,7 @@ fn measured(record: Record) -> Arc<Measurement> {
     Arc::new(Measurement { cell, asked, record, metric, setup, sample: Sample::None, failure: None })
 }
 
-/// Returns the LaTeX variants of a paper table by file name. `more` adds numbers that the paper does not have.
+/// Returns the LaTeX variants of a paper table. `more` adds numbers that the paper does not have.
 fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let all = catalogue::all(&experiments()).unwrap();
     let artifact: &Artifact = catalogue::chosen(&all, &[name.to_owned()]).unwrap()[0];
@@ -355,7 +353,7 @@ fn all_printed_tables_compile_without_warnings() {
     let mut text = "\\listoftables\n".to_owned();
     let mut known = BTreeSet::new();
     let mut add = |name: &str, table: &Table| {
-        // A table with two names has only one variant with the paper's values.
+        // A table with two names has one variant with the paper's values.
         if !known.insert(name.to_owned()) {
             return;
         }
@@ -396,8 +394,7 @@ fn compile_skipped() -> Option<&'static str> {
     }
 }
 
-/// Compiles `body` as an article with margins of 2 cm, twice to resolve references. Returns the warnings of the second
-/// pass.
+/// Compiles an article twice to resolve references. Returns the warnings of the second pass.
 fn compile_warnings(body: &str) -> Vec<String> {
     let text = format!(
         "\\documentclass{{article}}\n\\usepackage[margin=2cm]{{geometry}}\n\
@@ -450,7 +447,7 @@ fn all_recorded_tables_compile_without_warnings() {
     assert_eq!(compile_warnings(&text.join("\\clearpage\n")), Vec::<String>::new());
 }
 
-/// Renders table 2 with the paper's numbers and with the recorded ones, which have significance marks.
+/// The recorded numbers have significance marks, unlike the paper's.
 #[test]
 fn table_2_is_one_part_at_120_columns() {
     let table = laid_out("table2", &paper::records("table2").unwrap().into_iter().map(measured).collect::<Vec<_>>());
@@ -470,7 +467,6 @@ fn expected(name: &str) -> String {
     fs::read_to_string(fixtures.join(name)).unwrap()
 }
 
-/// Lays out an artifact's table from `numbers`.
 fn laid_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
     let all = catalogue::all(&experiments()).unwrap();
     let artifact: &Artifact = catalogue::chosen(&all, &[name.to_owned()]).unwrap()[0];

@@ -1,5 +1,4 @@
-//! Reports of searches in Markdown and JSON, and artifacts of races, which compare each search with the full scores of
-//! another artifact.
+//! Search reports in Markdown and JSON, and tables that compare races with the full scores of another artifact.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -21,10 +20,9 @@ use crate::results::{Provenance, StoredNumber, StoredResults, csv_text, put};
 use crate::search::{Candidate, Fate, Found, markdown};
 use crate::{criterion, recovery};
 
-/// A race, with the best row of the other artifact among the cells that raced: its number and its candidate.
+/// A race, with the best row of the other artifact among its cells.
 type Compared<'a> = (&'a Found, Option<(&'a StoredNumber, &'a Candidate)>);
 
-/// Results of an artifact's searches, for its table and files.
 pub struct Raced<'a> {
     grid: &'a Grid,
     races: &'a RacesEntry,
@@ -33,7 +31,7 @@ pub struct Raced<'a> {
 }
 
 impl<'a> Raced<'a> {
-    /// Creates the view of races. `results` contains the artifact that scores all cells on all items, if it exists.
+    /// Creates the view. `results` contains the artifact that scores all cells on all items.
     pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], results: Option<&'a StoredResults>) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
         let better = Metric::find(metric).ok();
@@ -52,7 +50,6 @@ impl<'a> Raced<'a> {
                     let measured = numbers.iter().filter(|number| number.record.metric == metric);
                     let raced =
                         measured.filter_map(|number| Some((number.record.value?, number, racing(&number.cell)?)));
-                    // On a tie, the first one wins.
                     let best = raced.reduce(|best, other| if better(other.0, best.0) { other } else { best });
                     (found, best.map(|(_, number, candidate)| (number, candidate)))
                 })
@@ -60,7 +57,6 @@ impl<'a> Raced<'a> {
         }
     }
 
-    /// Returns the header, and one row per race.
     pub fn table(&self) -> Vec<Vec<String>> {
         let table_title = printed(&self.races.table);
         let heads = [
@@ -113,7 +109,6 @@ impl<'a> Raced<'a> {
         std::iter::once(heads.map(str::to_owned).to_vec()).chain(self.compared.iter().map(row)).collect()
     }
 
-    /// Summarizes the conclusions, one per line.
     pub fn notes(&self) -> Vec<String> {
         let table_title = printed(&self.races.table);
         let known: Vec<String> =
@@ -161,14 +156,12 @@ impl<'a> Raced<'a> {
         if copies.is_empty() { name } else { format!("{name} (= {})", copies.join(", ")) }
     }
 
-    /// Returns the names of the files that races may write.
     pub fn files(artifact: &Artifact) -> Vec<String> {
         let outputs = [format!("{}.csv", artifact.name), PagePart::FILE.to_owned(), Provenance::FILE.to_owned()];
         search_names(&artifact.name).into_iter().chain(outputs).collect()
     }
 
-    /// Writes the files to the artifact's folder. `dense` contains the unpruned backbones, which provide the
-    /// provenance.
+    /// Writes the files. `dense` contains the unpruned backbones, which provide the provenance.
     ///
     /// # Errors
     /// Fails if the folder is not writable.
@@ -211,7 +204,6 @@ const ALONE: &str = "won alone";
 const LEADS: &str = "leads";
 const STANDS: &str = "not separated";
 
-/// Describes what the race decided about a candidate.
 fn became(found: &Found, candidate: &Candidate) -> String {
     match &candidate.fate {
         _ if found.winner.as_ref() == Some(&candidate.cell) => match found.survivors().count() - 1 {
@@ -225,7 +217,6 @@ fn became(found: &Found, candidate: &Candidate) -> String {
     }
 }
 
-/// Returns the row label as in the paper's tables: criterion and recovery.
 fn row_label(cell: &Cell) -> String {
     let criterion = cell.criterion.as_ref().map_or("dense", |criterion| criterion.name.as_str());
     let label = criterion::label(criterion);
@@ -249,7 +240,6 @@ pub fn search_files(name: &str, found: &[Found]) -> Result<Vec<(String, Vec<u8>)
     ])
 }
 
-/// Returns the names of [`search_files`].
 pub fn search_names(name: &str) -> Vec<String> {
     ["json", "md"].map(|ending| format!("{name}.{ending}")).to_vec()
 }

@@ -13,19 +13,17 @@ use crate::files::{owner, regular};
 use crate::quantity::counted;
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, StoredNumber, StoredResults, settings_that_differ};
 
-/// Files of a results folder that the repository does not track: per-document answers, per-channel errors, and timed
-/// passes. `run.json` contains their hashes, and `.gitignore` lists them.
+/// Files that the repository does not track. `run.json` contains their hashes, and `.gitignore` lists them.
 pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS, LATENCY];
-/// Fields of a cell in `run.json` that are not results: durations, the stored objects used, and its name.
+/// Fields of a cell in `run.json` that are not results.
 const ASIDE: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// Maximum number of names in a message.
 const NAMED: usize = 3;
 
-/// Maximum relative difference between a cell's diagnostics (operator figures, selection scores) that rounding can
-/// explain.
+/// Maximum relative difference of diagnostics (operator figures, selection scores) that rounding can explain.
 const ROUNDING: f64 = 1e-3;
 
-/// Comparison of a run with the recorded one. The texts describe the differences.
+/// Comparison of a run with the recorded one, with the differences as text.
 #[derive(Debug, PartialEq)]
 pub(super) enum RecordComparison {
     /// Numbers, files and diagnostics are identical.
@@ -43,8 +41,7 @@ struct ComparedRun {
 }
 
 impl ComparedRun {
-    /// Reads a results folder. Makes paths below `root` relative, because runs outside the checkout record absolute
-    /// paths.
+    /// Reads a results folder. Makes paths below `root` relative, because runs elsewhere record absolute ones.
     fn read(folder: &Path, root: &Path) -> Result<Self> {
         let path = folder.join(Provenance::FILE);
         let text = String::from_utf8_lossy(&regular::read(&path)?).replace(&format!("\"{}/", root.display()), "\"");
@@ -60,7 +57,7 @@ impl ComparedRun {
     }
 }
 
-/// Compares the run in folder `made` with the recorded one.
+/// Compares a run with the recorded one.
 ///
 /// # Errors
 /// Fails if a record cannot be read.
@@ -83,7 +80,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let mut rounding = Vec::new();
     let list = if is_rounding { &mut rounding } else { &mut different };
     list.extend(findings.sentence());
-    // `numbers.json` names the program that wrote it, so its hash may differ.
+    // `numbers.json` names the program that wrote it.
     let mut files = unequal(&ours["files"], &theirs["files"]);
     files.remove(StoredResults::FILE);
     if our_numbers.is_none() && !files.is_empty() {
@@ -106,7 +103,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     })
 }
 
-/// Reports if two runs used different vector instructions, which may change the last bits of a value.
+/// Reports different vector instructions, which may change the last bits of a value.
 fn instructions_that_differ(ours: &Value, theirs: &Value) -> Option<String> {
     let ours = vector_features(ours)?;
     let theirs = vector_features(theirs)?;
@@ -121,9 +118,9 @@ fn vector_features(run: &Value) -> Option<String> {
 /// Difference between the diagnostics of two runs' cells.
 #[derive(Debug, Default, PartialEq)]
 struct FindingDifference {
-    /// Path of the number with the largest relative difference, and that difference.
+    /// Path and size of the largest relative difference.
     largest: Option<(String, f64)>,
-    /// Path of the first other difference: a value that is not a number, or that only one run has.
+    /// Path of the first value that is not a number, or that only one run has, and that differs.
     structure: Option<String>,
 }
 
@@ -174,7 +171,6 @@ fn field_of(name: &String, map: &Map<String, Value>) -> Value {
     map.get(name).cloned().unwrap_or_default()
 }
 
-/// Describes which numbers differ, and by how much.
 fn numbers(ours: &[StoredNumber], theirs: &[StoredNumber]) -> Option<String> {
     let recorded: BTreeMap<_, _> = theirs.iter().map(|their| (number_key(their), their)).collect();
     let made: BTreeMap<_, _> = ours.iter().map(|our| (number_key(our), our)).collect();
@@ -214,7 +210,6 @@ fn relative_size((_, one, two): &&&(&(String, String, String), &StoredNumber, &S
     Some((one - two).abs() / two.abs().max(f64::MIN_POSITIVE))
 }
 
-/// Lists a few names under a heading, if there are any.
 fn listed(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let names: BTreeSet<String> = names.collect();
     let more = names.len().saturating_sub(NAMED);
@@ -223,7 +218,6 @@ fn listed(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
     (!names.is_empty()).then(|| format!("{head}: {}{more}", shown.join(", ")))
 }
 
-/// Returns the keys whose values differ between two maps.
 fn unequal(one: &Value, other: &Value) -> BTreeSet<String> {
     let names = [one, other].into_iter().filter_map(Value::as_object).flat_map(Map::keys);
     names.filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
@@ -244,13 +238,13 @@ fn findings(run: &Value) -> Value {
     bare(&run["cells"])
 }
 
-/// Checks that no text file of a folder identifies the machine, by its host name or by local paths.
+/// Checks that no text file identifies the machine by host name or local paths.
 ///
 /// # Errors
 /// Fails with exit code 2, naming the file and the text.
 pub(super) fn impersonal(folder: &Path) -> Result<()> {
     let folders = [std::env::home_dir(), std::env::current_dir().ok()];
-    // Short strings and common words may occur in any text.
+    // Short strings and common words occur in any text.
     let words = [std::env::consts::OS, std::env::consts::ARCH, "localhost", "ghostlab"];
     let mut tells: Vec<String> = folders.into_iter().flatten().map(|path| path.display().to_string()).collect();
     tells.push(owner::host());

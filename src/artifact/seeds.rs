@@ -1,5 +1,4 @@
-//! Figure and notes of a table that aggregates calibration seeds: one dot per seed, and the order of methods under each
-//! seed.
+//! Figure and notes of a table that aggregates calibration seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +28,7 @@ struct SeedDraws {
 }
 
 impl SeedDraws {
-    /// Groups the values by cut and seed. Returns `None` if `numbers` are not aggregated over seeds.
+    /// Groups the values by cut and seed. `None` if they are not aggregated over seeds.
     fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
         let asked = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
         let asked = asked.chain(table.metrics.iter().cloned()).next()?;
@@ -57,7 +56,7 @@ impl SeedDraws {
     }
 }
 
-/// Draws a dot for each seed. Returns `None` if there are no seeds.
+/// Draws a dot for each seed.
 ///
 /// # Errors
 /// Fails if the figure cannot be drawn.
@@ -112,7 +111,7 @@ fn values_of_method(all: &Methods, method: &str) -> Vec<f64> {
 
 const CHANGING_CUT: &str = "* The seed changes which layers are removed.";
 
-/// Returns the cuts that do not remove the same layers under every seed.
+/// Returns the cuts whose removed layers depend on the seed.
 fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet<BackboneCut> {
     let mut changing = BTreeSet::new();
     for number in numbers {
@@ -134,8 +133,8 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
     changing
 }
 
-/// Formats one line per cut that counts the pairs of methods with the paper's order under every seed, with the reverse
-/// order under every seed, and with a varying order. `paper` contains the numbers of the reference table.
+/// Formats one line per cut that counts the pairs of methods in the paper's order, in the reverse order, and in varying
+/// order over the seeds.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Vec::new() };
     let line = |((backbone, depth, layers, criterion), methods): &(BackboneCut, Methods)| {
@@ -190,7 +189,7 @@ pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], pape
     cuts.iter().filter_map(line).collect()
 }
 
-/// Labels a method as tables do. An unrepaired one is labeled by its criterion.
+/// Labels a method by its recovery or, if unrepaired, by its criterion.
 fn called(recovery: &str, criterion: &str) -> String {
     match recovery {
         recovery::NONE => criterion::label(criterion).to_owned(),

@@ -20,7 +20,7 @@ use crate::tasks::{Answered, Score, Solutions};
 
 const CELLS: usize = 129;
 const CHANNELS: usize = 4096;
-/// Number of documents per task. It does not affect the measured sizes.
+/// Documents per task, which do not affect the measured sizes.
 const DOCUMENTS: usize = 10;
 const TASKS: [&str; 9] =
     ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
@@ -67,7 +67,6 @@ fn boundary(cell: usize) -> BoundaryResult {
     .unwrap()
 }
 
-/// Builds a task with three choices per document.
 fn key(name: &str) -> Arc<Solutions> {
     let choices: Vec<[usize; 4]> = (0..3).map(|at| [at % 90, at % 90, at % 20, 0]).collect();
     let documents: Vec<_> =

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::answer::seen::{Mark, Thing};
 use super::out::bytes;
-use crate::checkpoint::{GgufType, Layout, fits_gguf};
+use crate::checkpoint::{GgufType, Layout, fits_deci, fits_gguf};
 use crate::corpus::Tokenizer;
 use crate::criterion::{self, PruneSpec};
 use crate::error::{Error, Result};
@@ -16,7 +16,6 @@ use crate::model::{
     ResidualStream, Step, Sublayer, Trie, check_weights, deployed, whole,
 };
 use crate::options::Options;
-use crate::quantity::counted;
 use crate::{machine, recovery};
 
 /// Tokens of the text that a model is checked with, where no window is narrower.
@@ -34,7 +33,7 @@ const ELSEWHERE: &str = "check, candle-transformers";
 pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
     let config = Config::read_with_attachments(model)?;
     check_weights(&config, model)?;
-    let dense = deployed(&Program::dense(config.layers), &config);
+    let dense = deployed(&Program::without(config.layers, &config.dropped), &config);
     let layout = Layout::of(&config, model, &dense, None)?;
     let mut lines = vec![Thing::good("architecture", shape(&config)), Thing::good("attention", attention(&config))];
     let millions = layout.parameters() as f64 / 1e6;
@@ -49,12 +48,10 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
         Ok(tokenizer) => Thing::good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
         Err(error) => Thing::lacks("tokenizer", &error),
     });
-    if !config.attachments.is_empty() {
-        let found = format!(
-            "{} next to the weights: it can be scored, but not pruned",
-            counted(config.attachments.len(), "operator")
-        );
-        lines.push(Thing::note("operators", found, "prune the model that it was exported from"));
+    if !config.is_plain() {
+        let found = format!("{}: it can be scored, but not pruned", config.export_text());
+        let what = if config.attachments.is_empty() { "sublayers" } else { "operators" };
+        lines.push(Thing::note(what, found, "prune the model that it was exported from"));
         return Ok(lines);
     }
     let none = Options::new();
@@ -74,17 +71,32 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
         let found = "the MLP's branch ends in a norm: ReplaceMe's map comes after it, and no weight can absorb it";
         lines.push(Thing::note("folding", found, ""));
     }
-    let folder = "a Hugging Face folder, with a code file if an operator is next to the weights";
-    lines.push(Thing::good("export", folder));
-    lines.push(match fits_gguf(&config, &layout).and_then(|_| gguf_texts(model, &config)) {
-        Ok((_, notes)) => {
-            let types = GgufType::ALL.map(GgufType::name).join(", ");
-            let found = format!("{types}; cells whose repair is part of the weights");
-            Thing::new(Mark::Good, "export --gguf", found, notes.join("\n"))
-        }
-        Err(error) => Thing::or_note("export --gguf", Err(error)),
-    });
+    lines.extend(exports(&config, &layout, model));
     Ok(lines)
+}
+
+/// Describes which cut and repair each format holds.
+fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<Thing> {
+    let plain = "whole layers removed, repair in the weights: `none`, Prune&Comp, ReplaceMe where it folds";
+    let code = "operators next to the weights, single attentions and MLPs removed: all other cells";
+    let sublayers = "single attentions and MLPs removed, `mean`, `ghosted` with `input: normed`";
+    let mut things =
+        vec![Thing::good("export to a folder", plain), Thing::good("export to a folder with a code file", code)];
+    let texts = gguf_texts(model, config);
+    for (what, cells, fits) in [
+        ("export --gguf", plain, fits_gguf(config, layout).map(drop)),
+        ("export --gguf, as `deci`", sublayers, fits_gguf(config, layout).and_then(|_| fits_deci(config))),
+    ] {
+        things.push(match (fits, &texts) {
+            (Err(error), _) => Thing::or_note(what, Err(error)),
+            (Ok(()), Err(error)) => Thing::note(what, error.one_line(), error.advice().unwrap_or_default()),
+            (Ok(()), Ok((_, notes))) => {
+                let types = GgufType::ALL.map(GgufType::name).join(", ");
+                Thing::new(Mark::Good, what, format!("{types}; {cells}"), notes.join("\n"))
+            }
+        });
+    }
+    things
 }
 
 /// Compares the logits of a text between our kernels, candle's engine with another product library, and

@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<FloatType>)]
     compute: Option<FloatType>,
     /// A GGUF file for llama.cpp instead of a folder, with matrices of this type: `f32`, `bf16`, `f16`, `q8_0`. Only of cells
-    /// whose repair is part of the weights.
+    /// whose repair is part of the weights; on backbones like Llama also of cuts of sublayers, `mean` and normed `ghosted`.
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<GgufType>, conflicts_with = "dtype")]
     gguf: Option<GgufType>,
     /// Most gigabytes of a weight file.

@@ -104,7 +104,6 @@ fn texts(request: &Request) -> [&str; 2] {
     }
 }
 
-/// Returns all answers to one request.
 fn responses(answer: &Answer) -> Value {
     match answer {
         Answer::Texts(texts) => json!(texts),
@@ -112,7 +111,7 @@ fn responses(answer: &Answer) -> Value {
     }
 }
 
-/// Formats an answer. lm-evaluation-harness writes numbers as text so that columns have one type.
+/// Formats an answer with numbers as text, as lm-evaluation-harness does.
 fn said(answer: &Answer) -> Value {
     let number = |number: f64| ghostlab_definitions::Value::Float(number).text();
     match answer {
@@ -124,7 +123,6 @@ fn said(answer: &Answer) -> Value {
     }
 }
 
-/// Converts the metric item of a document to JSON.
 fn item(item: &Item) -> Value {
     match item {
         Item::Number(number) => json!(number),

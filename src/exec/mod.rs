@@ -1,6 +1,4 @@
 //! Layer 3: runs a grid (order, preflight checks, limits, events, interruption). Layer 2 computes the jobs.
-//!
-//! A run makes the planned objects that are missing from the store, then reads its results from the store.
 
 mod harness_samples;
 mod overview;

@@ -1,7 +1,6 @@
-//! Checks a run's requirements before its first job, including disk space and memory.
+//! Checks a run's requirements, including disk space and memory, before its first job.
 //!
-//! A plan that cannot fit is rejected up front instead of being killed midway. `run`, `worker`, `plan` and `submit`
-//! share this check and its messages.
+//! `run`, `worker`, `plan` and `submit` share these checks and their messages.
 
 use std::sync::atomic::AtomicBool;
 
@@ -24,13 +23,13 @@ use ghostlab_store::{InventoryItem, Lookup, Store};
 /// Place where a plan will run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {
-    /// This machine. Without a limit, jobs may use its free memory.
+    /// This machine. The default memory limit is its free memory.
     Here,
     /// Other, unknown machines.
     Elsewhere,
 }
 
-/// Plan that passed the checks, with its state in the store and its expected sizes.
+/// Plan that passed the checks, with its state and expected sizes.
 pub struct Preflight {
     pub state: StoreState,
     pub estimate: Estimate,
@@ -39,8 +38,7 @@ pub struct Preflight {
 /// Checks the plan, tokenizes its texts, and checks that memory and disk suffice.
 ///
 /// # Errors
-/// Fails like [`prepare`], and if memory or disk is insufficient. Limits that the grid alone exceeds are reported
-/// before any text is read.
+/// Fails like [`prepare`], and if memory or disk is insufficient.
 pub fn preflight(
     plan: &Plan<'_>,
     settings: &RunSettings,
@@ -62,7 +60,7 @@ pub fn preflight(
     Ok(found)
 }
 
-/// Reads the state of the store, and checks that its disk has enough free space. Texts without tokens do not count.
+/// Reads the state of the store, and checks its free disk space. Texts without tokens do not count.
 fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Store) -> Result<Preflight> {
     let state = if settings.retime { StoreState::to_retime(plan, store) } else { StoreState::read(plan, store) };
     let memory = match position {
@@ -71,7 +69,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Sto
     };
     let estimate = Estimate::of(plan, &state, settings.spool_bytes, memory)?;
     let coming = estimate.coming();
-    // Account for the space that enforcing the store's limit will free.
+    // Space freed by enforcing the store's limit.
     let goes = settings.store_limit.map(|limit| -> Result<u64> {
         let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);
         Ok(quota.going.iter().map(InventoryItem::bytes).sum())
@@ -80,7 +78,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Sto
     Ok(Preflight { state, estimate })
 }
 
-/// Checks every backbone, and tokenizes all missing texts.
+/// Checks every backbone, and tokenizes missing texts.
 ///
 /// # Errors
 /// Fails if a weight file cannot be read, a backbone does not support a recovery, a corpus or task cannot be tokenized,
@@ -125,7 +123,7 @@ pub(super) fn check_kernels(plan: &Plan<'_>) -> Result<()> {
 fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Result<()> {
     let note = |text: String| reporter.event(Event::Note { text: format!("backbone {}: {text}", backbone.name) });
     backbone.config.notes.iter().for_each(|text| note(text.clone()));
-    // Check only the headers of the weight files. The weights are verified when the backbone is loaded.
+    // Check only the headers. The weights are verified when the backbone is loaded.
     check_weights(&backbone.config, &backbone.folder)?;
     let mut checked: Vec<String> = Vec::new();
     for method in backbone.variants.iter().filter_map(|variant| grid.cells[variant.cell].recovery.as_ref()) {
@@ -151,7 +149,7 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
     Ok(())
 }
 
-/// Rejects a plan that needs more disk space than is free, counting the bytes in `goes` as free.
+/// Rejects a plan that needs more disk space than is free or will be freed (`goes`).
 ///
 /// # Errors
 /// Fails with exit code 3, naming the required and the free space.
@@ -177,12 +175,11 @@ fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     }
 }
 
-/// Rejects calibration texts whose tokens exceed memory, before any text is drawn. The grid alone determines the
-/// number.
+/// Rejects calibration texts whose tokens exceed memory, before any text is drawn.
 fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(most) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
-        // Texts are drawn together. Each needs its ids twice while they are written, plus the start of each sequence.
+        // Texts are drawn together, and each needs its ids twice while they are written.
         let lacking = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
         let wanted = lacking.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
         let largest = lacking.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);
@@ -204,7 +201,6 @@ fn bytes_for_tokens(plan: &CalibrationPlan) -> u64 {
     8 * plan.load().tokens as u64 + 32 * plan.calibration.sequences as u64
 }
 
-/// Rejects a backbone with a job that can never fit in memory.
 fn for_jobs(
     plan: &Plan<'_>,
     backbone: &BackbonePlan,
@@ -216,14 +212,13 @@ fn for_jobs(
         backbone.jobs().map(|job| (job, state.lacking(backbone, job))).filter(|(_, missing)| !missing.is_empty());
     let bytes = jobs.map(|(job, missing)| (job.group.bytes)(backbone, &missing)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
-    // Memory must hold at least the largest part of the weights and, for generation, the KV cache of one prompt.
+    // Memory must hold the largest part of the weights and, for generation, the KV cache of one prompt.
     let reserve = batch_bytes(plan, backbone, state, 0) + largest;
     let weights = backbone.engine.held_bytes(&backbone.config, 0);
     in_memory(&MemoryNeed { backbone: &backbone.name, weights, reserve }, limit, free)
 }
 
-/// Evicts unneeded objects while the store plus the expected bytes exceed its limit. Reports the evicted objects, and
-/// whether the limit is still exceeded.
+/// Evicts unneeded objects while the store plus the expected bytes exceed its limit, and reports them.
 pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> Result<()> {
     let Conditions { settings, store, reporter, stop, .. } = *given;
     let Some(limit) = settings.store_limit else { return Ok(()) };
@@ -232,10 +227,10 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &Conditions<'_>) -> 
     let mut quota = look()?;
     if !quota.going.is_empty() {
         let clearing = progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop)?;
-        // A run that started since then has reserved the objects it needs.
+        // A run that started since then has reserved its objects.
         quota = look()?;
         for some in quota.going.chunks(64) {
-            // After a long pause of this process, newer runs may need the objects. Leave the rest to the next eviction.
+            // After a long pause, newer runs may need the objects. Leave them to the next eviction.
             if !clearing.holds() {
                 break;
             }
@@ -261,16 +256,15 @@ fn gigabytes(bytes: u64) -> String {
     format!("{:.2} GB", bytes as f64 / 1e9)
 }
 
-/// Memory needed by a backbone's largest job if it runs alone, in bytes.
 #[derive(Debug)]
 struct MemoryNeed<'a> {
     backbone: &'a str,
     weights: u64,
-    /// Memory for the activations of a batch, for operators, and for solving one.
+    /// Memory for a batch's activations, for operators, and for solving one.
     reserve: u64,
 }
 
-/// Rejects a job that can never fit in memory: in `limit` if one is set, otherwise in the `free` memory if known.
+/// Rejects a job that can never fit in `limit` or, without one, in the `free` memory.
 fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let wanted = needs.weights + needs.reserve;
     if limit.or(free).is_none_or(|most| wanted <= most) {
@@ -292,7 +286,6 @@ fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> R
                 .collect::<Vec<_>>()
                 .join("; "),
         );
-    // Round up, so that the suggested limit is never too small.
     let asked = (wanted as f64 / 1e7).ceil() / 100.0;
     Err(match free {
         Some(free) if wanted <= free => error.hint(format!("--memory {asked} lets it run")),

@@ -1,4 +1,4 @@
-//! Run records: the progress of a run for `ghostlab status`, which survive a crash.
+//! Run records, which show the progress of a run even after a crash.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -63,15 +63,15 @@ pub struct RunRecord {
     pub flops: f64,
     pub flops_done: f64,
     pub seconds: f64,
-    /// Estimated remaining seconds at this run's rates; `None` before any progress.
+    /// Estimated remaining seconds; `None` before any progress.
     #[serde(default)]
     pub seconds_left: Option<f64>,
-    /// Engine and machine, because rates of others do not apply. `None` in older records.
+    /// Engine and machine; `None` in older records. Their rates are not comparable.
     #[serde(default)]
     pub engine: Option<String>,
     #[serde(default)]
     pub machine: Option<String>,
-    /// Whether the process is a worker, which shares the grid and writes no results.
+    /// Whether the process is a worker, which writes no results.
     #[serde(default)]
     pub worker: bool,
     /// Host name, and scheduler job id: `45_1`, `46`.
@@ -85,7 +85,7 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
-    /// Reads all records of a store, newest first, skipping unreadable ones.
+    /// Reads all records, newest first, skipping unreadable ones.
     pub fn all(store: &Store) -> Vec<Self> {
         let files = store.records(&store.runs());
         let mut records: Vec<Self> = files.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect();
@@ -93,8 +93,8 @@ impl RunRecord {
         records
     }
 
-    /// Returns the rate, in operations per second, of the newest run with the same engine and machine, as named by
-    /// [`Plan::engines`](crate::plan::Plan::engines) and [`Plan::machine`](crate::plan::Plan::machine).
+    /// Returns the rate, in operations per second, of the newest run with the same engine and machine
+    /// ([`Plan::engines`](crate::plan::Plan::engines), [`Plan::machine`](crate::plan::Plan::machine)).
     pub fn rate(store: &Store, engine: &str, machine: &str) -> Option<f64> {
         let worked = |record: &Self| {
             record.flops_done > 0.0
@@ -102,14 +102,14 @@ impl RunRecord {
                 && record.engine.as_deref().is_none_or(|name| name == engine)
                 && record.machine.as_deref().is_none_or(|name| name == machine)
         };
-        // A record without an engine predates all engines but the CPU one.
+        // Records without an engine are older than all engines but the CPU one.
         let is_comparable = |record: &Self| record.engine.is_some() || engine == CPU.to_string();
         let mut all = Self::all(store).into_iter();
         all.find(|record| worked(record) && is_comparable(record)).map(|record| record.flops_done / record.seconds)
     }
 }
 
-/// Reporter that keeps a run's record up to date and forwards every event.
+/// Reporter that updates a run's record and forwards every event.
 pub struct Recorder<'a> {
     inner: &'a dyn Reporter,
     store: &'a Store,
@@ -165,7 +165,6 @@ impl<'a> Recorder<'a> {
             scheduler_job: machine::scheduler_job(),
             ..RunRecord::default()
         };
-        // A process may run more than one grid.
         static RECORDS: AtomicU64 = AtomicU64::new(0);
         let number = RECORDS.fetch_add(1, Relaxed);
         let path = folder.join(format!("{:012}-{}-{number}.json", record.started, record.process));
@@ -177,7 +176,7 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
-    /// Records how the run ended, if no event reported it.
+    /// Records how the run ended if no event reported it.
     pub fn end(&self, error: &Error) {
         let mut state = lock(&self.state);
         let record = &mut state.record;
@@ -259,7 +258,7 @@ impl Reporter for Recorder<'_> {
         }
         let rarely = self.every > EVERY && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
         if now && (!rarely || self.due(&state)) {
-            // A failed write must not stop the run. The run reports its own errors.
+            // A failed write must not stop the run.
             self.write(&mut state).ok();
         }
         drop(state);

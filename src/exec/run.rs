@@ -1,4 +1,4 @@
-//! Runs a grid: preflight checks, plan, jobs for missing objects, and results from the store.
+//! Runs a grid: preflight checks, plan, jobs, and results from the store.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -25,8 +25,7 @@ use ghostlab_store::{Attempt, Store};
 /// Computes the missing results of a grid. If a cell fails, the others continue and the outcome contains the reason.
 ///
 /// # Errors
-/// Fails if a preflight check fails, a backbone cannot be loaded, the store is full, or `stop` is set. Results so far
-/// are stored.
+/// Fails if a preflight check fails, a backbone cannot be loaded, the store is full, or `stop` is set.
 pub fn run(
     grid: &Grid,
     settings: RunSettings,
@@ -42,7 +41,7 @@ pub fn run(
     })
 }
 
-/// Outcome of a worker. Workers do not read scores, because each of hundreds would have to read all of them.
+/// Outcome of a worker. Workers do not load scores, because each would have to read all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Worked {
     /// No work is left, with the number of complete and failed cells.
@@ -51,9 +50,9 @@ pub enum Worked {
     Left,
 }
 
-/// Works on a grid together with other workers until there is no work left for this process.
+/// Works on a grid with other workers until no work is left for this process.
 ///
-/// Latencies are skipped, because they are only measured by `run`, without other load.
+/// Latencies are only measured by `run`, without other load.
 ///
 /// # Errors
 /// Fails like [`run`].
@@ -65,7 +64,7 @@ pub fn work(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<Worked> {
-    // Attempts are counted across all workers, so a worker does not retry on its own.
+    // All workers together count attempts.
     let settings = RunSettings { retries: 0, ..settings };
     run_all(grid, Conditions { settings, store, reporter, stop, terms: Some(terms) }, |_, context| {
         let complete = context.complete();
@@ -77,7 +76,7 @@ pub fn work(
     })
 }
 
-/// Reads the stored results of a grid, and the recorded reasons for missing ones, without computing anything.
+/// Reads the stored results of a grid, and the recorded reasons for missing ones.
 ///
 /// # Errors
 /// Fails if an input cannot be read or an object is damaged.
@@ -93,8 +92,7 @@ pub fn stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn 
     Ok(outcome)
 }
 
-/// Returns the reasons for missing cells from failed attempts at an object, the calibration that makes it, or a chunk
-/// of its scores.
+/// Returns the reasons for missing cells: failed attempts at an object, its calibration, or a chunk of scores.
 pub(super) fn told_failures(
     plan: &Plan<'_>,
     state: &StoreState,
@@ -125,7 +123,7 @@ fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Op
     chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
-/// Runs the missing jobs, then calls `end`, which returns the number of complete and failed cells with the result.
+/// Runs the missing jobs, then `end`, which returns the number of complete and failed cells with the result.
 fn run_all<T>(
     grid: &Grid,
     conditions: Conditions<'_>,
@@ -183,7 +181,6 @@ fn run_all<T>(
     ended.map(|(_, _, ended)| ended)
 }
 
-/// Returns the remaining work of a plan.
 fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
     let left = job_costs(plan, state)?.into_iter().filter(|cost| cost.cost.left > 0.0);
     Ok(left
@@ -196,20 +193,18 @@ fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
         .collect())
 }
 
-/// Reserves the objects that the run will use, then waits for a concurrent cleanup. Objects that the run finds
-/// afterwards cannot be removed.
+/// Reserves the objects that the run will use, then waits for a concurrent cleanup, so that objects found afterwards
+/// cannot disappear.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     store.reserve(plan.keys().map(|key| key.hash()))?;
     progress::claim(store, Store::CLEARING, "clearing up the store", reporter, stop).map(drop)
 }
 
-/// Builds the context shared by a plan's jobs.
 pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, conditions: Conditions<'a>) -> Context<'a> {
     let hashes = |damaged| state.hashes(damaged).map(str::to_owned).collect();
     Context::new(plan.given(), KnownObjects::new(hashes(false), hashes(true)), conditions)
 }
 
-/// Makes the missing objects.
 fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
     let memory = context.settings.memory_bytes();
     let backbones = || plan.backbones.iter();
@@ -242,7 +237,7 @@ fn execute(plan: &Plan<'_>, context: &Context<'_>, state: &StoreState, engines: 
     Ok(())
 }
 
-/// Returns the incomplete jobs: the exclusive ones if `alone` is set, the others if not.
+/// Returns the incomplete jobs: those that run alone if `alone` is set, all others if not.
 fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone: bool) -> Vec<(Scheduled<'a>, Order)> {
     let mut tasks: Vec<(Scheduled<'_>, Order)> = Vec::new();
     for (model, backbone) in plan.backbones.iter().enumerate() {
@@ -284,7 +279,7 @@ fn tasks<'a>(plan: &'a Plan<'a>, tools: Tools<'a>, state: &'a StoreState, alone:
 struct GridHead<'a> {
     plan: &'a Plan<'a>,
     tools: Tools<'a>,
-    /// Coordination with other workers; `None` outside workers.
+    /// Coordination with other workers; `None` if the run is not a worker.
     spread: Option<Spread>,
 }
 
@@ -318,7 +313,7 @@ impl TaskHooks for GridHead<'_> {
     }
 }
 
-/// Advances a job as far as currently possible, and reports the result.
+/// Advances a job as far as possible, and reports the result.
 pub(super) fn attempt(
     plan: &Plan<'_>,
     tools: &Tools<'_>,
@@ -345,7 +340,7 @@ pub(super) fn attempt(
     Ok(Progressed::Done)
 }
 
-/// Runs a job up to the permitted number of attempts. If all fail, its cells fail and other jobs continue.
+/// Runs a job up to the permitted number of attempts, then fails its cells.
 fn tried(
     context: &Context<'_>,
     variants: &[&Variant],
@@ -369,7 +364,7 @@ fn tried(
         }
         match error.kind() {
             ErrorKind::Missing => return Err(error),
-            // The failed attempt is recorded. The next process decides whether to retry.
+            // The attempt is recorded. The next process decides whether to retry.
             ErrorKind::Job if context.terms.is_some() => {
                 context.note(error.one_line());
                 return Ok(Progressed::Busy);

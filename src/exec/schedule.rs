@@ -6,11 +6,9 @@ use std::sync::{Condvar, Mutex};
 use crate::error::{Error, Result};
 use crate::work::progress::{Progressed, caught, lock};
 
-/// A task with its requirements.
 pub(super) struct Scheduled<'a> {
     /// Tasks that must finish first.
     pub(super) after: Vec<usize>,
-    /// Model that the task runs.
     pub(super) model: usize,
     /// Memory besides the model, in bytes.
     pub(super) bytes: u64,
@@ -33,12 +31,11 @@ pub(super) trait TaskHooks: Sync {
     /// Called when no task currently needs a model.
     fn forget(&self, model: usize);
 
-    /// Chooses the model to continue with.
     fn choose(&self, models: &[usize]) -> usize {
         models.first().copied().unwrap_or_default()
     }
 
-    /// Returns whether other workers hold the leases of a task's remaining work, without starting it.
+    /// Returns whether other workers hold the leases of a task's remaining work.
     fn others_at(&self, _: &Scheduled<'_>) -> bool {
         false
     }
@@ -56,7 +53,7 @@ struct TaskQueue {
     running: BTreeSet<usize>,
     /// Waiting tasks that other processes were working on.
     busy: BTreeSet<usize>,
-    /// Most recently chosen model, and the models that may be in memory.
+    /// Most recently chosen model, and those that may be in memory.
     chosen: Option<usize>,
     loaded: BTreeSet<usize>,
     /// Whether a thread is waiting for busy tasks.
@@ -64,10 +61,10 @@ struct TaskQueue {
     error: Option<Error>,
 }
 
-/// Runs all tasks. `models` are the sizes of the models in bytes.
+/// Runs all tasks. `models` are the model sizes in bytes.
 ///
 /// # Errors
-/// Fails with the first error of a task. Running tasks finish, and no further task starts.
+/// Fails with the first error of a task. Running tasks finish, and no other one starts.
 pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
     let state = Mutex::new(TaskQueue { waiting: (0..tasks.len()).collect(), ..TaskQueue::default() });
     let changed = Condvar::new();
@@ -124,8 +121,7 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
 }
 
-/// Returns the next task to run, preferring the chosen model. Models in memory that only wait for other workers are
-/// evicted if necessary.
+/// Returns the next task to run, preferring the chosen model. Evicts models whose tasks only wait for other workers.
 fn next(
     tasks: &[Scheduled<'_>],
     models: &[u64],
@@ -206,7 +202,6 @@ mod tests {
         }
     }
 
-    /// Hooks that keep the last model, and record the forgotten ones.
     #[derive(Default)]
     struct Noting {
         forgotten: Mutex<Vec<usize>>,
@@ -285,7 +280,6 @@ mod tests {
 
     #[test]
     fn independent_tasks_meet_each_other() {
-        // Deadlocks if the tasks run sequentially.
         let barrier = Barrier::new(2);
         let meet = || {
             barrier.wait();

@@ -1,5 +1,4 @@
-//! Coordination of workers that share a grid: each takes a different backbone, and polls jobs of other workers only
-//! when their leases change.
+//! Coordination of workers that share a grid.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -17,14 +16,14 @@ pub(super) struct Spread {
     pub(super) sightings: Sightings,
 }
 
-/// Distributes workers over the backbones of a grid. Each worker takes the backbone with the fewest workers, so that it
-/// loads only one. When its backbone is done, it takes the next.
+/// Distributes workers over backbones. Each takes the backbone with the fewest workers until that is done, so that it
+/// loads only one at a time.
 #[derive(Default)]
 pub(super) struct SeatClaim(Mutex<Option<Lease>>);
 
 impl SeatClaim {
-    /// Chooses one of `backbones` (indices into the plan). A worker holds the lease of a numbered seat at its backbone.
-    /// The backbone with the lowest free seat number has the fewest workers.
+    /// Chooses one of `backbones` (indices into the plan). A worker holds the lease of a numbered seat, so the backbone
+    /// with the lowest free number has the fewest workers.
     pub(super) fn choose(&self, plan: &Plan<'_>, backbones: &[usize], store: &Store) -> usize {
         let mut seat = lock(&self.0);
         // Release the current seat first, because it may be the best choice.
@@ -53,16 +52,15 @@ impl SeatClaim {
 /// Prefix of seat lease names.
 const SEAT: &str = "at-";
 
-/// Last observed leases of other workers, by job. While they are unchanged, no new work is available there. One
-/// directory listing shows the changes of all jobs.
+/// Last observed leases of other workers, by job. While they are unchanged, no new work is available there.
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<Sighted>);
 
 #[derive(Default)]
 struct Sighted {
-    /// Leases of each job, and the time since which they have been unchanged.
+    /// Leases of each job, and how long they have been unchanged.
     jobs: HashMap<String, (Vec<String>, Duration)>,
-    /// Number of jobs polled in this round although their leases are unchanged.
+    /// Number of unchanged jobs polled in this round.
     probes: usize,
 }
 
@@ -72,7 +70,6 @@ impl Sightings {
     /// Maximum number of such polls per round, because hundreds of workers may wait for hundreds of jobs.
     const PROBES: usize = 2;
 
-    /// Returns whether other workers hold the leases of a job's remaining work.
     pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {
         let claims = store
             .with_claims(|claims: &BTreeSet<String>| -> Vec<String> {
@@ -117,7 +114,6 @@ mod tests {
         let calibration = job("calibrate", true);
         let text = job("text", false);
         let others_at = |task: &Scheduled<'_>| {
-            // Listings are cached for a short time.
             std::thread::sleep(Duration::from_millis(250));
             sightings.others_at(task, &store)
         };

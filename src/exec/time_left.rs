@@ -1,4 +1,4 @@
-//! Estimates the remaining time of a run from the remaining work and the measured rates.
+//! Estimates the remaining time of a run from its remaining work and measured rates.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,13 @@ use crate::work::event::{Event, Work, WorkKind};
 /// Backbone and kind of work, which determine the rate.
 type RateGroup = (String, WorkKind);
 
-/// Estimator that follows the events of one run. Operations are estimated by the cost model, and any clock in seconds
-/// may be used.
+/// Estimator that follows the events of one run, with times of any clock.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
     pieces: BTreeMap<String, PlanPiece>,
     rates: BTreeMap<RateGroup, MeasuredRate>,
     jobs: BTreeMap<usize, RunningJob>,
-    /// Time of the last event, and the group of work running since then.
+    /// Time of the last event, and the group running since then.
     last: Option<(f64, Option<RateGroup>)>,
 }
 
@@ -22,7 +21,7 @@ pub struct TimeLeft {
 struct PlanPiece {
     group: RateGroup,
     planned: f64,
-    /// Work of the started jobs, and the completed part of it.
+    /// Work of the started jobs, and its completed part.
     begun: f64,
     done: f64,
     over: bool,
@@ -41,13 +40,12 @@ struct RunningJob {
     flops_per_token: f64,
 }
 
-/// Minimum remaining share of an unfinished piece, in case the cost model underestimates it.
+/// Minimum remaining share of an unfinished piece.
 const AT_LEAST: f64 = 0.02;
 
 impl TimeLeft {
-    /// Processes an event at time `now`, in seconds.
     pub fn see(&mut self, event: &Event, now: f64) {
-        // After a job ends, solving and reading texts still belong to its piece until the next event.
+        // Solving and reading after a job's end belong to its piece.
         if let Some((before, Some(group))) = &self.last {
             self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
         }
@@ -61,7 +59,7 @@ impl TimeLeft {
                 self.jobs.insert(job.id, RunningJob { work: job.work.clone(), flops_per_token });
                 if let Some(piece) = self.pieces.get_mut(&job.work) {
                     piece.begun += job.flops;
-                    // A text has a single job, whose cost is exact because its cuts are known by now.
+                    // A started text has an exact cost, because its cuts are known.
                     piece.planned = match piece.group.1 {
                         WorkKind::Calibrate => piece.planned.max(piece.begun),
                         WorkKind::Score | WorkKind::Time => piece.begun,
@@ -75,7 +73,7 @@ impl TimeLeft {
                 {
                     let flops = running.flops_per_token * *tokens as f64;
                     piece.done += flops;
-                    // Work of other processes would inflate the rate of this one.
+                    // Other processes' work would inflate the rate of this one.
                     if !elsewhere {
                         self.rates.entry(piece.group.clone()).or_default().flops += flops;
                     }
@@ -89,8 +87,7 @@ impl TimeLeft {
             Event::WorkDone { work } => {
                 if let Some(piece) = self.pieces.get_mut(work).filter(|piece| !piece.over) {
                     piece.over = true;
-                    // Solving reports no progress. If an earlier run started the calibration, the remaining part is
-                    // unknown.
+                    // Solving reports no progress. If an earlier run started the calibration, its rest is unknown.
                     if piece.begun > piece.planned / 2.0 {
                         let rest = (piece.planned - piece.done).max(0.0);
                         self.rates.entry(piece.group.clone()).or_default().flops += rest;
@@ -103,19 +100,18 @@ impl TimeLeft {
         self.last = Some((now, at));
     }
 
-    /// Returns the operations done by this process.
     pub fn flops_done(&self) -> f64 {
         self.rates.values().map(|rate| rate.flops).sum()
     }
 
-    /// Returns the completed share of the plan over all processes, from 0 to 1.
+    /// Returns the completed share of the plan over all processes.
     pub fn share(&self) -> f64 {
         let planned: f64 = self.pieces.values().map(|piece| piece.planned).sum();
         let left: f64 = self.pieces.values().map(PlanPiece::left).sum();
         if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
     }
 
-    /// Returns the estimated remaining seconds: `None` before any progress, and 0 only if nothing is left.
+    /// Returns the estimated remaining seconds: `None` before any progress, 0 only if nothing is left.
     pub fn seconds(&self) -> Option<f64> {
         let mut left = self.pieces.values().filter(|piece| !piece.over).peekable();
         if left.peek().is_none() {
@@ -135,7 +131,7 @@ impl TimeLeft {
         )
     }
 
-    /// Returns the combined rate of matching groups in operations per second, or `None` without any work.
+    /// Returns the combined rate of matching groups in operations per second.
     fn rate(&self, matches: impl Fn(&RateGroup) -> bool) -> Option<f64> {
         let rates = || self.rates.iter().filter(|(group, _)| matches(group)).map(|(_, rate)| rate);
         let flops = rates().map(|rate| rate.flops).sum::<f64>();
@@ -164,8 +160,7 @@ mod tests {
     use super::*;
     use crate::exec::JobStarted;
 
-    /// A simulated piece of work: planned cost, actual cost, duration, and duration of the subsequent part without
-    /// progress.
+    /// Planned cost, actual cost and duration of a simulated piece, and the duration of its part without progress.
     struct Played {
         work: &'static str,
         kind: WorkKind,
@@ -194,7 +189,7 @@ mod tests {
         Event::Planned { cells: 1, complete: 0, scores: 1, scored: 0, flops, work, engine, machine, plan }
     }
 
-    /// Returns the time, the elapsed share, and the estimated remaining seconds at each event.
+    /// Returns time, elapsed share and estimated remaining seconds at each event.
     fn told(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
         let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
         let mut left = TimeLeft::default();
@@ -226,8 +221,7 @@ mod tests {
         estimates
     }
 
-    /// Simulates two backbones of different sizes, with different rates for scoring and calibration, parts without
-    /// progress, and a third more work than planned.
+    /// Simulates two backbones with different rates, parts without progress, and a third more work than planned.
     fn grid() -> Vec<Played> {
         let calibrate = |work, by: f64| {
             let planned = 20.0 * by;
@@ -262,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Reads a run recorded with `just record-events`: the time of each event in seconds of the day, and the event.
+    /// Reads a run recorded with `just record-events`, with times in seconds of the day.
     fn recorded() -> Vec<(f64, Event)> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/events/run.jsonl");
         fs::read_to_string(file)
@@ -289,7 +283,6 @@ mod tests {
             left.see(event, at - planned);
             let share = (at - planned) / (end - planned);
             let really = end - at;
-            // Do not check estimates below one second.
             if (0.1..0.97).contains(&share) {
                 let estimate = left.seconds().unwrap();
                 assert!(

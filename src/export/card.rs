@@ -6,7 +6,7 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 use super::{Exporter, MadeCell};
-use crate::checkpoint::{Attached, Layout};
+use crate::checkpoint::{Attached, Layout, fits_gguf};
 use crate::criterion;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
@@ -14,8 +14,9 @@ use crate::files::sha256;
 use crate::grid::Grid;
 use crate::identity::Canonical;
 use crate::machine;
-use crate::model::{BranchPlace, Deployed, FloatType, Sublayer, rounding_told};
+use crate::model::{BranchPlace, Cut, Deployed, FloatType, Sublayer, rounding_told};
 use crate::recovery;
+use crate::results::{ranges, removed_text};
 use ghostlab_store::About;
 
 const TEMPLATE: &str = include_str!("card.md");
@@ -35,7 +36,14 @@ struct CardValues {
     class: &'static str,
     layers: usize,
     kept: usize,
-    removed: Vec<usize>,
+    /// Removed layers, or sublayers by kind. Empty for the dense backbone.
+    removed: String,
+    /// How much is removed, such as `7 of 32 layers` or `8 of 32 attentions`.
+    amount: String,
+    /// Layers of the checkpoint that have no attention, and those that have no MLP.
+    without: Vec<String>,
+    /// Whether a GGUF file holds the variant.
+    in_gguf: bool,
     criterion: Option<String>,
     recovery: Option<String>,
     recovery_method: Option<String>,
@@ -112,7 +120,10 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
         class: backbone.config.architecture.class,
         layers: result.layers,
         kept: layout.kept.len(),
-        removed: result.removed.whole_layers(),
+        removed: removed_text(&result.removed),
+        amount: amount(&result.removed, result.layers),
+        without: without(layout),
+        in_gguf: fits_gguf(&backbone.config, layout).is_ok(),
         criterion: cell
             .criterion
             .as_ref()
@@ -136,7 +147,7 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
         dtype: form.dtype.map(FloatType::name),
         window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
         folded: folded(layout, deployed),
-        attached: attached(layout),
+        attached: layout.attached.iter().map(describe_operator).collect(),
         notes: rounding_told(&backbone.config).into_iter().chain(result.notes()).chain(shortage).collect(),
         numbers,
         evidence: evidence.clone(),
@@ -165,8 +176,27 @@ fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
         .collect()
 }
 
-fn attached(layout: &Layout) -> Vec<String> {
-    layout.attached.iter().map(describe_operator).collect()
+/// Describes how much of a backbone with `layers` layers is removed.
+fn amount(removed: &Cut, layers: usize) -> String {
+    if removed.is_whole_layers() {
+        return format!("{} of {layers} layers", removed.whole_layers().len());
+    }
+    let count = removed.len();
+    match Sublayer::BOTH.into_iter().find(|&kind| removed.iter().all(|(_, found)| found == kind)) {
+        Some(Sublayer::Attention) => format!("{count} of {layers} attentions"),
+        Some(Sublayer::Mlp) => format!("{count} of {layers} MLPs"),
+        None => format!("{count} of {} sublayers", 2 * layers),
+    }
+}
+
+/// Describes the layers of the checkpoint that lack a sublayer.
+fn without(layout: &Layout) -> Vec<String> {
+    let kinds = [(Sublayer::Attention, "attention"), (Sublayer::Mlp, "MLP")];
+    let listed = kinds.into_iter().filter_map(|(kind, name)| {
+        let layers: Vec<usize> = layout.dropped.iter().filter(|(_, found)| *found == kind).map(|(at, _)| at).collect();
+        (!layers.is_empty()).then(|| format!("no {name} in layers {}", ranges(&layers, "-", ", ")))
+    });
+    listed.collect()
 }
 
 fn describe_operator(attached: &Attached) -> String {

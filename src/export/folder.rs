@@ -116,7 +116,7 @@ pub(super) fn write(
     fault::here("place");
     draft.publish()?;
     let parameters = made.layout.parameters();
-    let needs_code = !made.layout.attached.is_empty();
+    let needs_code = made.layout.needs_code();
     Ok(Exported { folder: output.path().to_owned(), bytes, parameters, needs_code })
 }
 
@@ -154,8 +154,8 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     if is_gguf(source) {
         put(draft, "tokenizer.json", &corpus::description(&parts::tokenizer(source), config.vocab)?)?;
     }
-    tokenizer_config(draft, source, !layout.attached.is_empty())?;
-    if !layout.attached.is_empty() {
+    tokenizer_config(draft, source, layout.needs_code())?;
+    if layout.needs_code() {
         put(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
     }
     put(draft, "README.md", card.as_bytes())?;

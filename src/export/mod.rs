@@ -22,7 +22,7 @@ use candle_core::quantized::gguf_file::Value as Entry;
 use folder::{config_of, enough_room, object};
 use serde_json::Value;
 
-use crate::checkpoint::{GgufText, GgufType, Layout, fits_gguf, no_place_for_operators};
+use crate::checkpoint::{GgufText, GgufType, Layout, fits_deci, fits_deci_step, fits_gguf};
 use crate::corpus::{self, GgufTokenizer, to_gguf};
 use crate::error::{Error, Result};
 use crate::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, stored_program};
@@ -57,7 +57,6 @@ impl Exporter<'_> {
     /// that is full: nothing is left then.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
         let output = folder::check(folder)?;
-        refuse_sublayers(grid, cell)?;
         if let Some(recovery) = &grid.cells[cell].recovery {
             recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
         }
@@ -163,8 +162,10 @@ impl Exporter<'_> {
         path: &Path,
         numbers: GgufType,
     ) -> Result<(Exported, Vec<String>)> {
-        refuse_sublayers(grid, cell)?;
-        refuse_step(grid, cell)?;
+        refuse_gguf(grid, cell)?;
+        if let Some(recovery) = &grid.cells[cell].recovery {
+            recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
+        }
         self.made(grid, cell, &mut |MadeCell { layout, backbone, result, inputs, .. }| {
             let config = &backbone.config;
             fits_gguf(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
@@ -172,7 +173,7 @@ impl Exporter<'_> {
             entries.push((CELL.to_owned(), Entry::String(result.cell.to_string())));
             entries.push(("ghostlab.version".to_owned(), Entry::String(machine::program())));
             let text = GgufText { name: result.cell.to_string(), entries };
-            let bytes = layout.gguf_bytes(numbers);
+            let bytes = layout.gguf_bytes(config, numbers)?;
             let parameters = layout.parameters();
             enough_room(path.parent().unwrap_or(Path::new(".")), bytes)?;
             inputs.guarded(&[&backbone.folder], || {
@@ -188,30 +189,19 @@ impl Exporter<'_> {
     }
 }
 
-/// Refuses a cut of sublayers, before anything is computed for it.
-fn refuse_sublayers(grid: &Grid, cell: usize) -> Result<()> {
+/// Refuses a cell whose cut or repair has no form in GGUF files, before anything is computed for it.
+fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
     let cell = &grid.cells[cell];
-    if cell.depth.is_in_layers() {
-        return Ok(());
-    }
-    Err(Error::bad_input("a model without single sublayers cannot be exported yet")
-        .at(cell.to_string())
-        .expected("a cell that removes whole layers")
-        .found(format!("a depth of {}", cell.depth))
-        .hint("`ghostlab run` scores the cell; export a cell whose depth counts layers"))
-}
-
-/// Refuses a cell whose repair stays a step in any case, before anything is computed for it.
-fn refuse_step(grid: &Grid, cell: usize) -> Result<()> {
-    let cell = &grid.cells[cell];
-    let (Some(recovery), Some(backbone)) = (&cell.recovery, grid.backbones.get(&cell.backbone)) else { return Ok(()) };
+    let Some(backbone) = grid.backbones.get(&cell.backbone) else { return Ok(()) };
     // Problems of the backbone itself are reported by the run.
     let Ok(config) = Config::read_with_attachments(&backbone.path) else { return Ok(()) };
-    if recovery.rule.stays_step(&config) {
-        let found = format!("the repair of `{recovery}`, an operator next to the weights");
-        return Err(no_place_for_operators(found).at(cell.to_string()));
-    }
-    Ok(())
+    let step = cell.recovery.as_ref().and_then(|recovery| recovery.rule.step_form(&config));
+    let fits = match step {
+        Some(step) => fits_deci_step(&config, step),
+        None if cell.depth.is_in_layers() => Ok(()),
+        None => fits_deci(&config),
+    };
+    fits.map_err(|error| error.at(cell.to_string()))
 }
 
 /// Stops between writes if asked to.

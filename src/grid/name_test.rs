@@ -282,7 +282,7 @@ fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
     assert_eq!(last.len(), recoveries.len() + 1);
     assert!(last.iter().all(|name| safe(name)), "{last:?}");
     let options = criteria.iter().chain(&recoveries).flat_map(|criterion| criterion.options["properties"].as_object());
-    // A map appears in a name without a value.
+    // A map-valued option can appear in a cell name as its bare key.
     let options = options.flatten().map(|(name, option)| (name.clone(), option.to_string().contains("\"object\"")));
     let settings = ["corpus", "sequences", "length", "seed", "operator_sequences"].map(|name| (name.to_owned(), false));
     for (option, map) in options.chain(settings) {

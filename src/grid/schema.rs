@@ -231,7 +231,7 @@ pub(super) struct PatternEntry {
     pub(super) calibration: Many<CalibrationPattern>,
 }
 
-/// Pattern that matches calibrations with one of the values of every key.
+/// Filter for calibrations. Each given key lists the accepted values. Omitted keys match any value.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct CalibrationPattern {

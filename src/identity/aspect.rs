@@ -1,5 +1,5 @@
-//! Flattens an identity, or any JSON value, to leaves by path, and compares them. All comparisons of settings use this
-//! module, so that new settings are included automatically. Leaves are compared as canonical text.
+//! Flattens identities and other JSON values to leaves, and compares them as canonical text. All settings are compared
+//! here, so that new ones are included automatically.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::Identity;
 use ghostlab_store::canonical;
 
-/// Path of a leaf, such as `calibration.text.rule`. Paths lead into objects of any shape, such as `cut.options.cosine`.
+/// Path of a leaf, such as `calibration.text.rule` or `cut.options.cosine`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
@@ -28,17 +28,15 @@ impl Aspect {
         &self.0
     }
 
-    /// Returns the last component of the path.
     pub fn name(&self) -> &str {
         self.0.rsplit('.').next().unwrap_or_default()
     }
 
-    /// Returns whether the path equals or lies below `parent`: `cut.options.cosine` is below `cut.options` and `cut`.
+    /// Returns whether the path equals or lies below `parent`.
     pub fn is_of(&self, parent: &str) -> bool {
         self.0.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
-    /// Appends a component.
     #[must_use]
     pub fn below(&self, name: &str) -> Self {
         Self(if self.0.is_empty() { name.to_owned() } else { format!("{}.{name}", self.0) })
@@ -89,7 +87,6 @@ pub fn leaves(root: &Value) -> Leaves {
     found
 }
 
-/// Returns all settings that differ, sorted by path.
 pub fn differs(one: &Leaves, other: &Leaves) -> Vec<Difference> {
     let aspects: BTreeSet<&Aspect> = one.keys().chain(other.keys()).collect();
     aspects
@@ -102,8 +99,7 @@ pub fn differs(one: &Leaves, other: &Leaves) -> Vec<Difference> {
         .collect()
 }
 
-/// Returns all settings that an [`Identity`] may have, derived from its type. Free-form method options count as one
-/// setting.
+/// Returns all settings that the type [`Identity`] allows. Free-form method options count as one.
 pub fn aspects() -> Vec<Aspect> {
     let settings = SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<Identity>();
@@ -141,7 +137,6 @@ impl Canonical {
         &self.0
     }
 
-    /// Returns whether the value is a SHA-256 hash.
     pub fn is_hash(&self) -> bool {
         self.0.len() == 66 && self.0[1..65].bytes().all(|digit| digit.is_ascii_hexdigit())
     }

@@ -9,8 +9,7 @@ use super::Identity;
 use crate::files::sha256;
 use ghostlab_store::canonical;
 
-/// Returns, for each variant of a backbone, a hash of all variants relative to it. A change common to all variants does
-/// not affect the hashes.
+/// Returns a hash of all variants relative to each variant, unaffected by changes common to all.
 pub fn beside(all: &[&Identity]) -> Vec<String> {
     let all: Vec<VariantParts> = all.iter().map(|identity| parts(identity)).collect();
     all.iter()
@@ -21,7 +20,7 @@ pub fn beside(all: &[&Identity]) -> Vec<String> {
         .collect()
 }
 
-/// Cut, repair and calibration, with each field as canonical JSON. The remaining identity is common to the backbone.
+/// Cut, repair and calibration, with each field as canonical JSON.
 type VariantParts = [Option<BTreeMap<String, String>>; 3];
 
 fn parts(identity: &Identity) -> VariantParts {
@@ -39,7 +38,7 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
     }
 }
 
-/// Describes the settings in which `other` differs, including those that only one of them has.
+/// Describes the settings in which `other` differs.
 fn told(parts: &VariantParts, other: &VariantParts) -> String {
     let nothing = BTreeMap::new();
     parts
@@ -79,7 +78,6 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// Returns the hash of the last variant.
     fn last(all: &[Identity]) -> String {
         beside(&all.iter().collect::<Vec<_>>()).pop().unwrap()
     }
@@ -90,7 +88,7 @@ mod tests {
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["affine"], 0));
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["none", "affine"], 0));
         assert_eq!(cohort_of(&["none", "affine"], 0), cohort_of(&["affine", "none"], 0), "in whatever order");
-        // Changing only the variant itself changes its differences from the others.
+        // A change of the variant itself changes its difference from the others.
         let beside_other_seed = |seed| last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), seed)]);
         assert_eq!(beside_other_seed(1), beside_other_seed(2), "the other one is where it was");
         assert_ne!(last(&[variant(None, 0), variant(Some("ghosted"), 0)]), last(&[variant(Some("ghosted"), 0)]));

@@ -1,5 +1,5 @@
-//! Objects that plans use, which `cache gc --keep` keeps, and objects to evict to stay within a limit: those cheapest
-//! to recompute per byte, never those that the grid needs.
+//! Objects that plans use, which `cache gc --keep` keeps, and objects to evict to stay within a limit, starting with
+//! the cheapest to recompute per byte.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::model::CPU;
 use crate::stage::{KINDS, Member, Stage};
 use ghostlab_store::{Found, InventoryItem, Key, Store};
 
-/// Hashes of the objects that plans use, including their transitive inputs.
+/// Hashes of the objects that plans use, including transitive inputs.
 #[derive(Debug, Default)]
 pub struct KeepSet {
     used: BTreeSet<String>,
-    /// Keys of objects that are not stored yet, whose intermediate results must be kept.
+    /// Keys of unfinished objects, whose intermediate results are kept.
     unfinished: BTreeSet<String>,
     /// Hashes of the files that the plans read.
     contents: BTreeSet<String>,
@@ -35,12 +35,12 @@ impl KeepSet {
         hashes.is_subset(&self.contents)
     }
 
-    /// Adds the objects needed to complete a plan and read its results, without the inputs of stored objects.
+    /// Adds the objects needed to complete a plan and read its results.
     pub(super) fn add_needed(&mut self, plan: &Plan<'_>, store: &Store) {
         self.add_plan(plan, store, &|key| !store.has(key));
     }
 
-    /// Adds the objects that a plan names, and recursively their inputs where `goes_on` holds.
+    /// Adds a plan's objects, and their inputs while `goes_on` holds.
     fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, goes_on: &dyn Fn(&Key) -> bool) {
         plan.keys().for_each(|key| self.add_key(key, goes_on));
         self.unfinished.extend(
@@ -60,8 +60,8 @@ impl KeepSet {
         }
     }
 
-    /// Returns whether an entry is kept. Keeps all members of a family, such as all sites of a pass and all trials,
-    /// because another depth or recovery may use them.
+    /// Returns whether an entry is kept, including all members of a family, because another depth or recovery may use
+    /// them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
         let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
         self.used.contains(&entry.hash)
@@ -94,7 +94,6 @@ fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
     identity.values().for_each(|parent| engines_in(parent, found));
 }
 
-/// Collects the hashes in a key and its ancestors.
 fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
     match key {
         Value::String(text) if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -121,8 +120,8 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Determines the evictions for a store to which `coming` bytes will be written. `in_use` are the hashes of objects
-    /// reserved by running processes.
+    /// Determines the evictions before `coming` bytes are written. `in_use` are the hashes reserved by running
+    /// processes.
     pub fn of(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, coming: u64) -> Self {
         let mut needed = KeepSet::default();
         needed.add_needed(plan, store);
@@ -140,7 +139,7 @@ impl Quota {
         let mut kept = sum_of_sizes(&others);
         // Leave objects of other program versions alone.
         others.retain(|entry| !entry.older() && !entry.later());
-        // A damaged object has no known cost and is evicted first.
+        // A damaged object has no known cost.
         let price = |entry: &InventoryItem| entry.seconds() / entry.bytes().max(1) as f64;
         others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));
         let mut going = Vec::new();
@@ -154,7 +153,7 @@ impl Quota {
         Self { limit, needed, kept, going, coming }
     }
 
-    /// Returns the number of bytes above the limit after all possible evictions.
+    /// Returns the bytes above the limit after all evictions.
     pub fn beyond(&self) -> u64 {
         (self.needed + self.kept + self.coming).saturating_sub(self.limit)
     }

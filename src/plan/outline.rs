@@ -1,5 +1,4 @@
-//! Summary of a plan that is stored with it, so that `ghostlab status` can count finished objects without the grid and
-//! its inputs.
+//! Stored summary of a plan, from which `ghostlab status` counts finished objects without the grid and its inputs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -15,7 +14,7 @@ use crate::files::sha256;
 use crate::stage::{KINDS, Stage};
 use ghostlab_store::{Key, Store};
 
-/// Objects, cells and jobs of a plan. Latencies are omitted, because each machine has its own.
+/// Objects, cells and jobs of a plan, without latencies, which each machine measures itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outline {
     pub grid: String,
@@ -28,15 +27,14 @@ pub struct Outline {
     pub jobs: Vec<OutlineJob>,
 }
 
-/// Cell with the objects that it needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineCell {
     pub name: String,
-    /// Indices into the objects of the outline.
+    /// Indices into the outline's objects.
     artifacts: Vec<usize>,
 }
 
-/// Job of a plan: calibration of a backbone, or scoring of a text or task.
+/// Calibration of a backbone, or scoring of a text or task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineJob {
     /// Label in events and records.
@@ -76,6 +74,8 @@ pub struct JobProgress {
 }
 
 impl Outline {
+    /// Summarizes a plan.
+    ///
     /// # Errors
     /// Fails if a method cannot be built.
     pub fn of(plan: &Plan<'_>, state: &StoreState) -> Result<Self> {
@@ -114,7 +114,6 @@ impl Outline {
         Ok(Self { grid, file, profile, artifacts, cells, jobs })
     }
 
-    /// Computes the plan's id from its cells and objects.
     pub fn id(&self) -> String {
         let names = self.cells.iter().map(|cell| cell.name.as_str());
         let hashes = self.artifacts.iter().map(|(_, hash)| hash.as_str());
@@ -122,7 +121,7 @@ impl Outline {
         sha256::of_bytes(all.join("\n"))[..12].to_owned()
     }
 
-    /// Stores the outline, and returns its id. A write error is ignored, because it only limits the output of `status`.
+    /// Stores the outline, and returns its id. A write error only limits the output of `status`.
     pub fn keep(&self, store: &Store) -> String {
         let id = self.id();
         let path = store.plans().join(format!("{id}.json"));
@@ -136,12 +135,10 @@ impl Outline {
         serde_json::from_slice(&store.record(&store.plans().join(format!("{id}.json")))?).ok()
     }
 
-    /// Returns whether an object belongs to the plan.
     pub fn has(&self, hash: &str) -> bool {
         self.artifacts.iter().any(|(_, artifact)| artifact == hash)
     }
 
-    /// Returns the job that a lease belongs to.
     pub fn job_of(&self, claim: &str) -> Option<&OutlineJob> {
         self.jobs.iter().find(|job| claim.starts_with(&job.claim))
     }

@@ -1,7 +1,7 @@
-//! Explains why an object must be computed: nothing similar is stored, or a field of its key has changed.
+//! Explains why an object must be computed.
 //!
-//! Only objects made from inputs with the same names that differ in at most one setting are compared. Another backbone,
-//! or a grid with another depth and length, counts as a different object instead of a change.
+//! Only objects with the same input names that differ in at most one setting are compared. Other objects are not
+//! changes of each other.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -41,7 +41,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns whether the field is a setting of the grid and not an input's content or a stage version.
+    /// Returns whether the field is a setting, not an input's content or a version.
     fn is_setting(&self) -> bool {
         let content = [&self.old, &self.new].into_iter().flatten().any(Canonical::is_hash);
         !content && !self.field.name().ends_with("version")
@@ -75,29 +75,27 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Fields and input names of a stored key.
 struct KeyParts {
     leaves: Leaves,
     inputs: BTreeSet<String>,
 }
 
-/// Finder of reasons, which compares missing objects with stored ones.
+/// Stored objects to compare missing ones with.
 pub struct Reasons {
     stored: HashMap<&'static str, Vec<KeyParts>>,
-    /// Stored objects by a hash of all fields except one (for each field) and of the input names.
+    /// Stored objects by a hash of their input names and all fields except one.
     nearly: HashMap<(&'static str, u64), usize>,
 }
 
-/// Maximum number of stored objects that are compared one by one if no single field explains the difference.
+/// Maximum number of objects that are compared one by one if no single field explains the difference.
 const COMPARED: usize = 400;
 
 impl Reasons {
-    /// Creates the reasons for a plan. The plan's own objects are excluded, because no missing object replaces them.
+    /// Creates the reasons for a plan, excluding the plan's own objects.
     pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
         Self::of_stored(store, &plan.keys().map(|key| key.hash()).collect())
     }
 
-    /// Collects all stored objects except those in `used`.
     fn of_stored(store: &Store, used: &HashSet<&str>) -> Self {
         let mut stored = HashMap::<_, Vec<KeyParts>>::new();
         let mut nearly = HashMap::new();
@@ -118,7 +116,6 @@ impl Reasons {
         Self { stored, nearly }
     }
 
-    /// Returns the reason why an object must be computed.
     pub fn of(&self, key: &Key, state: &StoreState) -> Reason {
         if let ObjectState::Damaged(error) = state.of(key) {
             return Reason::Damaged(error.one_line());
@@ -150,7 +147,6 @@ impl Reasons {
     }
 }
 
-/// Returns the names of the inputs that a key depends on.
 fn inputs(key: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut left = vec![key];
@@ -162,8 +158,8 @@ fn inputs(key: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Flattens a key to its fields by path, omitting `of` and the kinds of parents, which are always present. Repeated
-/// ancestors and input hashes appear once, at the shortest path.
+/// Flattens a key to its fields by path, without `of` and the kinds of parents. Repeated ancestors and input hashes
+/// appear at the shortest path only.
 fn leaves(key: &Value) -> Leaves {
     let mut found = Leaves::new();
     let mut seen = HashSet::new();
@@ -205,7 +201,7 @@ fn differences(stored: &Leaves, wanted: &Leaves) -> Vec<Change> {
         old: one,
         new: other,
     });
-    // An input that appears at several paths is one change, shown with its shortest path.
+    // An input that appears at several paths counts as one change.
     let mut merged: Vec<Change> = Vec::new();
     for change in changes {
         match merged.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {
@@ -234,7 +230,6 @@ mod tests {
         KeyParts { leaves: leaves(&key.readable()), inputs: inputs(&key.readable()) }
     }
 
-    /// Returns the reason for `wanted` in a store that contains the keys `stored`.
     fn reason(stored: &[Key], wanted: &Key) -> String {
         let temp = tempfile::tempdir().unwrap();
         let store = Store::open(temp.path(), stage::WORDS).unwrap();

@@ -96,13 +96,13 @@ impl BackbonePlan {
         config.notes.extend(contents.prefix_note()?);
         let cells: Vec<(usize, &Cell)> =
             grid.cells.iter().enumerate().filter(|(_, cell)| cell.backbone == name).collect();
-        if let Some((_, cell)) = cells.iter().find(|(_, cell)| !cell.is_dense() && !config.attachments.is_empty()) {
+        if let Some((_, cell)) = cells.iter().find(|(_, cell)| !cell.is_dense() && !config.is_plain()) {
             return Err(Error::bad_input(
-                "a backbone with operators next to its weights can be scored, but not pruned",
+                "a backbone with operators next to its weights or without some sublayers can be scored, but not pruned",
             )
             .at(cell.to_string())
             .expected("a dense cell")
-            .found(format!("an export with {} operators", config.attachments.len()))
+            .found(format!("an export: {}", config.export_text()))
             .hint("prune the backbone that it was exported from"));
         }
         let of_cells = cells.iter().filter_map(|(_, cell)| cell.calibration.clone());

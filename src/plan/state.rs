@@ -22,18 +22,17 @@ pub enum ObjectState {
 
 /// State of all objects of a plan.
 pub struct StoreState {
-    /// Stored and damaged objects, by key hash.
     by_hash: HashMap<String, ObjectState>,
     selections: HashMap<String, Selection>,
 }
 
 impl StoreState {
-    /// Looks up all objects of a plan. Objects that a run would use directly are verified byte by byte.
+    /// Looks up all objects of a plan. Those that a run would read are verified byte by byte.
     pub fn read(plan: &Plan<'_>, store: &Store) -> Self {
         Self::of_keys(plan, store, &|_| true)
     }
 
-    /// Reads the state as if no machine-specific results were stored, so that they are measured again.
+    /// Reads the state as if no machine-specific results were stored.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
         Self::of_keys(plan, store, &|key| !Stage::is_here(key))
     }
@@ -80,19 +79,17 @@ impl StoreState {
         self.selections.get(key.hash())
     }
 
-    /// Iterates over the hashes of the damaged or of the intact objects.
     pub fn hashes(&self, damaged: bool) -> impl Iterator<Item = &str> {
         self.by_hash.iter().filter(move |(_, stored)| is_match(damaged, stored)).map(|(hash, _)| hash.as_str())
     }
 
-    /// Iterates over the errors of damaged objects.
     pub fn damages(&self) -> impl Iterator<Item = &Error> {
         self.by_hash
             .values()
             .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
     }
 
-    /// Returns the variants of a backbone for which a job has work.
+    /// Returns the variants for which a job has work.
     pub fn lacking<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
         backbone.variants.iter().filter(|variant| job.made(variant).into_iter().any(|key| !self.has(key))).collect()
     }
@@ -102,7 +99,6 @@ impl StoreState {
         variant.shared_keys().all(|key| self.has(key))
     }
 
-    /// Returns whether all objects of a variant are stored.
     pub fn complete(&self, variant: &Variant) -> bool {
         variant.keys().all(|key| self.has(key))
     }
@@ -116,7 +112,7 @@ fn is_match(damaged: bool, stored: &ObjectState) -> bool {
     }
 }
 
-/// Returns the hashes of keys with a stored object. For many keys, it lists the directory of their kind.
+/// Returns the hashes of stored objects, from directory listings if there are many keys.
 fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
     let mut by_kind: HashMap<ObjectKind, Vec<&Key>> = HashMap::new();
     keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));
@@ -131,7 +127,7 @@ fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<St
         .collect()
 }
 
-/// Number of keys above which listing the directory is cheaper than separate lookups.
+/// Number of keys above which a directory listing is cheaper than lookups.
 const LISTING_THRESHOLD: usize = 300;
 
 impl ObjectState {

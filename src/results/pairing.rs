@@ -212,7 +212,7 @@ impl Subject {
     }
 }
 
-/// Aspects whose values are names that `--map` can map.
+/// Aspects whose value is a name that `--map` can rename.
 const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
 
 /// Returns the identity that an older run records for a number.

@@ -1,4 +1,4 @@
-//! Child process of the sandbox, which enforces its limits and reports its progress on stdout.
+//! Child process of the sandbox, which enforces its limits and reports its progress.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ use crate::heap;
 pub(super) struct Request {
     pub(super) probe: Probe,
     pub(super) limits: Limits,
-    /// Number of threads of the parent; the child processes this many inputs in parallel.
+    /// Number of inputs to process in parallel, as in the parent.
     pub(super) threads: usize,
     /// Value of the parent's `--text`.
     pub(super) text_bytes: u64,
@@ -43,7 +43,7 @@ pub(super) enum Report {
     Done,
 }
 
-/// Interval at which the child reports that it is alive and checks its computing time.
+/// Interval at which the child reports that it is alive and checks its CPU time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum length of an input's name in bytes.
 const MAX_NAME_BYTES: usize = 1_000;
@@ -56,7 +56,7 @@ static STARTED: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(),
 thread_local! {
     /// Name of the input that this thread processes.
     static CURRENT: RefCell<Name> = const { RefCell::new(Name(String::new())) };
-    /// Names that this thread has looked up in [`STARTED`], to avoid locking it again.
+    /// Names that this thread has looked up in [`STARTED`], to avoid its lock.
     static KNOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
@@ -144,7 +144,7 @@ fn run_request(request: Request) -> ExitCode {
 /// Exit code after a panic.
 pub(super) const PANICKED: i32 = 101;
 
-/// Reports that the child is alive. Ends it if its computing time is exhausted or its parent is gone.
+/// Reports that the child is alive, and ends it if its time is over or its parent is gone.
 fn watch(limits: Limits) {
     loop {
         thread::sleep(LOOK_INTERVAL);
@@ -167,7 +167,7 @@ fn exceeded(limit: Exceeded, input: Option<String>) -> ! {
     exit(1)
 }
 
-/// Writes a line immediately, without a lock that the current thread may hold. Returns whether the write succeeded.
+/// Writes a line without a lock that this thread may hold. Returns whether the write succeeded.
 fn report(report: &Report) -> bool {
     let Ok(line) = serde_json::to_string(report) else { return false };
     write(format!("{line}\n").as_bytes())
@@ -192,7 +192,7 @@ fn leave_no_core() {
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
 }
 
-/// Ends the process without running destructors, which could wait for other threads.
+/// Exits without destructors, which could wait for other threads.
 #[cfg(unix)]
 fn exit(code: i32) -> ! {
     // SAFETY: `_exit` has no preconditions.
@@ -204,7 +204,6 @@ fn exit(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Returns the CPU time of all threads.
 #[cfg(unix)]
 fn computed() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -213,7 +212,7 @@ fn computed() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns the wall time since the first call, on systems that do not report CPU time.
+/// Returns the wall time since the first call, where CPU time is unavailable.
 #[cfg(not(unix))]
 fn computed() -> Duration {
     static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

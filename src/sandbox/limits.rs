@@ -7,18 +7,17 @@ use crate::files::limit::TextLimit;
 
 /// Heap size of a child with the default `--text`, in bytes.
 const MIN_HEAP_BYTES: u64 = 400 << 20;
-/// Heap size per byte of input files. Compressed rows expand fourfold, and are parsed into trees of values.
+/// Heap size per byte of input files, which are unpacked and parsed into trees.
 const HEAP_PER_FILE_BYTE: u64 = 20;
 /// Minimum computing time of a child.
 const BASE_MILLISECONDS: u64 = 4_000;
-/// Minimum rate at which files are read, in bytes per millisecond of computing time.
+/// Minimum reading rate, in bytes per millisecond of computing time.
 const FILE_BYTES_PER_MILLISECOND: u64 = 10_000;
 /// Computing time per definition file or document. Most need a tenth of it.
 const MICROSECONDS_PER_ITEM: u64 = 2_000;
 /// Stack size of a child's threads.
 pub(super) const CHILD_STACK_BYTES: usize = 2 << 20;
-/// Stack size of threads that process untrusted inputs after a child has tried them. It leaves space for the callers'
-/// frames.
+/// Stack size of threads that process untrusted inputs after a child, including the callers' frames.
 pub const STACK_BYTES: usize = 8 << 20;
 
 /// Limits of a child process.
@@ -31,7 +30,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Returns the limits for a probe, which depend on the size of its files.
+    /// Returns the limits for a probe, which grow with its files.
     pub(super) fn of(probe: &Probe) -> Self {
         let file_bytes = probe.file_bytes();
         Self {
@@ -40,7 +39,7 @@ impl Limits {
         }
     }
 
-    /// Returns the maximum computing time after a number of items.
+    /// Returns the maximum computing time after `items` items.
     pub(super) fn milliseconds_after(self, items: u64) -> u64 {
         self.milliseconds + items * MICROSECONDS_PER_ITEM / 1_000
     }
@@ -56,7 +55,7 @@ pub(super) enum Exceeded {
 }
 
 impl Exceeded {
-    /// Returns the exhausted resource, and a description of the limit.
+    /// Returns the exhausted resource, and the limit in words.
     pub(super) fn in_words(self, limits: Limits) -> (&'static str, String) {
         match self {
             Self::Heap => ("memory", format!("at most {} MB of memory", limits.heap_bytes >> 20)),

@@ -1,4 +1,4 @@
-//! Parent process of the sandbox, which starts a child, reads its reports, and converts its death into an error.
+//! Parent process of the sandbox, which starts children and converts their deaths into errors.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,17 +21,17 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 /// Probes that a child has already passed.
 static PASSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Time without reports, in seconds, after which a child is killed. A child reports twenty times per second.
+/// Seconds without a report after which a child is killed. A child reports twenty times per second.
 const MAX_SILENT_SECONDS: u32 = 120;
 /// Maximum number of bytes read from a child's stderr.
 const MAX_STDERR_BYTES: u64 = 64 << 10;
 
-/// Makes [`check`] start children. Only the program may call it, because a child runs the current executable.
+/// Makes [`check`] start children, which run the current executable.
 pub fn enable() {
     ENABLED.store(true, Relaxed);
 }
 
-/// Tries a probe in a child process. Does nothing if the sandbox is disabled, or if the same probe has already passed.
+/// Tries a probe in a child process, if the sandbox is enabled and the probe has not passed before.
 ///
 /// # Errors
 /// Fails with bad input if the probe exceeds a limit, and with kind `Job` if no child can be started.
@@ -56,8 +56,7 @@ fn passed() -> std::sync::MutexGuard<'static, BTreeSet<String>> {
     PASSED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the path of the running executable. On Linux, it stays valid after another executable is installed in its
-/// place.
+/// Returns the path of the running executable. On Linux, it stays valid if the executable is replaced.
 fn program() -> std::io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
@@ -65,7 +64,7 @@ fn program() -> std::io::Result<PathBuf> {
 fn start() -> std::io::Result<Child> {
     let mut command = Command::new(program()?);
     command.arg(CHILD).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Do not deliver Ctrl-C to the child, which notices when the parent ends.
+    // Ctrl-C must not reach the child, which notices when the parent ends.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     command.spawn()
@@ -95,7 +94,7 @@ fn run(request: &Request, text: &str) -> Result<()> {
     let stderr = child.stderr.take();
     let reports = stdout.map(read_reports);
     let errors = stderr.map(read_errors);
-    // Ignore write errors: if the child has died, its exit status is reported below.
+    // If the child has died, its exit status is reported below.
     stdin.map(|mut stdin| stdin.write_all(text.as_bytes()));
     let mut outcome = Outcome::default();
     if let Some(reports) = reports {
@@ -128,7 +127,6 @@ fn read_errors(stderr: ChildStderr) -> thread::JoinHandle<String> {
 }
 
 impl Outcome {
-    /// Reads reports until the child ends or stops reporting.
     fn follow(&mut self, reports: &Receiver<Report>) {
         let mut silent_seconds = 0;
         loop {
@@ -143,7 +141,7 @@ impl Outcome {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
-                // Count seconds instead of measuring the elapsed time, because both processes may have been suspended.
+                // Count seconds, because both processes may have been suspended.
                 Err(RecvTimeoutError::Timeout) => silent_seconds += 1,
             }
             if silent_seconds > MAX_SILENT_SECONDS {
@@ -153,7 +151,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the limit that the child exceeded, as far as its reports and exit status show.
+    /// Returns the exceeded limit, as far as reports and exit status show.
     fn limit(&self) -> Option<Exceeded> {
         if let Some((limit, _)) = self.exceeded {
             return Some(limit);

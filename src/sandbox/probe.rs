@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::tasks::{self, DocumentLimit};
 
-/// Serializable description of work with untrusted inputs.
+/// Description of work with untrusted inputs.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
@@ -55,8 +55,7 @@ impl Probe {
         }
     }
 
-    /// Returns the number of threads. Only rows are processed in parallel. Definitions are read before the program has
-    /// started its threads.
+    /// Returns the number of threads. Only rows are processed in parallel.
     pub(super) fn threads(&self) -> usize {
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 1,
@@ -64,7 +63,7 @@ impl Probe {
         }
     }
 
-    /// Returns the total size of the row files on disk, in bytes.
+    /// Returns the total size of the row files.
     pub(super) fn file_bytes(&self) -> u64 {
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 0,
@@ -76,7 +75,7 @@ impl Probe {
         }
     }
 
-    /// Returns the source of the input, for a child that dies before it reports what it does.
+    /// Returns the source of the input, in case the child dies without reports.
     pub(super) fn origin(&self) -> String {
         let path: &Path = match self {
             Self::Definitions { path, .. } | Self::Known { path, .. } => path,
@@ -86,7 +85,6 @@ impl Probe {
         path.display().to_string()
     }
 
-    /// Returns the task that messages name first, if any.
     pub(super) fn subject(&self) -> Option<String> {
         match self {
             Self::Task(probe) => Some(format!("task {}", probe.definition.name)),

@@ -1,5 +1,4 @@
-//! Environment of a search: its executor and grids, the strata of items with the candidates' gains, the schedule of
-//! items per round, and the number of held-out items.
+//! Environment of a search: the executor, the items with the candidates' gains, and the schedule of rounds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -31,7 +30,6 @@ impl Laboratory<'_> {
     }
 }
 
-/// Returns the backbone's config and engine.
 pub(super) fn backbone(grid: &Grid, lab: &Laboratory<'_>) -> Result<(Config, EngineChoice)> {
     let bare = Grid { cells: dense(grid), ..bare(grid) };
     let plan = lab.plan(&bare)?;
@@ -39,17 +37,15 @@ pub(super) fn backbone(grid: &Grid, lab: &Laboratory<'_>) -> Result<(Config, Eng
     Ok((backbone.config.clone(), backbone.engine))
 }
 
-/// Returns the grid without evaluations.
 pub(super) fn bare(grid: &Grid) -> Grid {
     Grid { evaluate: Evaluate::default(), ..grid.clone() }
 }
 
-/// Returns the dense cells of a grid.
 pub(super) fn dense(grid: &Grid) -> Vec<Cell> {
     grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect()
 }
 
-/// Returns the dense backbone's latency for the prompt, in milliseconds.
+/// Returns the dense backbone's latency in milliseconds.
 pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<f64> {
     let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..timed(grid, spec) };
     let outcome = times(&timed, lab)?;
@@ -57,12 +53,12 @@ pub(super) fn dense_time(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Re
     time.ok_or_else(|| Error::job("the dense backbone has no time").at(grid.backbone.join(", ")))
 }
 
-/// Returns the grid with the latency of the prompt as its only evaluation.
+/// Returns the grid with only the prompt's latency to measure.
 pub(super) fn timed(grid: &Grid, spec: &Search) -> Grid {
     Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
 }
 
-/// Runs a timing grid, or reads the stored times if times may not be measured here.
+/// Runs a timing grid, or reads stored times if none may be measured.
 pub(super) fn times(grid: &Grid, lab: &Laboratory<'_>) -> Result<GridOutcome> {
     if lab.times {
         return (lab.run)(grid);
@@ -80,8 +76,7 @@ pub(super) fn milliseconds(result: &CellResult, spec: &Search) -> Option<f64> {
     Some(took(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
 }
 
-/// Returns the mean time of a variant for prompt and decoding in milliseconds, and its speedup if the dense backbone
-/// was timed with it.
+/// Returns the mean time for prompt and decoding in milliseconds, and the speedup if the dense backbone was timed too.
 pub fn took(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let read = timed.spread()?.mean;
     let faster = timed.speedup().map(|speedup| speedup.ratio);
@@ -113,25 +108,24 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Creates the schedule. The first round has about `first` items over all strata. The number per stratum is a power
-    /// of two, so that races on other task sets have rounds of the same sizes.
+    /// Creates a schedule with about `first` items in the first round. The number per stratum is a power of two, so
+    /// that all races have rounds of equal sizes.
     pub fn new(strata: Vec<usize>, first: usize) -> Self {
         let each = first.div_ceil(strata.len().max(1)).next_power_of_two();
         Self { strata, each }
     }
 
-    /// Returns the number of rounds until all strata are exhausted.
     pub fn rounds(&self) -> usize {
         let most = self.strata.iter().copied().max().unwrap_or(0);
         (0..).find(|&round| self.reach(round) >= most).map_or(1, |round| round + 1)
     }
 
-    /// Returns the number of items of each stratum seen after a round (counted from 0).
+    /// Returns the number of items seen per stratum after a round (from 0).
     pub fn seen(&self, round: usize) -> Vec<usize> {
         self.strata.iter().map(|&items| items.min(self.reach(round))).collect()
     }
 
-    /// Returns the ranges of a stratum that are new in a round. The ranges of the first round also double in length.
+    /// Returns the ranges of a stratum that are new in a round. Ranges double in length.
     pub fn new_in(&self, round: usize, stratum: usize) -> Vec<(usize, usize)> {
         let items = self.strata[stratum];
         let first = if round == 0 { 0 } else { self.reach(round - 1) };
@@ -151,7 +145,7 @@ impl Schedule {
     }
 }
 
-/// Length of the first range of a stratum, the minimum of all ranges.
+/// Length of the first and shortest range of a stratum.
 const MIN_STRETCH: usize = 4;
 
 /// Task or text whose items have one kind of score.
@@ -159,7 +153,7 @@ pub(super) struct Stratum {
     pub(super) on: On,
     /// Total number of items.
     pub(super) all: usize,
-    /// Number of items that the search may use. The race uses the first ones, the final evaluation the rest.
+    /// Number of items that the search may use, first in the race, then in the final evaluation.
     pub(super) used: usize,
 }
 
@@ -181,7 +175,6 @@ pub(super) struct Track {
 pub(super) type Gains = Vec<Vec<f64>>;
 
 impl Stratum {
-    /// Returns the number of items held out for the final evaluation.
     pub(super) fn judged(&self) -> usize {
         judged(self.used)
     }
@@ -196,7 +189,7 @@ impl On {
     }
 }
 
-/// Returns the texts and tasks of each objective with their number of items, tokenizing all of them.
+/// Returns the objectives with their texts, tasks and item counts, tokenizing all of them.
 pub(super) fn tracks(grid: &Grid, spec: &Search, lab: &Laboratory<'_>) -> Result<Vec<Track>> {
     let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
     let plan = lab.plan(&dense_grid)?;
@@ -234,14 +227,12 @@ fn window_count(outcome: &GridOutcome, text: &Perplexity) -> usize {
     outcome.text_reads(text).next().map_or(0, |text| text.windows)
 }
 
-/// Function that returns ranges of a stratum's item order.
 pub(super) type Stretches<'a> = dyn Fn(&Track, usize) -> Vec<(usize, usize)> + 'a;
 
 pub(super) fn no_gains(tracks: &[Track]) -> Vec<Gains> {
     tracks.iter().map(|track| vec![Vec::new(); track.strata.len()]).collect()
 }
 
-/// Returns the evaluations of some ranges of each stratum.
 pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -> Evaluate {
     let mut perplexity = Vec::new();
     let mut tasks = Vec::new();
@@ -259,7 +250,7 @@ pub(super) fn evaluate(spec: &Search, tracks: &[Track], draws: &Stretches<'_>) -
     Evaluate { perplexity, tasks, ..Evaluate::default() }
 }
 
-/// Appends a candidate's new gains, in sampling order.
+/// Appends a candidate's new gains.
 pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &CellResult) -> Result<()> {
     let lacking = |on: String| Error::job("a candidate has no scores").at(format!("{} on {on}", result.cell));
     for (track, gains) in tracks.iter().zip(gains) {
@@ -294,7 +285,6 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
     Ok(())
 }
 
-/// Converts a mean gain to a displayed score.
 pub(super) fn score(stratified: Option<Stratified>, mean: f64, track: &Track) -> Score {
     Score {
         mean: track.scale * mean,

@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum length of a name, in characters.
 const MAX_LENGTH: usize = 40;
-/// Number of characters kept at the end of a shortened name, which identify the recovery.
+/// Number of characters kept at the end, which identify the recovery.
 const TAIL_LENGTH: usize = 20;
 
 /// Short names, by full name.
 pub(super) struct ShortNames(BTreeMap<String, String>);
 
 impl ShortNames {
-    /// Shortens names by removing the backbone, which the title contains, and the middle of long names. The results
-    /// stay distinct.
+    /// Shortens names by removing the backbone and the middle of long names, keeping them distinct.
     pub(super) fn new<'a>(backbone: &str, names: impl IntoIterator<Item = &'a String>) -> Self {
         let full: BTreeSet<&String> = names.into_iter().collect();
         let mut used = BTreeSet::new();
@@ -30,19 +29,19 @@ impl ShortNames {
         Self(short.collect())
     }
 
-    /// Returns the short name, or `name` itself if it is not known.
+    /// Returns the short name, or `name` itself if unknown.
     pub(super) fn of<'a>(&'a self, name: &'a str) -> &'a str {
         self.0.get(name).map_or(name, String::as_str)
     }
 
-    /// Returns the pairs of short and full names for which the middle was removed.
+    /// Returns the short and full names whose middle was removed.
     pub(super) fn without_middle(&self) -> impl Iterator<Item = (&str, &str)> {
         let cut = self.0.iter().filter(|(_, short)| short.contains('…'));
         cut.map(|(full, short)| (short.as_str(), full.as_str()))
     }
 }
 
-/// Truncates a name to [`MAX_LENGTH`] characters, with `mark` in place of the removed middle.
+/// Replaces the middle of a name longer than [`MAX_LENGTH`] with `mark`.
 fn shortened(name: &str, mark: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     if chars.len() <= MAX_LENGTH && mark.chars().count() == 1 {

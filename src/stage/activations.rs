@@ -1,4 +1,4 @@
-//! Data from a calibration pass: the residual stream at hook points and sums of similarities, in shards of sequences.
+//! Data from a calibration pass: the residual stream and sums of similarities, in shards of sequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -30,8 +30,7 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Key fields that identify the activations at one site, or the sums of some similarities, over some sequences of a
-/// pass.
+/// Key fields that identify a site's activations, or some similarity sums, over some sequences.
 const SITE: &str = "site";
 const PAIRS: &str = "pairs";
 const SEQUENCES: &str = "sequences";
@@ -41,18 +40,17 @@ pub const ROWS: &str = "rows.f32";
 /// Payload with the similarity sums, in the order of their pairs.
 pub const SUMS: &str = "sums.f64";
 
-/// Returns the key family of a calibration pass: the activations at all sites. Which sites are needed is only known
-/// once layers are selected.
+/// Returns the key family of a calibration pass. The required sites are only known once layers are selected.
 pub(super) fn family(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, backbone.on_engine(), tokens, backbone)
 }
 
-/// Returns the key of the residual stream at one site over some sequences of a calibration.
+/// Returns the key of the residual stream at one site.
 pub fn rows(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, site: HookPoint, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(SITE, json!(site.to_string())), (SEQUENCES, range(sequences))])
 }
 
-/// Returns the key of similarity sums over some sequences of a calibration.
+/// Returns the key of similarity sums.
 pub fn sums(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, pairs: &BTreeSet<Pair>, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(PAIRS, json!(pairs)), (SEQUENCES, range(sequences))])
 }
@@ -64,14 +62,12 @@ pub(super) fn range(sequences: &Range<usize>) -> Value {
 /// Prefix of calibration lease names.
 const CALIBRATING: &str = "calibrate-";
 
-/// Returns the lease name for calibrating a backbone's repairs on a text.
 pub fn claim(backbone: KeyedBackbone<'_>, tokens: &Key) -> String {
     let work = format!("{} {}{}", backbone.content, tokens.hash(), backbone.other_engine());
     format!("{CALIBRATING}{}", sha256::of_bytes(work))
 }
 
 impl CalibrationPlan {
-    /// Returns the lease name for calibrating the repairs of a backbone.
     pub fn claim(&self, plan: &BackbonePlan) -> String {
         claim(plan.calibrated().keyed(), &self.tokens)
     }
@@ -86,23 +82,22 @@ pub fn pass_flops(config: &Config, load: &Load) -> f64 {
     Trie::new(&[Program::trunk(config.layers)]).flops(config, load).shared
 }
 
-/// Cost of storing a byte, in floating-point operations, for hashing and writing. Measured with two cores at 90 GFLOP/s
-/// and a disk of 160 MB/s.
+/// Cost of hashing and writing a byte, in floating-point operations. Measured with two cores at 90 GFLOP/s and a disk
+/// of 160 MB/s.
 pub(super) const KEPT_BYTE: f64 = 550.0;
 
-/// Returns the size of one site in bytes.
 pub fn site_bytes(config: &Config, load: &Load) -> u64 {
     (4 * load.tokens * config.hidden) as u64
 }
 
-/// Estimates the cost of storing `kept` sites and spooling `spooled` sites to temporary files.
+/// Estimates the cost of storing `kept` and spooling `spooled` sites.
 pub fn cost(config: &Config, shape: ActivationShape, load: &Load, [kept, spooled]: [usize; 2]) -> Cost {
     let inodes = (kept + spooled) as u64 * shape.shard_count() as u64 * (STAGE.inodes)(false);
     let flops = KEPT_BYTE * ((kept + spooled) as u64 * site_bytes(config, load)) as f64;
     Cost { separate: flops, shared: flops, left: flops, disk: kept as u64 * site_bytes(config, load), inodes }
 }
 
-/// Reads stored sums. Returns `None` if there is not one per pair.
+/// Reads stored sums. `None` if there is not one per pair.
 pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
     let sums: Vec<f64> = object.read(SUMS).ok()?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
     (sums.len() == pairs).then_some(sums)
@@ -110,8 +105,8 @@ pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
 
 /// Plans the first pass.
 ///
-/// It keeps all sites if they fit the limit or if nothing has to be selected first. Otherwise, it keeps the sites that
-/// the selection reads, if they fit.
+/// It keeps all sites if they fit the limit or nothing has to be selected. Otherwise, it keeps the sites that the
+/// selection reads, if they fit.
 pub(crate) fn first(
     job: &CalibrationJob<'_>,
     pairs: BTreeSet<Pair>,
@@ -192,19 +187,17 @@ pub(crate) fn run(
     job.run.finish(id);
     let mut similarities = Similarities::new(&request.pairs);
     for (index, shard) in shards.iter().enumerate() {
-        // Add the sums in shard order, so that the result does not depend on where a pass was interrupted.
+        // Add the sums in shard order, independent of interruptions.
         let sums = stored[index].as_ref().or_else(|| measured.get(&index));
         similarities.add_sums(sums.map_or(&[], Vec::as_slice), shard.len());
     }
     Ok(similarities)
 }
 
-/// Returns the key of the residual stream at one site over a shard.
 pub(super) fn rows_key(job: &CalibrationJob<'_>, site: HookPoint, shard: &Range<usize>) -> Key {
     self::rows(job.backbone.keyed(), job.tokens, site, shard)
 }
 
-/// Returns the key of similarity sums over a shard.
 fn sums_key(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Key {
     self::sums(job.backbone.keyed(), job.tokens, pairs, shard)
 }
@@ -212,7 +205,6 @@ fn sums_key(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usiz
 /// Results of one shard: rows by site, and similarity sums.
 type OfShard = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
 
-/// Runs several shards together and stores their results.
 fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
     fault::here("activations");
     job.run.wait_while_timed()?;
@@ -305,19 +297,17 @@ fn unwritten(site: HookPoint, error: &std::io::Error) -> Error {
     no_room("cannot write calibration activations", error).at(site.to_string())
 }
 
-/// Creates the error for temporary files that cannot be written.
 pub(super) fn no_room(what: &str, error: &std::io::Error) -> Error {
     Error::missing(what)
         .found(error.to_string())
         .hint("free some room on the store's disk, or name another folder with --store")
 }
 
-/// Verified stored shards of each site; `None` for a missing shard.
+/// Verified stored shards of each site.
 #[derive(Default)]
 pub(crate) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredObject>>>);
 
 impl KeptActivations {
-    /// Looks up the shards of some sites in the store.
     pub(crate) fn find(&mut self, job: &CalibrationJob<'_>, sites: &BTreeSet<HookPoint>) {
         for &site in sites {
             let shards = job.shape.shards().map(|shard| job.run.get(&rows_key(job, site, &shard)));
@@ -325,18 +315,15 @@ impl KeptActivations {
         }
     }
 
-    /// Returns the sites that are not stored completely.
     pub(crate) fn lacking(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
         let is_complete = |site: &HookPoint| self.0.get(site).is_some_and(|shards| shards.iter().all(Option::is_some));
         sites.iter().copied().filter(|site| !is_complete(site)).collect()
     }
 
-    /// Returns whether a shard of a site is stored.
     pub(crate) fn has(&self, site: HookPoint, shard: usize) -> bool {
         self.0.get(&site).is_some_and(|shards| shards[shard].is_some())
     }
 
-    /// Adds the stored rows of one shard.
     pub(crate) fn add(
         &mut self,
         shape: ActivationShape,
@@ -378,8 +365,8 @@ fn vanished_error() -> Error {
     Error::job("activations vanished from the store")
 }
 
-/// Removes a pass's objects that are no longer needed: sites that no selection chose, and the sums used for the
-/// selection. Keeps the inputs of other calibrations' training on the same text.
+/// Removes sites that no selection chose and the sums used for selecting, but keeps the training inputs of other
+/// calibrations.
 pub(crate) fn clear(job: &CalibrationJob<'_>, pass: &PassRequest, chosen: &BTreeSet<HookPoint>) -> Result<()> {
     let mut keys = Vec::new();
     for shard in job.shape.shards() {

@@ -9,7 +9,7 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 
-/// Each variant is a separate object, because the length of its answers is not known in advance.
+/// Each variant is a separate object, because the length of its texts is not known in advance.
 pub const STAGE: Stage = Stage {
     inodes: |_| 2,
     words: Some(Words { part: "generations", about: "Its answers to a task.", what: "answers to", ..scores::WORDS }),
@@ -19,12 +19,11 @@ pub const STAGE: Stage = Stage {
 /// Payload with the texts, in prompt order.
 const ANSWERS: &str = "answers.json";
 
-/// A generated text, as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GeneratedText {
     pub text: String,
-    /// Number of generated tokens, including those of the stop sequence.
+    /// Number of generated tokens, including the stop sequence.
     pub tokens: usize,
     pub end: End,
 }
@@ -35,7 +34,7 @@ impl From<&Generation> for GeneratedText {
     }
 }
 
-/// Stores the texts that a variant generated.
+/// Stores the texts of a variant.
 ///
 /// # Errors
 /// Fails if the store cannot be written.
@@ -44,7 +43,7 @@ pub fn store(store: &Store, key: &Key, seconds: f64, answers: &[Generation]) -> 
     store.put(key, seconds, &[(ANSWERS, &to_json(&answers)?)]).map(drop)
 }
 
-/// Reads the texts of a stored variant.
+/// Reads the texts of a variant.
 ///
 /// # Errors
 /// Fails if the object is damaged.

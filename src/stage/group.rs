@@ -199,7 +199,7 @@ impl Programs {
 
     /// Returns the program of a backbone's folder.
     fn whole(&self, run: &Context<'_>, backbone: &BackbonePlan) -> Result<Program> {
-        if backbone.config.attachments.is_empty() {
+        if backbone.config.is_plain() {
             return Ok(Program::dense(backbone.config.layers));
         }
         if let Some(program) = lock(&self.programs).get(&backbone.content) {

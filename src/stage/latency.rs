@@ -1,4 +1,4 @@
-//! Prefill and decode latency of a variant for one prompt on one machine.
+//! Prefill and decode latency of a variant on one machine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::work::event::WorkKind;
 use crate::work::progress::{self, Progressed, timing_claim};
 use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 
-// Version 2: a tied embedding table counts once if it is stored once, and operators are f32. Version 4: rounds continue
-// until they are quiet, and ten of them count.
+// Version 2: tied embeddings count once if stored once, and operators are f32. Version 4: rounds continue until they
+// are quiet, and ten of them count.
 pub const KIND: ObjectKind = ObjectKind::new("latency", 4);
 
 pub const STAGE: Stage = Stage {
@@ -42,9 +42,8 @@ pub const STAGE: Stage = Stage {
 /// Payload with times and memory sizes.
 pub const LATENCY: &str = "latency.json";
 
-/// Returns the key of the latency of one variant. Variants are timed together on one machine, so the key contains the
-/// cohort (`among`) and, through `measure`, the machine. `what` identifies the prompt, including the number of decoded
-/// tokens if there are any.
+/// Returns the key of a variant's latency. It contains the cohort (`among`) of variants timed together, the machine (in
+/// `measure`), and the prompt with its number of decoded tokens (`what`).
 pub fn key(
     backbone: KeyedBackbone<'_>,
     operator: Option<&Arc<Key>>,
@@ -67,14 +66,14 @@ pub fn key(
     Key::new(KIND, identity, operator).named(backbone.name).about(what)
 }
 
-/// Estimates the fixed cost of a decoding step in prefill rows. All weights are read, and small matrix products fill
-/// neither tiles nor cores. Fitted to times at C = 128 and 256, and at C = 4096 with 1 and 32 sequences.
+/// Estimates the fixed cost of a decoding step in prefill rows: all weights are read, and small products fill neither
+/// tiles nor cores. Fitted to times at C = 128, 256 and 4096.
 fn beside_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }
 
-/// Estimates the cost of timing a variant alone, and of timing the whole cohort if a variant is missing. Decoding reads
-/// the prompt again. Additional rounds for noisy timings are not included.
+/// Estimates the cost of timing a variant alone, and the whole cohort if one is missing, without additional rounds for
+/// noisy timings.
 pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
     let pass_flops = |length: usize| flops(config, all, length * prompt.batch, length);
     let pass = pass_flops(prompt.length)
@@ -90,7 +89,7 @@ fn flops(config: &Config, all: &Trie, tokens: usize, length: usize) -> f64 {
     all.flops(config, &Load::windows(tokens, length)).separate
 }
 
-/// Reads the stored latency of a variant.
+/// Reads the latency of a variant.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -98,8 +97,7 @@ pub fn read(object: &StoredObject) -> Result<LatencyResult> {
     from_json(object, LATENCY)
 }
 
-/// Variant to be timed. `full` is its deployed program, and `by_channel` the one with channel-wise operators, if
-/// different.
+/// Variant to be timed. `by_channel` is its program with channel-wise operators, if there are any.
 struct TimedVariant {
     key: Arc<Key>,
     is_dense: bool,
@@ -156,11 +154,11 @@ fn label(backbone: &BackbonePlan, position: usize) -> String {
     format!("time {} over {}", backbone.name, backbone.latencies[position])
 }
 
-/// Times all variants of a backbone on the prompt at `position`. All are timed again, because times of different
-/// sessions are not comparable. A variant without a program only fails its own cells.
+/// Times all variants of a backbone together, because times of different sessions are not comparable. A variant without
+/// a program only fails its own cells.
 ///
 /// # Errors
-/// Fails on errors that stop the run, and on errors that affect all variants.
+/// Fails on errors that stop the run or affect all variants.
 fn make(
     tools: &Tools<'_>,
     backbone: &BackbonePlan,
@@ -209,7 +207,7 @@ fn make(
     }
     let sessions = results.first().map_or(1, |result| result.sessions);
     let seconds = started.elapsed().as_secs_f64() / (sessions * candidates.len().max(1)) as f64;
-    // Discard the stored times first, so that a crash cannot leave times of two sessions together.
+    // Discard the old times first, so that a crash cannot mix two sessions.
     backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[position]))?;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
@@ -218,7 +216,6 @@ fn make(
     Ok(Progressed::Done)
 }
 
-/// Returns the distinct variants that have a program.
 fn candidates(
     run: &Context<'_>,
     programs: &Programs,
@@ -261,7 +258,6 @@ impl TimedComparison<'_> {
         let forms =
             candidates.iter().flat_map(|candidate| [Some(&candidate.full), candidate.by_channel.as_ref()]).flatten();
         let fit: Vec<Program> = forms.filter(|program| self.fits(program)).cloned().collect();
-        // Decoding reads the prompt first.
         let decode = self.asked.decode;
         let behind = decode.map_or(0, |new| self.prompt.tokens() + new * self.prompt.batch);
         let tokens = passes(fit.len(), Rounds::PAPER) * (self.prompt.tokens() + behind);
@@ -280,7 +276,6 @@ impl TimedComparison<'_> {
         let mut results = Vec::new();
         let mut timed = prefill.timed.into_iter();
         let mut behind = decoded.map(|decoded| (decoded.first, decoded.timed.into_iter()));
-        // Variants that did not fit have no timing.
         let next = |timed: &mut std::vec::IntoIter<Timed>, program: &Program| {
             let Timed::Milliseconds(times) = self.fits(program).then(|| timed.next())?? else { return None };
             Some(times)
@@ -327,7 +322,7 @@ impl TimedComparison<'_> {
         Ok(results)
     }
 
-    /// Times all variants that fit, in interleaved rounds. `tokens` is the progress per pass.
+    /// Times all variants that fit in interleaved rounds. `tokens` is the progress per pass.
     fn session(
         &self,
         label: &str,
@@ -352,13 +347,11 @@ impl TimedComparison<'_> {
         rounds(&mut after).map_err(|error| error.at(self.label.to_string()))
     }
 
-    /// Returns whether weights and intermediates are in host memory. Other devices report running out of memory
-    /// themselves.
+    /// Returns whether weights and intermediates are in host memory. Other devices report running out of memory.
     fn in_memory(&self) -> bool {
         self.engine.id().is_on_cpu()
     }
 
-    /// Estimates whether a pass fits in memory.
     fn fits(&self, program: &Program) -> bool {
         let Prompt { length, batch } = self.prompt;
         let cached =
@@ -368,8 +361,8 @@ impl TimedComparison<'_> {
         !self.in_memory() || wanted <= self.memory
     }
 
-    /// Measures the peak memory of a pass besides the weights. It runs on one new thread, so that thread-local caches
-    /// are counted and the number of threads does not matter.
+    /// Measures the peak memory besides the weights, on one new thread, so that thread-local caches are counted and the
+    /// number of threads does not matter.
     fn intermediates(&self, program: &Program) -> Result<Option<u64>> {
         // Weights that are built on demand would count as intermediates.
         let by_need = self.choice.weight_bytes(self.config) > self.memory;
@@ -387,7 +380,7 @@ impl TimedComparison<'_> {
         let trie = Trie::new(std::slice::from_ref(program));
         let (done, most) = thread.install(|| heap::high_water(|| self.engine.run(&trie, &batch, &mut ()).map(drop)));
         drop(thread);
-        // Wait until the thread's memory is freed before the next measurement.
+        // Wait until the thread has freed its memory.
         ends.into_iter().for_each(|end| drop(end.join()));
         done.map(|()| most)
     }

@@ -33,14 +33,12 @@ const LOGITS: &str = "logits.f32";
 /// Cost of top-k selection per logit, in floating-point operations. Measured on three texts with a vocabulary of 2,048.
 const CHOSEN: f64 = 1400.0;
 
-/// Estimates the operations for preparing training text: a pass with the head, top-k selection, and writing tokens and
-/// stream.
+/// Estimates a pass with the head, top-k selection, and writing tokens and stream.
 pub(super) fn read_flops(config: &Config, load: &Load) -> f64 {
     let pass = Trie::new(&[Program::dense(config.layers)]).flops(config, load).shared;
     pass + CHOSEN * (load.tokens * config.vocab) as f64 + KEPT_BYTE * read_bytes(config, load.tokens) as f64
 }
 
-/// Returns the number of bytes stored for `tokens` tokens.
 pub(super) fn read_bytes(config: &Config, tokens: usize) -> u64 {
     ((4 * config.hidden + 8 * Finetune::TOP_TOKENS) * tokens) as u64
 }
@@ -52,7 +50,6 @@ pub(super) fn family(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, identity, tokens, backbone)
 }
 
-/// Returns the key of the teacher's predictions for some sequences.
 pub fn shard(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(SEQUENCES, range(sequences))])
 }
@@ -62,12 +59,11 @@ pub fn claim(backbone: KeyedBackbone<'_>, tokens: &Arc<Key>, sequences: &Range<u
     format!("teach-{}", shard(backbone, tokens, sequences).hash())
 }
 
-/// Encodes the payloads of a shard.
 pub fn payloads<'a>(tokens: &'a [u32], logits: &'a [f32]) -> [(&'static str, &'a [u8]); 2] {
     [(TOKENS, bytemuck::cast_slice(tokens)), (LOGITS, bytemuck::cast_slice(logits))]
 }
 
-/// Reads the predictions at some `positions` of a shard that has `all` positions.
+/// Reads the predictions at some `positions` of a shard with `all` positions.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -97,15 +93,15 @@ pub(super) struct TrainingData {
     shape: ActivationShape,
     site: HookPoint,
     streams: Activations,
-    /// Teacher predictions, indexed by shard.
+    /// Teacher predictions by shard.
     tops: Vec<StoredObject>,
     shards: Vec<Range<usize>>,
-    /// Prevents a store cleanup from removing the inputs while they are in use.
+    /// Prevents a cleanup from removing the inputs in use.
     _pin: Pin,
 }
 
 impl TrainingData {
-    /// Loads the inputs of training at a boundary. Missing shards are computed by a dense pass.
+    /// Loads the inputs of training, computing missing shards by a dense pass.
     pub(super) fn kept(
         job: &CalibrationJob<'_>,
         plan: &TrainingPlan,
@@ -125,7 +121,7 @@ impl TrainingData {
         let label = format!("read {} for fine-tuning {}", backbone.calibrations[plan.text].calibration, backbone.name);
         let engine = Arc::clone(&job.engine);
         let text = CalibrationJob { engine, tokens: text_tokens, windows, label: label.clone(), shape, ..*job };
-        // The text may belong to another calibration, which removes its own objects.
+        // The text may belong to another calibration, which cleans up its objects.
         let pin = run.store.pin(shards.iter().map(|shard| rows_key(&text, site, shard)));
         let mut kept = KeptActivations::default();
         kept.find(&text, &sites);
@@ -138,8 +134,7 @@ impl TrainingData {
             while !left.is_empty() {
                 let mut others = Vec::new();
                 for at in left {
-                    // Trainings of other calibrations may need the same shard. The lease ensures that only one computes
-                    // it.
+                    // The lease ensures that only one training computes a shard.
                     let name = self::claim(backbone.keyed(), text_tokens, &shards[at]);
                     let Some(_lease) = run.claim(&name, &format!("{label}, shard {}", at + 1))? else {
                         others.push(at);
@@ -189,7 +184,7 @@ impl TrainingData {
 }
 
 impl CalibrationJob<'_> {
-    /// Runs a dense pass over one shard to get the stream at the boundary, and the head's output if it is not stored.
+    /// Runs a dense pass over one shard for the stream and, if not stored, the head's output.
     fn lesson(
         &self,
         id: usize,

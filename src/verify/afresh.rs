@@ -1,6 +1,6 @@
-//! Samples a part of a folder's numbers, estimates its cost, recomputes it, and compares.
+//! Samples a part of a folder's numbers, recomputes it, and compares.
 //!
-//! The sample depends only on its seed and on the items, so it is the same on every machine.
+//! The sample depends only on its seed and the items, so it is the same on every machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,7 +18,6 @@ use crate::identity::{ComputeId, MeasureId};
 use crate::model::{EngineChoice, EngineRequest, KernelFamily};
 use crate::plan::{BackbonePlan, Evaluation};
 
-/// Sampled part of a folder.
 pub(super) struct DrawnPart {
     /// Sampled cells, by engine.
     parts: Vec<EngineGrid>,
@@ -35,8 +34,7 @@ struct EngineGrid {
     engine: ComputeId,
 }
 
-/// Runs the calibrations that the sampled cells of all folders need, each in a single pass. Separately, each folder
-/// would make its own pass for the sites of its own cells.
+/// Runs each calibration of the sampled cells once for all folders.
 ///
 /// # Errors
 /// Fails if the user interrupts. Other failures are reported for the folders that need the result.
@@ -72,7 +70,7 @@ impl EngineGrid {
         part
     }
 
-    /// Returns whether names mean the same in both grids and both use the same engine.
+    /// Returns whether both grids use the same engine and mean the same by each name.
     fn takes(&self, other: &Self) -> bool {
         let grid = &self.grid;
         let two = &other.grid;
@@ -88,7 +86,6 @@ impl EngineGrid {
             .collect();
         let new_cells = other.grid.cells.iter().enumerate().filter(|(at, _)| !known.contains(at));
         self.grid.cells.extend(new_cells.map(|(_, cell)| cell.clone()));
-        // Group the cells by backbone.
         self.grid.cells.sort_by(|one, two| one.backbone.cmp(&two.backbone));
         self.grid.backbones.extend(other.grid.backbones.clone());
         self.grid.corpora.extend(other.grid.corpora.clone());
@@ -99,7 +96,7 @@ fn without_name(cell: &Cell) -> Cell {
     Cell { name: String::new(), ..cell.clone() }
 }
 
-/// Samples cells and finds their inputs. Missing inputs are reported by the input check.
+/// Samples cells and finds their inputs.
 pub(super) fn draw(
     recorded: &Recorded,
     request: &VerifyRequest<'_>,
@@ -114,7 +111,7 @@ pub(super) fn draw(
             return drawn;
         }
     };
-    // A dense cell needs no calibration. It joins the group of the backbone's first calibrated cell.
+    // A dense cell joins the group of the backbone's first calibrated cell.
     let of_dense = |cell: &Cell| {
         let mut group_cells =
             grid.cells.iter().filter(|member| member.backbone == cell.backbone && member.calibration.is_some());
@@ -153,7 +150,6 @@ fn calibration_group(cell: &Cell) -> String {
     }
 }
 
-/// Returns the batch size in tokens of a scored measurement.
 fn batch(id: &MeasureId) -> Option<usize> {
     match id {
         MeasureId::Windows { batch, .. } | MeasureId::Task { batch, .. } | MeasureId::Defined { batch, .. } => {
@@ -174,7 +170,7 @@ impl DrawnPart {
         }
     }
 
-    /// Estimates the work as far as known in advance.
+    /// Estimates the work.
     ///
     /// # Errors
     /// Fails if the user interrupts. Other failures are reported when the sample is computed.
@@ -220,8 +216,7 @@ impl DrawnPart {
     }
 }
 
-/// Returns the recorded engine if it runs here. Otherwise, returns the closest one that does, and a note with the
-/// reason.
+/// Returns the recorded engine, or the closest one that runs here and a note with the reason.
 fn asked(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
     let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
         return (EngineRequest::default(), is_elsewhere(id));
@@ -241,7 +236,7 @@ fn is_elsewhere(id: &ComputeId) -> Option<String> {
     Some(format!("{id} is not on this machine: computed here with what is"))
 }
 
-/// Restricts a grid to the inputs found here, at their local paths.
+/// Restricts a grid to the inputs found here.
 fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Check) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
@@ -253,7 +248,6 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
     grid.corpora.retain(|name, corpus| is_here("text", name, &mut corpus.path));
     grid.tasks.retain(|name, task| is_here("task", name, &mut task.path));
     grid.definitions.retain(|name, definition| {
-        // Look for every file, so that all missing ones are reported.
         let mut here = true;
         for file in definition.rows.splits.values_mut().flatten() {
             here &= is_here("rows of the task", name, file);
@@ -271,19 +265,18 @@ fn found(grid: &mut Grid, recorded: &Recorded, finder: &Finder, check: &mut Chec
     evaluate.groups.clear();
 }
 
-/// Samples a share of indices, rounded up and at least one, in ascending order.
+/// Samples a share of indices, at least one, in ascending order.
 pub(super) fn drawn(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
     let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
     let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
     (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
 }
 
-/// Samples cells, and returns the share of chunks to sample from each, which multiply to the total share. `groups`
-/// names the calibration of each cell.
+/// Samples cells, and returns the share of chunks to sample from each.
 ///
-/// Groups are sampled first, then their cells, then chunks. A calibration, the most expensive step, serves all cells of
-/// its group, and a completely wrong cell is more likely to be found than a single wrong number. The sample does not
-/// depend on the folder, so shared work is done once.
+/// Groups (calibrations) are sampled first, then cells, then chunks, because a calibration is expensive and a
+/// completely wrong cell is easier to find than a single wrong number. The sample does not depend on the folder, so
+/// shared work is done once.
 pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
     let chosen = ranked(seed, &kinds, share.sqrt());
@@ -296,9 +289,9 @@ pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share:
     (cells, part)
 }
 
-/// Samples a share of texts, rounded up and at least one, ranked by a hash of each text and the seed.
+/// Samples a share of texts, at least one, ranked by a hash of seed and text.
 fn ranked<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
-    // Floating-point rounding may push a product such as 0.05 × 100 slightly above 5.
+    // Rounding may push a product such as 0.05 × 100 above 5.
     let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
     let mut all: Vec<(String, &str)> =
         names.iter().map(|text| (sha256::of_bytes(format!("{seed}/{text}")), text.as_str())).collect();

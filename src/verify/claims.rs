@@ -1,4 +1,4 @@
-//! Judges the recorded claims again from the numbers in the folder and its siblings.
+//! Judges the recorded claims again from the folder and its siblings.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -11,14 +11,13 @@ use crate::error::Result;
 use crate::files::regular;
 use crate::results::StoredResults;
 
-/// Cache of claim verdicts, computed once per set of sibling folders and profile.
+/// Cache of claim verdicts by sibling folders and profile.
 #[derive(Default)]
 pub(super) struct Judge(Mutex<HashMap<ProfilePlace, Arc<Verdicts>>>);
 
-/// Sibling folders and profile.
 type ProfilePlace = (Vec<PathBuf>, String);
 
-/// Verdicts on all claims, and the artifacts that have results.
+/// Verdicts on all claims, and the artifacts with results.
 struct Verdicts {
     there: BTreeSet<String>,
     judged: Vec<JudgedClaim<'static>>,
@@ -64,7 +63,6 @@ pub(super) fn check(folder: &Path, recorded: &Recorded, judge: &Judge) -> Result
             continue;
         }
         let made = line(entry);
-        // Find the line by its sentence in the first column.
         let sentence = |line: &str| line.trim_start_matches("| ").split(" | ").next().unwrap_or_default().to_owned();
         let recorded_line = text.lines().find(|line| sentence(line) == sentence(&made));
         match recorded_line {
@@ -83,7 +81,7 @@ fn rest_of_line(line: &str) -> String {
     line.split(" | ").skip(2).collect::<Vec<_>>().join(" | ")
 }
 
-/// Returns the folders of all artifacts in the same results directory and profile, including `folder`.
+/// Returns the folders of all artifacts in the same results directory and profile.
 fn around(folder: &Path) -> Vec<PathBuf> {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let (Some(name), Some(results)) = (absolute.file_name(), absolute.parent().and_then(Path::parent)) else {

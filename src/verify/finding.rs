@@ -1,5 +1,4 @@
-//! Result of a check: the number of agreeing values, the differing ones, and those that cannot be checked because of
-//! missing parts.
+//! Result of a check: values that agree, differ, or cannot be checked.
 
 use std::path::Path;
 
@@ -36,7 +35,6 @@ pub struct Work {
 }
 
 impl Work {
-    /// Adds up the work of two folders.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         let Self { cells, backbones, calibrations, chunks, flop } = other;
@@ -92,7 +90,6 @@ pub enum CheckKind {
 }
 
 impl CheckKind {
-    /// Describes the check in a few words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Files => "files by their hashes",
@@ -161,12 +158,10 @@ impl Check {
         self.differs.push(Differing { at: at.into(), recorded: recorded.into(), found: found.into(), by });
     }
 
-    /// Compares two texts that must be equal.
     pub(super) fn same(&mut self, at: impl FnOnce() -> String, [recorded, found]: [String; 2]) {
         if recorded == found { self.agree(0.0) } else { self.differ(at(), [recorded, found], None) }
     }
 
-    /// Compares two numbers within a tolerance.
     pub(super) fn number(&mut self, at: impl Fn() -> String, recorded: f64, found: f64, tolerance: f64) {
         let by = (found - recorded).abs();
         match recorded.to_bits() == found.to_bits() || by <= tolerance || (recorded.is_nan() && found.is_nan()) {
@@ -175,7 +170,7 @@ impl Check {
         }
     }
 
-    /// Compares a printed number with a value, within half a unit of its last digit.
+    /// Compares a printed number with a value, within half a unit of the last digit.
     pub(super) fn rounded(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
         match (printed - value).abs() <= half {
             true => self.agree(0.0),
@@ -190,12 +185,11 @@ impl Check {
         }
     }
 
-    /// Returns the number of compared values.
     pub fn compared(&self) -> usize {
         self.agreed + self.differs.len()
     }
 
-    /// Sets the total from which the compared values were sampled.
+    /// Sets the total from which the values were sampled.
     #[must_use]
     pub(super) fn of(mut self, all: usize) -> Self {
         self.all = all.max(self.compared());
@@ -205,7 +199,6 @@ impl Check {
 }
 
 impl FolderCheck {
-    /// Converts an archive's check of its own hash list.
     pub fn of_archive(path: &Path, unpacked: &Unpacked) -> Self {
         let mut check = Check::new(CheckKind::Files);
         (0..unpacked.sound).for_each(|_| check.agree(0.0));
@@ -228,12 +221,10 @@ impl Verification {
         self.folders.iter().flat_map(|folder| &folder.checks)
     }
 
-    /// Returns whether anything differs.
     pub fn differs(&self) -> bool {
         self.checks().any(|check| !check.differs.is_empty())
     }
 
-    /// Returns whether anything cannot be checked.
     pub fn cannot(&self) -> bool {
         self.checks().any(|check| !check.cannot.is_empty())
     }

@@ -1,8 +1,7 @@
 //! Layer 4: verifies results.
 //!
-//! Files are checked by hash, numbers against their items, tables against their numbers, and a random sample of items
-//! by recomputing it from the inputs. Recomputed objects go to a separate store, so that no stored score passes as
-//! recomputed. Latencies depend on the machine and are not verified.
+//! Files are checked by hash, numbers against their items, tables against their numbers, and a sample of items by
+//! recomputing it in a separate store. Latencies depend on the machine and are not verified.
 
 mod afresh;
 mod against;
@@ -34,7 +33,7 @@ pub struct VerifyRequest<'a> {
     /// Share of items to sample.
     pub share: f64,
     pub seed: u64,
-    /// Additional folders in which to look for inputs, besides the recorded paths.
+    /// Additional folders in which to look for inputs.
     pub roots: Vec<PathBuf>,
     pub settings: RunSettings,
     /// Store for recomputed objects, initially empty.
@@ -43,12 +42,12 @@ pub struct VerifyRequest<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// Lists the results folders in or below `root`, sorted by path.
+/// Lists the results folders in or below `root`.
 ///
 /// # Errors
 /// Never fails.
 pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
-    /// Depth of `results/ARTIFACT/PROFILE`, plus one for collections of results.
+    /// Depth of `results/ARTIFACT/PROFILE`, plus one for collections.
     const DEPTH: usize = 4;
     fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
         if folder.join(StoredResults::FILE).is_file() {
@@ -74,7 +73,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A results folder after all checks that need no model, with a sample to recompute.
+/// A results folder after all checks that need no model, with its sample.
 pub struct Prepared {
     folder: PathBuf,
     recorded: Recorded,
@@ -83,7 +82,7 @@ pub struct Prepared {
     notes: Vec<String>,
 }
 
-/// Runs all checks that need no model, and draws the samples to recompute.
+/// Runs all checks that need no model, and draws the samples.
 ///
 /// # Errors
 /// Fails if a folder cannot be read. Problems inside it are reported by its checks.
@@ -135,7 +134,7 @@ impl Prepared {
     }
 }
 
-/// Recomputes the samples of several folders, sharing common work, and compares them with the records.
+/// Recomputes the samples of several folders, and compares them with the records.
 ///
 /// # Errors
 /// Fails if the user interrupts.

@@ -1,4 +1,4 @@
-//! Recorded contents of a results folder: its numbers, the details of each cell, and its documents if present.
+//! Recorded numbers, cells and documents of a results folder.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,7 +18,6 @@ struct RunCells {
     cells: Vec<RunCell>,
 }
 
-/// Details of a cell.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunCell {
     cell: RunCellName,
@@ -28,7 +27,6 @@ pub(super) struct RunCell {
     pub(super) boundaries: Vec<RunBoundary>,
 }
 
-/// Cell as named in the folder's files.
 #[derive(Debug, Deserialize)]
 struct RunCellName {
     name: String,
@@ -55,7 +53,6 @@ pub(super) struct RecordedDocument {
     pub(super) choices: Vec<ChoiceResult>,
 }
 
-/// Contents of a results folder that are checked.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) numbers: StoredResults,
@@ -77,7 +74,7 @@ impl Recorded {
         Ok(Self { numbers, cells, documents })
     }
 
-    /// Returns the measurement of a number, or `None` for means and derived numbers, which have several.
+    /// Returns the measurement of a number. `None` for means and derived numbers.
     pub(super) fn measure(&self, number: &StoredNumber) -> Option<&MeasureId> {
         match self.numbers.measures(number) {
             [one] => Some(one),
@@ -85,7 +82,6 @@ impl Recorded {
         }
     }
 
-    /// Returns the cell with this name in the folder's records.
     pub(super) fn run_cell(&self, name: &str) -> Option<&RunCell> {
         self.cells.iter().find(|cell| cell.cell.name == name)
     }

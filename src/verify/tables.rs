@@ -87,22 +87,18 @@ fn alike(one: f64, two: f64) -> bool {
     (one - two).abs() <= ROUNDING * one.abs().max(two.abs())
 }
 
-/// Returns whether two optional numbers agree.
 fn both_alike(one: Option<f64>, two: Option<f64>) -> bool {
     one.zip(two).map_or(one.is_none() && two.is_none(), |(one, two)| alike(one, two))
 }
 
-/// Heading of the uncertainty column in run tables and in artifact tables of older versions, which did not distinguish
-/// its kinds.
+/// Heading of the uncertainty column in older versions.
 const OLD_SPREAD: &str = "±";
 const OLD_TIDY_SPREAD: &str = "std";
 
-/// Returns the kind of a number's error.
 fn spread(record: &Record) -> Spread {
     Metric::find(&record.metric).ok().and_then(|metric| metric.spread).unwrap_or(Spread::StandardError)
 }
 
-/// Number and error that a line of an artifact's table should show.
 struct ExpectedLine {
     value: Option<f64>,
     error: Option<(Spread, f64)>,
@@ -122,7 +118,7 @@ impl ExpectedLine {
     }
 }
 
-/// Checks a table with one row per number. A row over seeds lists several cells and has their mean and deviation.
+/// Checks a table with one row per number, or per mean and deviation over seeds.
 fn tidy(table: &PrintedTable, recorded: &Recorded, metric: usize, cell: usize, check: &mut Check) {
     let Some(value) = table.place("value") else { return };
     let kinds: Vec<(usize, Spread)> =
@@ -170,7 +166,7 @@ fn recorded_failure(recorded: &Recorded, cells: &[&str]) -> bool {
     recorded.numbers.numbers.iter().any(|number| cells.contains(&number.cell.as_str()) && number.failure.is_some())
 }
 
-/// Checks a table with one row per cell and one column per number.
+/// Checks a table with one row per cell.
 fn wide(table: &PrintedTable, recorded: &Recorded, check: &mut Check) {
     let mut cells: BTreeMap<&str, BTreeMap<String, Option<f64>>> = BTreeMap::new();
     for number in &recorded.numbers.numbers {
@@ -220,7 +216,7 @@ fn missing_columns(
         .collect()
 }
 
-/// Checks that the Parquet table, converted to CSV, equals the CSV table.
+/// Checks that the Parquet table equals the CSV table.
 fn parquet(csv: &Path, check: &mut Check) -> Result<()> {
     let path = csv.with_extension("parquet");
     if !path.is_file() {
@@ -263,7 +259,7 @@ fn printed(text: &str) -> Option<(f64, f64)> {
     Some((number.parse().ok()?, half * 1.000_001))
 }
 
-/// Checks the table of the page against the CSV table, and the Markdown and LaTeX tables against the page.
+/// Checks the page's table against the CSV table, and the Markdown and LaTeX tables against the page.
 fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check: &mut Check) -> Result<()> {
     let value: Value = serde_json::from_slice(&regular::read(page)?).map_err(|error| {
         Error::damaged("an artifact of the page cannot be read").at(page.display().to_string()).found(error.to_string())
@@ -301,8 +297,7 @@ fn shown(page: &Path, table: &PrintedTable, markdown: &Path, latex: &Path, check
         check.differ(&file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
     }
     for (line, (texts, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
-        // Compare from the right, because labels may occupy fewer columns here. Empty cells only separate groups of
-        // columns.
+        // Compare from the right, because labels may occupy fewer columns. Empty cells separate groups.
         let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
         for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
             let text = cell["text"].as_str().unwrap_or_default();
@@ -322,8 +317,7 @@ fn row_label(row: usize, key: &str) -> String {
     format!("page.json, row {}: {key}", row + 1)
 }
 
-/// Checks the LaTeX table against the page's rows. It has the paper's columns and may be transposed, so each number of
-/// its row must occur in the page's row or column.
+/// Checks the LaTeX table, which may be transposed: each number of a row must occur in a row or column of the page.
 fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
     let file = name(latex);
     let body = latex_rows(latex)?;
@@ -342,8 +336,7 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
         return Ok(());
     }
     for (line, cells) in body.iter().enumerate() {
-        // In a transposed table, a row contains a column of the page, and the columns of other metrics of the same
-        // prompt.
+        // A transposed row contains a column of the page, and other metrics of the same prompt.
         let texts = match as_rows {
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
@@ -358,10 +351,10 @@ fn printed_as_the_paper_does(latex: &Path, rows: &[Vec<&Value>], check: &mut Che
     Ok(())
 }
 
-/// Shading of a LaTeX row, and of a cell in older versions. Their numbers are not values of the table.
+/// Shading of LaTeX rows, and of cells in older versions.
 const SHADES: [&str; 2] = ["\\rowcolor{gray!15}", "\\cellcolor{gray!15}"];
 
-/// Returns the cells with numbers that no text shows, using each text once.
+/// Returns the cells with numbers that no text shows.
 fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
@@ -380,7 +373,7 @@ fn strangers(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec
     strange
 }
 
-/// Extracts the printed numbers of a text, ignoring marks and markup.
+/// Extracts the printed numbers of a text, ignoring markup.
 fn numbers(text: &str) -> Vec<String> {
     let text = text.replace("$-$", "-").replace('−', "-").replace("{,}", "").replace(',', "");
     let words = text.split(|c: char| !c.is_ascii_digit() && !".-".contains(c));
@@ -388,7 +381,7 @@ fn numbers(text: &str) -> Vec<String> {
     words.filter(|word| word.contains(|c: char| c.is_ascii_digit())).collect()
 }
 
-/// Returns whether a printed cell shows the numbers of a text in order.
+/// Returns whether a cell shows the numbers of a text in order.
 fn shows(cell: &str, text: &str) -> bool {
     let mut shown = numbers(cell).into_iter();
     numbers(text).iter().all(|number| shown.any(|known| known == *number))
@@ -403,7 +396,7 @@ fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
         .collect())
 }
 
-/// Reads the numeric cells of a LaTeX table row by row.
+/// Reads the numeric cells of a LaTeX table by row.
 fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let columns = text.split_once("\\begin{tabular}{").and_then(|(_, after)| after.split_once('}'));
@@ -418,7 +411,7 @@ fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
         .collect())
 }
 
-/// Checks the Markdown table of a run against its CSV table.
+/// Checks the Markdown table against the CSV table.
 fn run_markdown(table: &PrintedTable, recorded: &Recorded, path: &Path, check: &mut Check) -> Result<()> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let Some(heads) = text.lines().find(|line| line.starts_with("| ")) else { return Ok(()) };

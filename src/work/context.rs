@@ -1,4 +1,4 @@
-//! State shared by a run's jobs, and the context of a calibration job with its lease.
+//! State shared by a run's jobs, and the context of a calibration job.
 
 use std::cell::Cell;
 use std::collections::btree_map::Entry;
@@ -23,18 +23,17 @@ use crate::grid::Grid;
 use crate::model::Engine;
 use ghostlab_store::{ClaimResult, Key, Lease, Lookup, Store, StoredObject};
 
-/// Environment of a run, alone or as a worker.
+/// Environment of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Conditions<'a> {
     pub(crate) store: &'a Store,
     pub(crate) settings: RunSettings,
     pub(crate) reporter: &'a dyn Reporter,
     pub(crate) stop: &'a AtomicBool,
-    /// Limits of a worker; `None` outside workers.
+    /// Limits of a worker; `None` if the run is not a worker.
     pub(crate) terms: Option<WorkerLimits>,
 }
 
-/// State of an active run.
 pub(crate) struct Context<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
@@ -48,11 +47,10 @@ pub(crate) struct Context<'a> {
     /// Cells without remaining work.
     complete: Mutex<BTreeSet<usize>>,
     jobs: AtomicUsize,
-    /// Damage that was already reported.
+    /// Messages about damaged objects and contended leases that were already reported.
     reported_damage: Mutex<BTreeSet<String>>,
 }
 
-/// Derefs to its [`Conditions`].
 impl<'a> Deref for Context<'a> {
     type Target = Conditions<'a>;
 
@@ -61,7 +59,7 @@ impl<'a> Deref for Context<'a> {
     }
 }
 
-/// Time since the last work in this process, and the interval until the next poll.
+/// Time since the last work, and the interval until the next poll.
 struct Idle {
     /// Time of the store's clock.
     since: Duration,
@@ -90,7 +88,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Records that a cell has no result. Only the first reason is kept.
+    /// Records that a cell has no result, keeping the first reason.
     pub(crate) fn fail(&self, cell: usize, reason: String) {
         let mut failures = lock(&self.failures);
         if let Entry::Vacant(free) = failures.entry(cell) {
@@ -100,7 +98,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Records a cell's failure at an object as an attempt, which is visible to other workers.
+    /// Records a cell's failure as an attempt that other workers see.
     pub(crate) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
         if !self.failed(cell) {
             self.store.note_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
@@ -108,7 +106,7 @@ impl<'a> Context<'a> {
         self.fail(cell, reason);
     }
 
-    /// Returns the reason why a lease or object must not be retried. A run outside workers always retries.
+    /// Returns the reason why a lease or object must not be retried. A run that is not a worker always retries.
     pub(crate) fn given_up(&self, name: &str) -> Option<String> {
         self.terms?.given_up(&self.store.attempts(name))
     }
@@ -121,7 +119,6 @@ impl<'a> Context<'a> {
         lock(&self.failures).clone()
     }
 
-    /// Records the cells that are complete before the run starts.
     pub(crate) fn found_complete(&self, cells: impl Iterator<Item = usize>) {
         lock(&self.complete).extend(cells);
     }
@@ -142,13 +139,12 @@ impl<'a> Context<'a> {
         lock(&self.complete).len()
     }
 
-    /// Records that this process stored scores.
     pub(crate) fn stored_scores(&self, key: &Key) {
         self.known_objects.found(key);
         lock(&self.scores).insert(key.hash().to_owned());
     }
 
-    /// Returns whether new scores are reported. A worker only reports its own and reads no others.
+    /// Returns whether new scores are reported. A worker reports its own only.
     pub(crate) fn tells_of(&self, key: &Key) -> bool {
         self.terms.is_none() || lock(&self.scores).contains(key.hash())
     }
@@ -167,12 +163,12 @@ impl<'a> Context<'a> {
         id
     }
 
-    /// Reports progress of a job, then waits while another process measures times on this machine.
+    /// Reports progress, then waits while another process measures times on this machine.
     pub(crate) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
         self.advance_running(job, tokens, None)
     }
 
-    /// Reports progress like [`advance`](Self::advance), with the number of tokens actually processed.
+    /// Reports progress like [`advance`](Self::advance), with the number of processed tokens.
     pub(crate) fn advance_running(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.advanced(job, tokens, ran)?;
         self.wait_while_timed()
@@ -197,7 +193,6 @@ impl<'a> Context<'a> {
         self.check_stop()
     }
 
-    /// Reports that another process did part of a job.
     pub(crate) fn advance_elsewhere(&self, job: usize, tokens: usize) {
         self.reporter.event(Event::Advanced { job, tokens, ran: None, elsewhere: true });
     }
@@ -222,13 +217,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// # Errors
     /// Fails if the user interrupts.
     pub(crate) fn check_stop(&self) -> Result<()> {
         progress::check_stop(self.stop)
     }
 
-    /// Reads a verified object. Reports a damaged object and treats it as absent.
+    /// Reads a verified object. Reports a damaged one and treats it as absent.
     pub(crate) fn get(&self, key: &Key) -> Option<StoredObject> {
         match self.store.get(key) {
             Lookup::Whole(artifact) => Some(artifact),
@@ -241,7 +235,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Acquires the lease of a unit of work. Returns `None` if another process holds it, and reports that once.
+    /// Acquires a lease. Returns `None` if another process holds it, and reports that once.
     pub(crate) fn claim(&self, name: &str, what: &str) -> Result<Option<Lease>> {
         if self.store.still_theirs(name) {
             return Ok(None);
@@ -264,10 +258,10 @@ impl<'a> Context<'a> {
         (idle.since, idle.pause) = (self.store.now(), Pause::default());
     }
 
-    /// Waits for other processes, with exponential backoff while this one is idle.
+    /// Waits for other processes, with exponential backoff.
     ///
     /// # Errors
-    /// Fails if the user interrupts, or if the idle timeout of a worker expires ([`Self::left`]).
+    /// Fails if the user interrupts, or if a worker's idle timeout expires ([`Self::left`]).
     pub(crate) fn pause(&self) -> Result<()> {
         let mut pause = lock(&self.idle).pause;
         pause.wait(self.store, self.stop)?;
@@ -301,15 +295,15 @@ pub(crate) struct CalibrationJob<'a> {
 }
 
 impl CalibrationJob<'_> {
-    /// Fails if the weights may have changed since they were hashed, or if the lease is lost. Must be called before
-    /// storing results.
+    /// Fails if the weights may have changed since hashing, or if the lease is lost. Must be called before storing
+    /// results.
     pub(crate) fn unchanged(&self) -> Result<()> {
         self.hold.check()?;
         self.models.unchanged(self.backbone)
     }
 }
 
-/// Guard for the lease of running work. Tracks whether the lease is still held and whether progress was made.
+/// Guard for the lease of running work, which tracks whether progress was made.
 pub(crate) struct Hold<'a> {
     run: &'a Context<'a>,
     lease: Lease,
@@ -325,7 +319,7 @@ impl<'a> Hold<'a> {
     /// Checks the lease before storing.
     ///
     /// # Errors
-    /// Fails if the lease is lost, or about to be, because this process was paused for too long ([`Self::is_lost`]).
+    /// Fails if the lease is lost after a pause of this process ([`Self::is_lost`]).
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_lost() { Err(Error::interrupted("its claim is not held any more")) } else { Ok(()) }
     }

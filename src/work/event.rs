@@ -14,7 +14,7 @@ pub struct JobStarted {
     pub label: String,
     /// Piece of the plan that the job belongs to.
     pub work: String,
-    /// Number of remaining tokens. A token counts once regardless of the number of variants that read it.
+    /// Number of remaining tokens, each counted once for all variants.
     pub tokens: usize,
     /// Number of cells that the job scores; may be 0.
     pub cells: usize,
@@ -34,10 +34,10 @@ pub enum WorkKind {
     Time,
 }
 
-/// Remaining piece of a plan: a calibration, a text or task to score, or a prompt to time.
+/// Remaining piece of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// Identifier: the lease name prefix, or the name of the prompt.
+    /// Lease name prefix, or name of the prompt.
     pub work: String,
     pub backbone: String,
     pub kind: WorkKind,
@@ -49,7 +49,7 @@ pub struct Work {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The plan: number of cells and scores in total and stored, and the remaining work estimated by the cost model.
+    /// The plan: total and stored numbers of cells and scores, and the estimated remaining work.
     Planned {
         cells: usize,
         complete: usize,
@@ -69,11 +69,11 @@ pub enum Event {
         text: String,
     },
     Started(JobStarted),
-    /// Tokens done since the last event of the job. `elsewhere` indicates work of another process or an earlier run.
+    /// Tokens done since the last event of the job. `elsewhere` indicates another process or an earlier run.
     Advanced {
         job: usize,
         tokens: usize,
-        /// Number of tokens actually processed, if it only becomes known afterwards: generation may end early.
+        /// Number of processed tokens, if generation may have ended early.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ran: Option<usize>,
         elsewhere: bool,
@@ -86,7 +86,7 @@ pub enum Event {
     },
     /// All work so far is stored, so stopping now loses nothing.
     Kept,
-    /// A cell was scored, with a perplexity or an accuracy in percent.
+    /// A cell was scored (perplexity or accuracy in percent).
     Scored {
         cell: String,
         on: String,
@@ -110,13 +110,13 @@ pub enum Event {
     },
 }
 
-/// Consumer of events. Each job sends `Started`, any number of `Advanced`, and `Finished` unless the run stops. Events
-/// may come from several threads at once.
+/// Consumer of events. Each job sends `Started`, `Advanced` and, unless the run stops, `Finished`, possibly from
+/// several threads.
 pub trait Reporter: Sync {
     fn event(&self, event: Event);
 }
 
-/// Reporter that forwards each distinct note once, because the grids of a search share their warnings.
+/// Reporter that forwards each distinct note once.
 pub struct DistinctNotes<'a> {
     reporter: &'a dyn Reporter,
     reported: Mutex<BTreeSet<String>>,

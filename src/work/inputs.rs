@@ -25,7 +25,7 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// Hashes of a grid's input files.
 pub struct Inputs {
     by_path: BTreeMap<PathBuf, Input>,
-    /// Number of documents of each task with a limit, by task name in the grid.
+    /// Number of documents of each task with a limit.
     documents: BTreeMap<String, usize>,
     /// Content hash of each backbone, by folder.
     contents: BTreeMap<PathBuf, String>,
@@ -33,7 +33,6 @@ pub struct Inputs {
     tokenizers: BTreeMap<PathBuf, String>,
 }
 
-/// A grid and its inputs.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
     pub(crate) grid: &'a Grid,
@@ -54,8 +53,7 @@ fn appeared(file: &Path) -> Error {
 }
 
 impl Inputs {
-    /// Hashes the configs, tokenizers, weights, corpora and tasks of a grid. The grid file itself is not hashed,
-    /// because only its meaning matters.
+    /// Hashes all input files except the grid, of which only the meaning matters.
     pub(crate) fn read(grid: &Grid, store: &Store) -> Result<Self> {
         let mut files = BTreeSet::new();
         for backbone in grid.backbones.values() {
@@ -105,7 +103,7 @@ impl Inputs {
         })
     }
 
-    /// Returns the hash of a backbone's tokenizer file and of the tokens that adjacent files add.
+    /// Returns the hash of a tokenizer file and of the tokens that adjacent files add.
     fn tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer(folder);
         let file_hash = self.of(&file)?.to_owned();
@@ -128,8 +126,8 @@ impl Inputs {
         })
     }
 
-    /// Reads a backbone's `config.json` and `tokenizer_config.json`, adding the special tokens defined by other
-    /// tokenizer files. A missing file yields null.
+    /// Reads `config.json` and `tokenizer_config.json`, with special tokens of other tokenizer files. A missing file
+    /// yields null.
     pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
         let [config, tokenizer] = [parts::config(folder), parts::beside(folder, TOKENIZER_CONFIG)];
         let roles = corpus::files_beside(&tokenizer);
@@ -137,7 +135,7 @@ impl Inputs {
         self.guarded(&files, || Ok([read_config(&config)?, corpus::tokenizer_config(&tokenizer)?]))
     }
 
-    /// Reads the generation settings of a backbone, given its `config.json`.
+    /// Reads the generation settings of a backbone.
     ///
     /// # Errors
     /// Fails if a setting is not supported.
@@ -159,11 +157,11 @@ impl Inputs {
         })
     }
 
-    /// Calls `read`, and checks that the files at or below `paths` have not changed since they were hashed. Otherwise,
-    /// results would be stored under the hash of other inputs.
+    /// Calls `read`, and checks that the files at or below `paths` have not changed since hashing. Otherwise, results
+    /// would be stored under the hash of other inputs.
     ///
     /// # Errors
-    /// Fails like `read`, or with exit code 2 and the file's name if a file has changed.
+    /// Fails like `read`, or with exit code 2 if a file has changed.
     pub fn guarded<T>(&self, paths: &[&Path], read: impl FnOnce() -> Result<T>) -> Result<T> {
         let files = self.by_path.iter().map(|(path, input)| (path.as_path(), input));
         let files: Vec<_> = files.filter(|(file, _)| paths.iter().any(|path| file.starts_with(path))).collect();
@@ -173,7 +171,6 @@ impl Inputs {
         }
     }
 
-    /// Counts the documents of each task with a limit.
     fn documents(&self, grid: &Grid) -> Result<BTreeMap<String, usize>> {
         let limited: BTreeSet<&str> =
             grid.evaluate.tasks.iter().filter(|used| used.limit.is_some()).map(|used| used.name.as_str()).collect();
@@ -194,8 +191,8 @@ impl Inputs {
             .collect()
     }
 
-    /// Returns the effective limit of a task. Drops a limit that excludes no document, so that both spellings share a
-    /// cell.
+    /// Returns the effective limit of a task. A limit that excludes no document is dropped, because it does not change
+    /// the results.
     pub(crate) fn limit(&self, used: &TaskUse) -> Result<Option<f64>> {
         let (Some(limit), Some(&documents)) = (used.limit, self.documents.get(&used.name)) else {
             return Ok(used.limit);
@@ -213,7 +210,7 @@ fn read_config(config: &Path) -> Result<Value> {
     if is_gguf(config) { model::gguf_config(config) } else { read_json(config) }
 }
 
-/// Reads a JSON file, or returns null if it is missing.
+/// Reads a JSON file; null if it is missing.
 fn read_json(path: &Path) -> Result<Value> {
     if !path.exists() {
         return Ok(Value::Null);
@@ -224,8 +221,8 @@ fn read_json(path: &Path) -> Result<Value> {
     })
 }
 
-/// Returns warnings about a grid: cuts that a search cannot select, texts used for both calibration and evaluation, and
-/// calibrations with too few tokens. `hashes` are the input hashes by path.
+/// Returns warnings: cuts that a search cannot select, texts used for calibration and evaluation, and calibrations with
+/// too few tokens.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let unselectable = grid.search.iter().flat_map(|search| &search.unselectable);
     let mut warnings: Vec<String> = unselectable
@@ -253,7 +250,7 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     warnings
 }
 
-/// Returns the distinct warnings about calibrations with too few tokens for an operator.
+/// Returns the warnings about calibrations with too few tokens.
 fn shortages(grid: &Grid) -> Vec<String> {
     let mut channels: BTreeMap<&str, Option<usize>> = BTreeMap::new();
     let mut warnings = Vec::new();

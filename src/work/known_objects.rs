@@ -1,5 +1,4 @@
-//! Cache of stored objects. Objects cannot disappear because the run has reserved them, so the file server is queried
-//! once per object.
+//! Cache of stored objects, which cannot disappear because the run has reserved them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -35,17 +34,15 @@ impl KnownObjects {
         known.damaged.insert(key.hash().to_owned());
     }
 
-    /// Returns whether an object is stored.
     pub(crate) fn has(&self, store: &Store, key: &Key) -> bool {
         lock(&self.0).has(store, key)
     }
 
-    /// Returns whether an object is known to be stored, without querying the store.
+    /// Returns whether an object is known to be stored, without a query.
     pub(crate) fn knows(&self, hash: &str) -> bool {
         lock(&self.0).there.contains(hash)
     }
 
-    /// Returns whether all objects are stored.
     pub(crate) fn all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
         let mut known = lock(&self.0);
         keys.into_iter().all(|key| known.has(store, key))

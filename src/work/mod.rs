@@ -1,5 +1,4 @@
-//! Layer 1: the environment of a job, independent of stages: backbones with their keys, engines, the store, leases,
-//! limits, and the reporter.
+//! Layer 1: the environment of a job: backbones, engines, the store, leases, limits, and the reporter.
 
 pub mod backbone;
 pub(crate) mod context;

@@ -9,16 +9,15 @@ use super::progress::lock;
 use crate::error::Result;
 use crate::model::Engine;
 
-/// Loader of engines. Tests replace it to avoid weight files.
+/// Loader of engines, replaced in tests.
 pub(crate) trait Engines: Sync {
-    /// Loads a backbone, limiting its weights in memory and the device memory (both in bytes).
+    /// Loads a backbone, with limits in bytes on weights in memory and on device memory.
     ///
     /// # Errors
     /// Fails if the backbone cannot be read.
     fn load(&self, backbone: &BackbonePlan, weights: u64, device: Option<u64>) -> Result<Arc<dyn Engine>>;
 }
 
-/// Loader that reads engines from weight files.
 pub(crate) struct FromFiles;
 
 impl Engines for FromFiles {
@@ -30,7 +29,7 @@ impl Engines for FromFiles {
 /// Loaded engines, by backbone name.
 pub(crate) struct Models<'a> {
     inputs: &'a Inputs,
-    /// Maximum size of each backbone's weights in memory, in bytes, by name.
+    /// Maximum bytes of weights in memory, by backbone name.
     budgets: HashMap<&'a str, u64>,
     /// Maximum device memory in bytes.
     device: Option<u64>,
@@ -61,8 +60,7 @@ impl<'a> Models<'a> {
         Ok(engine)
     }
 
-    /// Checks that the weights still match their hashes. The files of a backbone whose layers are loaded on demand may
-    /// have changed.
+    /// Checks that the weights of a backbone that loads layers on demand are unchanged.
     ///
     /// # Errors
     /// Fails with exit code 2, naming the file.
@@ -74,10 +72,10 @@ impl<'a> Models<'a> {
         self.inputs.guarded(&[&backbone.folder], || Ok(()))
     }
 
-    /// Reads additional files of a backbone, and checks that they are unchanged since hashing.
+    /// Reads additional files of a backbone.
     ///
     /// # Errors
-    /// Fails like `read`, or with exit code 2 and the file's name if a file has changed.
+    /// Fails like `read`, or with exit code 2 if a file has changed since hashing.
     pub(crate) fn read<T>(&self, backbone: &BackbonePlan, read: impl FnOnce() -> Result<T>) -> Result<T> {
         self.inputs.guarded(&[&backbone.folder], read)
     }

@@ -1,7 +1,7 @@
 //! Coordination with other processes.
 //!
-//! A panic only fails its own job. Waiting for other processes is reported, polls with exponential backoff, and ends if
-//! the user interrupts. While a process measures times on a machine, no other process of the same store computes there.
+//! A panic only fails its own job. Waiting is reported and uses exponential backoff. While a process measures times on
+//! a machine, no other process of the same store computes there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ pub(crate) enum Progressed {
     Done,
     /// Other processes did all of the work.
     Found,
-    /// Other processes are working on the rest, so other tasks can run in the meantime.
+    /// Other processes are working on the rest.
     Busy,
     /// The permitted attempts are exhausted. Contains the last reason.
     GivenUp(String),
@@ -41,7 +41,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// # Errors
 /// Fails if the user interrupts.
 pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     if stop.load(Relaxed) {
@@ -51,8 +50,7 @@ pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Polling interval, which grows by half each time. A wait is thus extended by at most half its length, and hundreds of
-/// waiting processes cause little load on a file server.
+/// Polling interval, which grows by half each time to limit the load on file servers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pause(Duration);
 
@@ -60,6 +58,8 @@ impl Pause {
     const FIRST: Duration = Duration::from_millis(50);
     const MAX: Duration = Duration::from_secs(10);
 
+    /// Waits, then extends the interval.
+    ///
     /// # Errors
     /// Fails if the user interrupts.
     pub(crate) fn wait(&mut self, store: &Store, stop: &AtomicBool) -> Result<()> {
@@ -76,7 +76,7 @@ impl Default for Pause {
     }
 }
 
-/// Acquires the lease of a unit of work, waiting while another process holds it.
+/// Acquires a lease, waiting while another process holds it.
 ///
 /// # Errors
 /// Fails if the store is not writable, or if the user interrupts.
@@ -99,8 +99,8 @@ pub fn claim(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     }
 }
 
-/// Returns the lease name for timing on this machine. It does not depend on the number of threads, because concurrent
-/// timings would disturb each other. Other processes pause after their current batch, during the warm-up.
+/// Returns the lease name for timing on this machine. Other processes pause after their current batch, during the
+/// warm-up.
 pub fn timing_claim() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
     &NAME

@@ -1,4 +1,4 @@
-//! Settings of a run, and the additional limits of workers that share a grid.
+//! Settings of a run, and limits of workers.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use crate::machine;
 use crate::model::EngineRequest;
 use ghostlab_store::Attempt;
 
-/// Settings of a run, which may change results only within the rounding of the float type.
+/// Settings of a run, which change results by rounding at most.
 #[derive(Debug, Clone, Copy)]
 pub struct RunSettings {
     /// Requested engine, device and float type.
     pub engine: EngineRequest,
-    /// Maximum device memory in bytes. The default is most of the free memory.
+    /// Maximum device memory in bytes; most of the free memory by default.
     pub device_memory: Option<u64>,
-    /// Number of tokens per batch. The default depends on the engine.
+    /// Number of tokens per batch; the default depends on the engine.
     pub batch_tokens: Option<usize>,
-    /// Maximum size of the activations spooled in one pass, in bytes. If the sites that a selection may need exceed it,
-    /// a second pass spools only the sites that the selections chose.
+    /// Maximum bytes of activations spooled in one pass. If a selection may need more, a second pass spools only the
+    /// chosen sites.
     pub spool_bytes: u64,
     /// Maximum number of parallel jobs.
     pub jobs: usize,
-    /// Maximum memory of all jobs together, including weights, in bytes. The default is most of the free memory.
+    /// Maximum memory of all jobs in bytes, including weights; most of the free memory by default.
     pub memory: Option<u64>,
-    /// Maximum size of the store in bytes, exceeded only if the grid needs more.
+    /// Maximum size of the store in bytes, unless the grid needs more.
     pub store_limit: Option<u64>,
     /// Number of retries of a failed job.
     pub retries: u32,
@@ -55,12 +55,12 @@ impl RunSettings {
         self.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4)
     }
 
-    /// Returns the maximum size of the KV cache during generation, in bytes.
+    /// Returns the maximum bytes of the KV cache during generation.
     pub fn cache_bytes(&self) -> u64 {
         Self::cache_part(self.memory_bytes())
     }
 
-    /// Returns the share of memory for the KV cache. The rest is for weights, operators and a batch.
+    /// Returns the share of memory for the KV cache.
     pub fn cache_part(memory: u64) -> u64 {
         memory / 4
     }
@@ -71,16 +71,16 @@ impl RunSettings {
 pub struct WorkerLimits {
     /// Number of retries of a failed job by all workers together.
     pub retries: u32,
-    /// Time after which an idle worker exits. `None` waits until all work is done.
+    /// Time after which an idle worker exits. `None` means to wait until all work is done.
     pub idle_exit: Option<Duration>,
 }
 
 impl WorkerLimits {
-    /// Number of worker deaths during a job after which it is abandoned. Workers are killed for many reasons, so only
-    /// repeated deaths indicate that the job is the cause.
+    /// Number of worker deaths during a job after which it is abandoned. Workers die for many reasons, so only repeated
+    /// deaths point to the job.
     pub const DEATHS: usize = 5;
 
-    /// Returns the reason why a job must not be retried after these attempts, if so.
+    /// Returns the reason why a job must not be retried.
     pub(crate) fn given_up(self, attempts: &[Attempt]) -> Option<String> {
         let died = attempts.iter().filter(|attempt| attempt.died).count();
         let failed = attempts.len() - died;

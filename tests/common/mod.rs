@@ -1,4 +1,4 @@
-//! Shared by the integration tests: what those of the core have, and the world in which the program is run.
+//! Helpers shared by the integration tests.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -20,13 +20,13 @@ pub use of_core::{
     shared, tensors,
 };
 
-/// Reads the JSON of a record of a run or plan, without its checksum. Nothing where it is being written.
+/// Reads the JSON record of a run or plan without its checksum. Returns `None` while the record is being written.
 pub fn stored_record(path: &std::path::Path) -> Option<serde_json::Value> {
     let bytes = std::fs::read(path).ok()?;
     serde_json::from_slice(bytes.split(|byte| *byte == b'\t').next()?).ok()
 }
 
-/// Returns the numbers of a `numbers.json` with the data that their cells and columns share.
+/// Returns the entries of a `numbers.json` with the shared data of their cells and columns filled in.
 pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
     let all = &stored["numbers"];
     all["cells"]
@@ -50,7 +50,7 @@ pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
         .collect()
 }
 
-/// Returns the index of the first matching number.
+/// Returns the first number that satisfies the predicate.
 pub fn stored_number(
     stored: &mut serde_json::Value,
     is_it: impl Fn(&serde_json::Value) -> bool,

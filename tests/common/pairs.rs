@@ -1,31 +1,31 @@
-//! Pairs of settings that differ in one aspect of what a number is, and pairs that differ in nothing that matters: every
-//! view has to tell the first apart, and to take the second for one. `aspects()` says which there must be.
+//! Pairs of settings that differ in one aspect of a number's identity, and pairs that differ only in irrelevant
+//! details. Every view must distinguish the first kind and treat the second kind as equal. `aspects()` lists the
+//! aspects that must be covered.
 
 use serde_json::{Value, json};
 
 use super::fixture;
 use super::world::{World, tokenizer};
 
-/// A grid in its world, with the arguments after `run grid.yaml`.
+/// A test world with its grid and the arguments after `run grid.yaml`.
 pub struct Setting {
     pub world: World,
     pub arguments: Vec<String>,
 }
 
-/// Two settings.
 pub struct Pair {
-    /// The change in the second setting.
+    /// Description of the change in the second setting.
     pub what: &'static str,
-    /// The aspects in which the numbers differ; empty if no relevant setting differs.
+    /// Aspects in which the numbers differ; empty if no relevant setting differs.
     pub aspects: &'static [&'static str],
-    /// Whether it runs on any machine, and at once: a device that is not there can be planned for, as can a stream that would
-    /// be read beyond a shard of fewer rows than its buffer has.
+    /// Whether both settings run quickly on any machine. Settings that need a missing device or a long stream can only
+    /// be planned.
     pub runs: bool,
     one: fn(&mut Setting),
     other: fn(&mut Setting),
 }
 
-/// Aspects that no grid, file or flag changes: constants of the program, and draws, which a search makes (`tests/search.rs`).
+/// Aspects that no grid, file or flag changes: program constants, and search draws (see `tests/search.rs`).
 pub const CONSTANT: [&str; 13] = [
     "cut.version",
     "measure.boundary",
@@ -42,7 +42,7 @@ pub const CONSTANT: [&str; 13] = [
     "repair.version",
 ];
 
-/// One pruned cell that is scored on a text and a task, and timed.
+/// Grid with one pruned cell that is scored on a text and a task, and timed.
 const GRID: &str = "\
 backbones:
   tiny: {path: backbone}
@@ -76,7 +76,7 @@ impl Setting {
         Self { world, arguments: Vec::new() }
     }
 
-    /// Replaces a part of the grid, which has to be there once.
+    /// Replaces a part of the grid that must occur exactly once.
     pub fn grid(&self, from: &str, to: &str) {
         self.text("grid.yaml", from, to);
     }
@@ -113,7 +113,7 @@ impl Setting {
         self.world.write(file, serde_json::to_vec_pretty(&value).unwrap());
     }
 
-    /// Writes a text in `shards` equal shards, so that the same bytes are read of each.
+    /// Writes a text as `shards` identical shards, so that each shard yields the same bytes.
     fn streamed(&self, text: &str, shards: usize, settings: &str) {
         let rows = std::fs::read_to_string(self.world.path(&format!("{text}.jsonl"))).unwrap().repeat(100);
         std::fs::create_dir(self.world.path(text)).unwrap();
@@ -123,7 +123,7 @@ impl Setting {
         self.grid(&format!("{{path: {text}.jsonl, rule: ptb"), &format!("{{path: {text}, rule: c4-stream{settings}"));
     }
 
-    /// Writes the task's files to a folder, as published.
+    /// Moves the task's file into a folder, as published.
     fn task_folder(&self) {
         std::fs::create_dir(self.world.path("copa")).unwrap();
         std::fs::rename(self.world.path("copa.jsonl"), self.world.path("copa/validation.jsonl")).unwrap();
@@ -131,17 +131,16 @@ impl Setting {
         self.grid("path: copa.jsonl", "path: copa");
     }
 
-    /// Removes the timing, because quantised weights are not timed.
+    /// Removes the timing, because quantized weights are not timed.
     fn untimed(&mut self) {
         self.grid("  latency: {length: 16}\n", "");
     }
 
-    /// Removes the limit, so that documents are not counted beforehand.
+    /// Removes the task's document limit, so that documents are not counted beforehand.
     fn whole_task(&mut self) {
         self.grid("tasks: {name: copa, limit: 6}", "tasks: copa");
     }
 
-    /// Adds a definition with these options.
     fn defined(&self, options: &str) {
         let row = |at: usize| json!({"text": format!("w{at} w{}", at * 7 % 299), "label": at % 2}).to_string() + "\n";
         std::fs::create_dir(self.world.path("rows")).unwrap();
@@ -174,7 +173,7 @@ impl Setting {
         self.grid("recovery: ghosted", "recovery: {name: ghosted, finetune: {sequences: 4, length: 32, seed: 0}}");
     }
 
-    /// Repeats the fixture's layers to the depth of published orders.
+    /// Repeats the fixture's layers up to the depth of published models.
     fn deep(&self) {
         const LAYERS: usize = 32;
         let bytes = std::fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
@@ -222,7 +221,7 @@ fn between(
     Pair { what, aspects, runs: true, one, other }
 }
 
-/// Pairs that differ: each names in what.
+/// Returns pairs whose numbers differ, each with the differing aspects.
 pub fn unlike() -> Vec<Pair> {
     vec![
         pair("other weights", &["model.content"], |setting| {
@@ -238,7 +237,7 @@ pub fn unlike() -> Vec<Pair> {
             let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
             let norm = tensors.tensor("model.norm.weight").unwrap();
             assert_eq!(norm.dtype(), safetensors::Dtype::F32);
-            // The upper half of a float is its bf16.
+            // bf16 is the upper half of an f32.
             let halves: Vec<u8> = norm.data().chunks_exact(4).flat_map(|float| [float[2], float[3]]).collect();
             let shape = norm.shape().to_vec();
             let half = safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape, &halves).unwrap();
@@ -286,7 +285,7 @@ pub fn unlike() -> Vec<Pair> {
             runs: false,
             ..between(
                 "a GPU",
-                // A device scores more tokens at a time.
+                // Batches on a GPU hold more tokens.
                 &["engine.device", "measure.prefill.machine.gpu.device", "measure.task.batch", "measure.windows.batch"],
                 |setting| setting.argue(&["--engine", "candle", "--device", "cpu", "--dtype", "f32"]),
                 |setting| setting.argue(&["--engine", "candle", "--device", "cuda", "--dtype", "f32"]),
@@ -651,7 +650,7 @@ pub fn unlike() -> Vec<Pair> {
     ]
 }
 
-/// Pairs that differ in nothing that a number depends on.
+/// Returns pairs that differ only in details that affect no number.
 pub fn alike() -> Vec<Pair> {
     vec![
         pair("a comment", &[], |setting| setting.grid("depth: 1", "depth: 1  # The first.")),

@@ -1,5 +1,5 @@
-//! Every view of a run's numbers, with what each states about their identity. The registry is checked: a file of a
-//! results folder or a command missing from these lists fails the tests of setting pairs.
+//! All views of a run's numbers, with the identity aspects that each view states. The tests of setting pairs fail if a
+//! results file or a command is missing from the lists below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::pairs::Setting;
 
-/// A table of the last cell of any pair, for the page.
+/// Artifact with a table of the last cell, for the page.
 const ARTIFACT: &str = "\
 artifact:
   title: A table
@@ -24,31 +24,31 @@ artifact:
     metrics: [ppl_test, copa, prefill_ms]
 ";
 
-/// All that was made of a setting.
+/// All outputs produced for one setting.
 pub struct Seen {
     pub numbers: StoredResults,
-    /// The results folder of the run, below `results`.
+    /// Path of the run's results folder, relative to `results`.
     folder: String,
     record: Value,
-    /// `None` for an artifact with overrides, which no page shows.
+    /// Page data. `None` for an artifact with overrides, which is not shown on the page.
     page: Option<Value>,
     explained: String,
     /// Identity stated by the exported cell.
     exported: Value,
-    /// Its card.
     card: String,
-    /// Its tensors, by name: type, shape and hash.
+    /// Exported tensors by name: type, shape and hash.
     tensors: BTreeMap<String, String>,
 }
 
 /// A view of numbers.
 pub struct View {
     pub name: &'static str,
-    /// Text about the last cell and its numbers; `None` if they are not shown.
+    /// Text about the last cell and its numbers; `None` if the view does not show them.
     text: fn(&Seen) -> Option<String>,
-    /// The aspects that the view states; others are in the results folder next to it.
+    /// Predicate for the aspects that the view states. Other aspects are in the results folder.
     pub says: fn(&Aspect) -> bool,
-    /// Whether equal identities give equal text. A folder's name follows the request, however that was written.
+    /// Whether equal identities give equal text. A folder is named after the request as written, so equal identities
+    /// can give different names.
     pub one: bool,
 }
 
@@ -60,7 +60,6 @@ fn of_variant(aspect: &Aspect) -> bool {
     !aspect.is_of("measure")
 }
 
-/// Views that tell one number from another.
 pub const VIEWS: [View; 9] = [
     View { name: "numbers.json", text: |seen| Some(seen.identities().join(" ")), says: all, one: true },
     View { name: "run.json", text: |seen| Some(seen.of_record().to_string()), says: of_variant, one: true },
@@ -75,11 +74,11 @@ pub const VIEWS: [View; 9] = [
     },
     View { name: "export", text: |seen| Some(seen.export().to_string()), says: of_variant, one: true },
     View { name: "export, card", text: |seen| Some(seen.what_the_card_says()), says: of_variant, one: true },
-    // Two cells may have one cut and therefore one model: the export states the identity next to its tensors.
+    // Two cells with the same cut share one model, so the export states the identity next to its tensors.
     View { name: "export, tensors", text: |seen| Some(format!("{:?}", seen.tensors)), says: |_| false, one: true },
 ];
 
-/// Files with the numbers of one run that are stored next to `numbers.json`, which has their identities.
+/// Files that are stored next to `numbers.json`, which has the identities of their numbers.
 const OF_ONE_RUN: [&str; 22] = [
     ".ghostlab.sha256",
     "latency.parquet",
@@ -105,7 +104,7 @@ const OF_ONE_RUN: [&str; 22] = [
     "eval_results",
 ];
 
-/// Commands that show numbers or work, and where pairs of settings are held against them.
+/// Commands that show numbers or work, each with the test that compares pairs of settings for it.
 const COMMANDS: [(&str, &str); 25] = [
     ("run", "here"),
     ("reproduce", "here"),
@@ -135,7 +134,7 @@ const COMMANDS: [(&str, &str); 25] = [
 ];
 
 fn said(setting: &Setting, what: &str, words: &[&str]) -> String {
-    // The float type of an export's computation has its own name, because its weights have a type too.
+    // `export` calls the compute dtype `--compute`, because its `--dtype` sets the dtype of the weights.
     let setting_words = setting.arguments.iter().map(|argument| match (words[0], argument.as_str()) {
         ("export", "--dtype") => "--compute",
         (_, other) => other,
@@ -146,7 +145,7 @@ fn said(setting: &Setting, what: &str, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Folders below `folder` that hold a run's numbers.
+/// Returns the folders below `folder` that hold a run's numbers.
 fn runs_below(folder: &Path) -> Vec<PathBuf> {
     if folder.join(StoredResults::FILE).is_file() {
         return vec![folder.to_owned()];
@@ -155,14 +154,14 @@ fn runs_below(folder: &Path) -> Vec<PathBuf> {
     inner.filter(|path| path.is_dir()).flat_map(|path| runs_below(&path)).collect()
 }
 
-/// Runs a setting and makes every view of it.
+/// Runs a setting and creates every view of it.
 pub fn seen(setting: &Setting, what: &str) -> Seen {
     let grid = std::fs::read_to_string(setting.world.path("grid.yaml")).unwrap();
     setting.world.write("grid.yaml", format!("{grid}{ARTIFACT}"));
     let results = setting.world.path("results");
     said(setting, what, &["run", "grid.yaml"]);
     let [folder] = runs_below(&results).try_into().unwrap();
-    // A table shows of definitions what it has columns for.
+    // A table shows only those definition metrics for which it has columns.
     let numbers = StoredResults::read(&folder).unwrap();
     let made =
         numbers.numbers.iter().map(|number| number.record.metric.as_str()).filter(|name| name.starts_with("made"));
@@ -186,7 +185,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     let explained: Vec<String> = keys.into_iter().collect();
     assert!(!explained.is_empty(), "{what}: explain names no key");
     said(setting, what, &["export", "grid.yaml", &cell, "--to", "exported"]);
-    // The page shows artifacts as they are described, with the engine of the machine.
+    // The page only shows artifacts without overrides, run with the machine's default engine.
     let page = artifact.join("page.json");
     assert!(page.is_file() || !setting.arguments.is_empty(), "{what}: {} is missing", page.display());
     Seen {
@@ -201,7 +200,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     }
 }
 
-/// Collects the keys in an answer.
+/// Collects the keys in a JSON answer.
 fn keys_in(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
@@ -234,7 +233,7 @@ fn tensors(folder: &Path) -> BTreeMap<String, String> {
 }
 
 impl Seen {
-    /// Returns the grid's name of the last cell.
+    /// Returns the name of the last cell in the grid.
     fn cell(&self) -> &str {
         &self.numbers.numbers.last().unwrap().cell
     }
@@ -244,28 +243,28 @@ impl Seen {
         cell_numbers.map(|number| self.numbers.identity(number).unwrap()).collect()
     }
 
-    /// Returns the keys by which `run.json` names the cell's inputs.
+    /// Returns the keys by which `run.json` identifies the cell's inputs.
     fn of_record(&self) -> Value {
         let made = self.record["cells"].as_array().unwrap().last().unwrap()["made_from"].as_array().unwrap();
         assert!(made.len() >= 3, "{made:?}");
         made.iter().map(|object| json!([object["kind"], object["key"]])).collect()
     }
 
-    /// Returns the cell's numbers on the page, each of which is in `numbers.json`.
+    /// Returns the cell's numbers on the page, after checking that each is in `numbers.json`.
     fn on_page(&self) -> Option<Vec<String>> {
         let rows = self.page.as_ref()?["artifact"]["tables"][0]["rows"].as_array().unwrap();
         let cells = rows.iter().flat_map(|row| row["cells"].as_array().unwrap());
         let shown_cells = cells.filter(|cell| cell["key"] == self.cell());
         let shown: Vec<String> = shown_cells.map(|cell| cell["identity"].as_str().unwrap().to_owned()).collect();
         let known = self.identities();
-        // Rounded weights are not timed.
+        // Models with quantized weights are not timed.
         let timed = self.numbers.numbers.iter().any(|number| number.record.metric.starts_with("prefill"));
         assert!(shown.len() >= 2 + usize::from(timed), "a text, a task and a time: {shown:?}");
         assert!(shown.iter().all(|word| known.contains(word)), "{shown:?} are not in {known:?}");
         Some(shown)
     }
 
-    /// Returns what the exported folder records about itself and its origin.
+    /// Returns the identity and provenance that the exported folder records.
     fn export(&self) -> Value {
         assert_eq!(self.exported["identity"], json!(self.numbers.identities[self.cell()]));
         json!([self.exported["identity"], self.exported["made_from"]])
@@ -284,7 +283,7 @@ impl Seen {
 }
 
 impl View {
-    /// Holds the view against two settings that differ in these aspects, or in nothing.
+    /// Checks the view against two settings that differ in these aspects, or in none.
     pub fn holds(&self, what: &str, aspects: &[&str], [one, other]: [&Seen; 2]) {
         let (Some(a), Some(b)) = ((self.text)(one), (self.text)(other)) else { return };
         if aspects.is_empty() {
@@ -295,7 +294,7 @@ impl View {
     }
 }
 
-/// Checks that every command is in [`COMMANDS`].
+/// Checks that [`COMMANDS`] lists every command.
 pub fn commands_are_known(help: &str) {
     let list = help.split("Options:").next().unwrap().lines().filter_map(|line| line.strip_prefix("  "));
     let commands: BTreeSet<&str> = list.filter_map(|line| line.split_whitespace().next()).collect();

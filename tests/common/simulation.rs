@@ -1,4 +1,4 @@
-//! Races on scores that are known already, in many orders of the items: what the procedure loses and what it costs.
+//! Simulated races on known scores in many item orders. They measure what the procedure loses and what it costs.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -14,29 +14,28 @@ use ghostlab::search::{Schedule, front, judge, judged, layers, mean_of_means, pa
 use ghostlab::stage::operator::BoundaryResult;
 use serde_json::Value;
 
-/// Indexed by candidate, stratum and item.
+/// Gains indexed by `[candidate][stratum][item]`.
 pub type Gains = Vec<Vec<Vec<f64>>>;
 
-/// The scores of one grid of candidates, none of whom is another's copy.
+/// Known scores of the candidates of one grid, without duplicates.
 #[derive(Debug, Clone)]
 pub struct KnownScores {
     pub name: String,
-    /// Indexed by candidate.
+    /// Programs, indexed by candidate.
     pub paths: Vec<Program>,
     pub objectives: Vec<KnownObjective>,
 }
 
-/// Larger is better.
+/// Known scores of one objective; larger is better.
 #[derive(Debug, Clone)]
 pub struct KnownObjective {
-    /// Items of the first round.
     pub first: usize,
     pub gains: Gains,
-    /// Distance from the best that counts as near.
+    /// Maximum distance from the best value that counts as near.
     pub near: f64,
 }
 
-/// Returns the candidates of a recorded run without copies: their paths, and the correct answers and window gains by
+/// Returns the programs of a recorded run's distinct candidates, with their correct answers and window gains by
 /// candidate and task or text.
 pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [Gains; 2]) {
     let mut paths = Vec::new();
@@ -44,7 +43,7 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
     let mut losses = Vec::new();
     for cell in cells {
         let mut boundaries = cell["boundaries"].clone();
-        // A record leaves the errors of channels out.
+        // Records omit the errors per channel.
         let each = boundaries.as_array_mut().unwrap().iter_mut();
         each.for_each(|boundary| boundary["boundary_mae_by_channel"] = Value::Array(Vec::new()));
         let boundaries: Vec<BoundaryResult> = serde_json::from_value(boundaries).unwrap();
@@ -73,28 +72,27 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
     (paths, [right, losses])
 }
 
-/// Result of many searches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulated {
-    /// The share of races in which the best of all items is among the survivors. Of two objectives: all of the front.
+    /// Share of races in which the best candidate survives. With two objectives, the whole Pareto front must survive.
     pub cover: f64,
-    /// The share in which the leader is near the best.
+    /// Share of races in which the leader is near the best.
     pub near: f64,
-    /// Medians before the final judgement: share of the exhaustive grid's items, and of its items × layers.
+    /// Median cost before the final scoring, relative to the exhaustive grid: share of its items (`items`) and of its
+    /// items × layers (`layers`).
     pub items: f64,
     pub layers: f64,
-    /// Their mean.
     pub survivors: f64,
-    /// The share of races that part two planted candidates of equal merit.
+    /// Share of races that separate two planted candidates of equal merit.
     pub parted: f64,
-    /// How much better the winner looks in the race than on held-out items, averaged over the orders.
+    /// Mean excess of the winner's score in the race over its score on held-out items.
     pub selection_bias: f64,
 }
 
-/// Runs searches in a number of orders, each twice: unchanged, and with a planted tie.
+/// Simulates searches for `seeds` item orders, each twice: unchanged, and with a planted tie.
 ///
 /// # Errors
-/// None that a caller could mend.
+/// Propagates errors of the race.
 pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated> {
     let mut races = Vec::new();
     let mut parted = 0;
@@ -121,7 +119,7 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
     let best = front(&everyone, &gains);
     let merit = |candidate: usize| mean_of_means(&known.objectives[0].gains[candidate]);
     let most = everyone.iter().map(|&candidate| merit(candidate)).fold(f64::NEG_INFINITY, f64::max);
-    // Any of several equal ones is the best.
+    // Any of several tied candidates counts as the best.
     let covers = |race: &Race| match known.objectives.len() {
         1 => race.alive.iter().any(|&candidate| merit(candidate) >= most),
         _ => best.iter().all(|candidate| race.alive.contains(candidate)),
@@ -137,11 +135,11 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
     })
 }
 
-/// One race.
+/// Outcome of one race.
 struct Race {
     alive: Vec<usize>,
     leader: usize,
-    /// Eliminated candidates, each with the rival responsible.
+    /// Eliminated candidates, each with the rival that eliminated it.
     exits: Vec<(usize, usize)>,
     items: f64,
     layers: f64,
@@ -149,7 +147,7 @@ struct Race {
 }
 
 fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Race> {
-    // All in the order of the draw.
+    // Shuffle the items of every candidate in the same order.
     let mut shuffled: Vec<Vec<Vec<Vec<f64>>>> = Vec::new();
     let mut schedules = Vec::new();
     for objective in &known.objectives {
@@ -223,7 +221,8 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
     })
 }
 
-/// Makes the two best equal by assigning each item's scores to either by a fair coin, and returns them.
+/// Plants a tie between the two best candidates, and returns the changed scores and the two candidates. A fair coin per
+/// item decides which of the two gets which score.
 fn plant(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores, [usize; 2])> {
     let mut planted = known.clone();
     let merit = |candidate: &usize| mean_of_means(&known.objectives[0].gains[*candidate]);

@@ -1,4 +1,4 @@
-//! The program as a user runs it, on a tiny backbone that the test writes.
+//! Fixture that runs the program like a user, on a tiny backbone written by the test.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::fixture;
 
-/// A folder with a backbone (the `llama-gqa` fixture with a tokenizer of 300 words), two corpora and a grid.
+/// Temporary folder with a backbone (the `llama-gqa` fixture with a tokenizer of 300 words), two corpora and a grid.
 pub struct World {
     pub folder: TempDir,
 }
@@ -18,7 +18,7 @@ impl World {
     pub fn new() -> Self {
         let world = Self { folder: TempDir::new().unwrap() };
         std::fs::create_dir(world.path("backbone")).unwrap();
-        // A folder with a store is taken for a checkout: nothing is looked for above it.
+        // A folder with a store counts as a checkout, so parent folders are not searched.
         std::fs::create_dir_all(world.path("data/store")).unwrap();
         for name in ["config.json", "model.safetensors"] {
             std::fs::copy(fixture("arch/llama-gqa").join(name), world.path("backbone").join(name)).unwrap();
@@ -38,7 +38,7 @@ impl World {
         world
     }
 
-    /// Creates a world whose grid takes some seconds: three criteria, five recoveries, two texts and a task.
+    /// Creates a world whose grid takes several seconds: three criteria, five recoveries, two texts and a task.
     pub fn large() -> Self {
         let world = Self::new();
         world.write(
@@ -79,12 +79,12 @@ impl World {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ghostlab"));
         command.current_dir(self.folder.path()).args(arguments);
-        // Installed files are removed with the world.
+        // Install user files inside the world, so that they are removed with it.
         command.env("XDG_DATA_HOME", self.folder.path().join(".user"));
         command
     }
 
-    /// Runs, expects success, and returns the text on standard error.
+    /// Runs the grid, asserts success, and returns stderr.
     pub fn runs(&self, more: &[&str]) -> String {
         let output = self.run(more);
         let log = String::from_utf8(output.stderr).unwrap();
@@ -92,7 +92,7 @@ impl World {
         log
     }
 
-    /// Reads every results file that a repeated run must reproduce, by name.
+    /// Reads all results files that a repeated run must reproduce, by name.
     pub fn tables(&self) -> BTreeMap<String, Vec<u8>> {
         let names = ["results.csv", "results.parquet", "results.md", "documents.parquet"];
         let folder = self.path("results/grid");
@@ -106,7 +106,7 @@ impl World {
         std::fs::write(path, config.to_string()).unwrap();
     }
 
-    /// Runs, expects failure with this exit code before any result, and these words in the message.
+    /// Runs the grid, and asserts that it fails before any result with this exit code and these words in the message.
     pub fn refuses(&self, more: &[&str], code: i32, words: &[&str]) {
         let output = self.run(more);
         let text = String::from_utf8(output.stderr).unwrap();
@@ -119,7 +119,7 @@ impl World {
     }
 }
 
-/// Generates a deterministic text in which each word depends on the two before it.
+/// Generates a deterministic text in which each word depends on the previous two.
 fn words(seed: usize, count: usize) -> String {
     let mut a = seed;
     let mut b = seed + 1;
@@ -131,7 +131,7 @@ fn words(seed: usize, count: usize) -> String {
     text.join(" ")
 }
 
-/// Builds a tokenizer of whole words `w0`, `w1`, ….
+/// Builds a word-level tokenizer with the words `w0`, `w1`, ….
 pub fn tokenizer(words: usize) -> Value {
     let vocab: serde_json::Map<String, Value> = (0..words).map(|i| (format!("w{i}"), json!(i))).collect();
     json!({
@@ -141,7 +141,7 @@ pub fn tokenizer(words: usize) -> Value {
     })
 }
 
-/// Reads the cells of a CSV table with quoted texts, below its header.
+/// Reads the cells of a CSV table, including its header.
 pub fn records(path: &Path) -> Vec<Vec<String>> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(path).unwrap();
     reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect()

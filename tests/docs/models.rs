@@ -1,5 +1,6 @@
-//! The tables of docs/models.md, generated from the registries of architectures and recoveries by `just docs`, and
-//! checked here. Their statements about exports are tested against transformers' logits in tests/exported.rs.
+//! The tables of docs/models.md, which `just docs` generates from the registries of architectures and recoveries. The
+//! test checks that they are up to date. tests/exported.rs tests their statements about exports against transformers'
+//! logits.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +16,7 @@ use ghostlab::recovery::{self, Place};
 const BEGIN: &str = "<!-- Made by `just docs` from the registries. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 
-/// Describes how an export handles the repairs of a place.
+/// Returns the table text for exporting repairs at this position.
 fn export(position: Place) -> &'static str {
     match position {
         Place::Nothing => "plain",
@@ -25,7 +26,7 @@ fn export(position: Place) -> &'static str {
     }
 }
 
-/// Describes how an export handles a repair of an MLP branch.
+/// Returns the table text for exporting a repair of an MLP branch.
 fn branch(architecture: &Architecture) -> &'static str {
     if architecture.norms[3].is_some() {
         "after the norm"
@@ -36,7 +37,7 @@ fn branch(architecture: &Architecture) -> &'static str {
     }
 }
 
-/// Recoveries by the place of their repairs.
+/// Groups the recoveries by the position of their repairs.
 fn places() -> BTreeMap<Place, Vec<String>> {
     let mut places: BTreeMap<Place, Vec<String>> = BTreeMap::new();
     for method in recovery::described() {
@@ -54,7 +55,7 @@ fn recoveries() -> String {
     table
 }
 
-/// Describes what an architecture has beyond Llama's.
+/// Lists the differences of an architecture from Llama.
 fn own(architecture: &Architecture) -> Vec<String> {
     let mut table = Vec::new();
     let mut add = |text: &str| table.push(text.to_owned());
@@ -130,7 +131,6 @@ fn architectures() -> String {
     table
 }
 
-/// Replaces the generated tables of the page.
 fn page(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

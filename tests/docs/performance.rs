@@ -1,10 +1,11 @@
-//! docs/performance.md is what tools/performance.py makes of benches/results.
+//! Checks that docs/performance.md matches the output of tools/performance.py for benches/results.
 #![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
 
 use std::path::Path;
 use std::process::Command;
 
-/// The interpreter of `GHOSTLAB_PYTHON`, or the system's: the script uses nothing but the standard library.
+/// Returns the interpreter named by `GHOSTLAB_PYTHON`, or the system's, because the script only uses the standard
+/// library.
 fn interpreter() -> String {
     std::env::var("GHOSTLAB_PYTHON").ok().filter(|named| named != "skip").unwrap_or_else(|| "python3".to_string())
 }

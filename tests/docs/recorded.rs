@@ -1,4 +1,5 @@
-//! The README's text and picture of the recorded run: generated from `results/` by `just docs`, and checked here.
+//! The README's text and figure about the recorded run, which `just docs` generates from `results/`. The test checks
+//! that they are up to date.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,13 +13,13 @@ use ghostlab::{criterion, recovery};
 /// Markers around the generated part of the README.
 const BEGIN: &str = "<!-- Made by `just docs` from the recorded run. -->\n";
 const END: &str = "<!-- Until here. -->\n";
-/// The criterion whose cuts are repaired.
+/// Criterion whose cuts are repaired.
 const CUT: &str = "llm-streamline";
 
-/// A cut of the paper's table: backbone, layers removed, layers.
+/// A cut in the paper's table, as (backbone, layers removed, layers).
 type Cut = (String, usize, usize);
 
-/// A record's rows: criterion and recovery.
+/// Row of a record, as (criterion, recovery).
 type Method = (String, String);
 
 fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
@@ -30,7 +31,7 @@ fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     })
 }
 
-/// The numbers of one metric of a recorded artifact.
+/// Records of one metric of an artifact.
 struct Numbers(Vec<Record>);
 
 impl Numbers {
@@ -49,7 +50,7 @@ impl Numbers {
         values[0]
     }
 
-    /// The value under each seed.
+    /// Returns the value for each seed.
     fn values(&self, cut: &Cut, method: (&str, &str)) -> Vec<f64> {
         let depth = if method.0 == DENSE { 0 } else { cut.1 };
         self.0
@@ -67,7 +68,8 @@ impl Numbers {
             .collect()
     }
 
-    /// Returns the methods: criteria without a repair by name, the repairs' criterion last, then the repairs.
+    /// Returns the methods of the table: first unrepaired criteria by name, with the repairs' criterion last, then the
+    /// repairs.
     fn methods(&self) -> Vec<Method> {
         let pruned = self.0.iter().map(|record| &record.condition).filter(|condition| condition.depth > 0);
         let mut all = once(pruned.map(|pruned| (pruned.criterion.clone(), pruned.recovery.clone())));
@@ -95,7 +97,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Formats a row per method and a column per cut.
+/// Formats a table with a row per method and a column per cut.
 fn table(numbers: &Numbers) -> String {
     let cuts = numbers.cuts();
     let row = |name: &str, texts: Vec<String>| format!("| {name} | {} |\n", texts.join(" | "));
@@ -131,7 +133,8 @@ fn row_name((criterion, recovery): &Method) -> String {
 /// Profile of the real model.
 const REAL: &str = "smollm2";
 
-/// Plain words for the claims that the real model's artifacts can test. Claims of equal words are counted together.
+/// Plain wording of the claims that the real model's artifacts can test. Claims with equal wording are counted
+/// together.
 const PLAIN_CLAIMS: [(&str, &str); 14] = [
     ("abstract-accuracy", FIRST),
     ("figure1-uncorrected", "other repairs leave most of the error at the cut"),
@@ -150,7 +153,7 @@ const PLAIN_CLAIMS: [(&str, &str); 14] = [
 ];
 const FIRST: &str = "on one seed, Ghost Layer (Ours) is first in accuracy";
 
-/// Lists the judged claims of one verdict in plain words, with the settings in which each is true by artifact.
+/// Lists the claims with one verdict in plain wording, with the number of settings in which each holds, by artifact.
 fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
     let mut bullets: Vec<(&str, Vec<String>)> = Vec::new();
     for entry in judged.iter().filter(|entry| entry.ours.outcome == verdict) {
@@ -167,7 +170,7 @@ fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
     bullets.iter().map(|(words, counts)| format!("- {}: {words}: {}.\n", verdict.word(), counts.join(", "))).collect()
 }
 
-/// Formats `0 of 2 in table2`, and how many are significant if any is.
+/// Formats `0 of 2 in table2`, with the number of significant settings if there are any.
 fn settings_count(entry: &JudgedClaim<'_>) -> String {
     let source = entry.claim.id.split('-').next().unwrap().replace("abstract", "table3");
     let significant = entry.ours.best.as_ref().and_then(|best| best.significant).filter(|count| *count > 0);
@@ -175,7 +178,7 @@ fn settings_count(entry: &JudgedClaim<'_>) -> String {
     format!("{} of {} in {source}{significant}", entry.ours.held, entry.ours.total)
 }
 
-/// Formats table 2 of the real model, and which of the paper's claims hold on it.
+/// Formats the real model's table 2, and the verdicts on the paper's claims.
 fn real_part(root: &Path, real: &StoredResults, seeds: &StoredResults) -> String {
     let (_, counts) = headline(real, Some(seeds)).unwrap();
     let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL));
@@ -191,7 +194,7 @@ fn real_part(root: &Path, real: &StoredResults, seeds: &StoredResults) -> String
     )
 }
 
-/// Names the methods that lead a setting in place of ours, in one line.
+/// Formats one line with the methods that outperform ours in a setting.
 fn ahead(counts: &BestCounts) -> String {
     let leaders = counts.ahead.iter().map(|entry| {
         let name = if entry.recovery == recovery::NONE { "no repair" } else { recovery::label(&entry.recovery) };
@@ -201,7 +204,7 @@ fn ahead(counts: &BestCounts) -> String {
     if leaders.is_empty() { leaders } else { format!("Ahead instead: {leaders}.\n") }
 }
 
-/// Formats what holds of the paper's tables 2 and 3.
+/// Formats the findings on the paper's tables 2 and 3.
 fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
     let cuts = accuracy.cuts();
     let repairs = accuracy.repairs();
@@ -214,7 +217,6 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
     );
     text += &ahead(counts);
     text += &perplexity_order(perplexity);
-    // For other cuts.
     let other: Vec<String> = once(accuracy.methods().into_iter().map(|(criterion, _)| criterion))
         .into_iter()
         .filter(|name| name != CUT)
@@ -235,7 +237,7 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
     text
 }
 
-/// Formats in how many settings average perplexity has the paper's order.
+/// Formats the number of settings in which average perplexity has the paper's order.
 fn perplexity_order(perplexity: &Numbers) -> String {
     let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
     let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {
@@ -256,13 +258,12 @@ fn perplexity_order(perplexity: &Numbers) -> String {
     text
 }
 
-/// Reads the numbers of a recorded artifact, if it is recorded.
+/// Reads the numbers of an artifact, if it is recorded.
 fn recorded(root: &Path, artifact: &str, profile: &str) -> Option<StoredResults> {
     let folder = root.join("results").join(artifact).join(profile);
     folder.join(StoredResults::FILE).is_file().then(|| StoredResults::read(&folder).unwrap())
 }
 
-/// Replaces the generated part of a page.
 fn with(page: &str, part: &str) -> String {
     let (before, rest) = page.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
@@ -308,7 +309,7 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     }
 }
 
-/// Builds a cut with a repair that is ahead, and one without.
+/// Builds the numbers of one metric from (depth, criterion, recovery, value).
 fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
     Numbers::of(
         values

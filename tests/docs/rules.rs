@@ -1,4 +1,4 @@
-//! Each rule of crates/definitions/RULES.md names a test that exists.
+//! Checks that each rule in crates/definitions/RULES.md names an existing test.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! From axes to cells: shares of the layers, and lists.
+//! Expansion of axes into cells, with depths as lists and as shares of the layers.
 
 use ghostlab::criterion::Depth;
 

@@ -1,4 +1,4 @@
-//! A folder, backbones and a good grid for all tests of grids.
+//! Shared fixtures of the grid tests: a folder, backbones and a valid grid.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,14 +36,14 @@ pub fn write_backbone(folder: &Path, layers: usize) {
     header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
     fs::create_dir_all(folder).unwrap();
     fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    // The file has to exist; no test reads it.
+    // The file must exist, but no test reads it.
     fs::write(folder.join("tokenizer.json"), "{}").unwrap();
     let file = folder.join("model.safetensors");
     fs::write(&file, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len((8 + header.len()) as u64 + end).unwrap();
 }
 
-/// Line numbers in the tests below count from the first line of this text.
+/// Valid grid. Expected line numbers in the tests count from its first line.
 pub const GOOD: &str = "\
 backbones:
   english: {path: models/english}
@@ -68,7 +68,7 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
-        // Names are looked up in `./experiments` too: not in the project's own.
+        // Names are also looked up in `./experiments`; leave the checkout so that its own folder is not used.
         std::env::set_current_dir(std::env::temp_dir()).unwrap();
         let root = tempfile::tempdir().unwrap();
         write_backbone(&root.path().join("models/english"), 16);
@@ -88,24 +88,22 @@ impl Place {
         Grid::load(&self.file(), None, &overrides)
     }
 
-    /// Writes a file, creating its folders.
     pub fn write(&self, name: &str, text: &str) {
         let path = self.root.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
-    /// Writes a second backbone, `models/NAME`.
+    /// Writes another backbone to `models/NAME`.
     pub fn backbone(&self, name: &str, layers: usize) {
         write_backbone(&self.root.path().join("models").join(name), layers);
     }
 
-    /// Returns the labels of a grid's cells.
     pub fn cells(&self, text: &str, overrides: &[&str]) -> Vec<String> {
         labels(&self.load(text, overrides).unwrap().cells)
     }
 
-    /// Checks that a grid is rejected at this line and column, with these words.
+    /// Asserts that a grid is rejected at this line and column, with these words.
     pub fn refuses(&self, text: &str, overrides: &[&str], at: &str, parts: &[&str]) {
         let (message, code) = self.refusal(text, overrides);
         let position = if at.starts_with("--") { at.to_owned() } else { format!("grid.yaml:{at}") };
@@ -117,20 +115,20 @@ impl Place {
         assert!(message.lines().all(|line| line.len() < 200), "a line is too long:\n{message}");
     }
 
-    /// Returns the message that rejects the grid, without the temporary folder.
+    /// Returns the error message for a rejected grid, with the temporary folder removed.
     pub fn refusal(&self, text: impl AsRef<[u8]>, overrides: &[&str]) -> (String, u8) {
         let error = self.load(text, overrides).expect_err("the grid was accepted");
         (error.to_string().replace(&format!("{}/", self.root.path().display()), ""), error.exit_code())
     }
 }
 
-/// Returns the valid grid with `from` replaced, which must be there.
+/// Returns the valid grid with `from`, which must occur once, replaced by `to`.
 pub fn good_but(from: &str, to: &str) -> String {
     assert_eq!(GOOD.matches(from).count(), 1, "`{from}` must occur once");
     GOOD.replace(from, to)
 }
 
-/// Returns complete labels of cells, independent of their names: `english/llm-streamline/3/ghosted/wiki:32x512@0`, or
+/// Returns complete cell labels, independent of the cells' names: `english/llm-streamline/3/ghosted/wiki:32x512@0`, or
 /// `english/dense`.
 pub fn labels(cells: &[Cell]) -> Vec<String> {
     cells.iter().map(label).collect()
@@ -145,14 +143,13 @@ pub fn label(cell: &Cell) -> String {
     }
 }
 
-/// Returns the valid grid without cut axes, with more keys at its end.
+/// Returns the valid grid without cut axes, with `more` appended.
 pub fn dense_with(more: &str) -> String {
     let cuts = "criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n\
                 calibration:\n  - {corpus: wiki, sequences: 32, length: 512}\n";
     good_but(cuts, "") + more
 }
 
-/// Returns the valid grid with more keys at its end.
 pub fn with(more: &str) -> String {
     format!("{GOOD}{more}")
 }
@@ -167,12 +164,11 @@ pub fn examples(document: &str) -> Vec<String> {
     grids
 }
 
-/// Messages that reject inputs, each below the input, for a reviewer to read in a snapshot.
+/// Error messages listed below the inputs that cause them, for review in a snapshot.
 #[derive(Default)]
 pub struct Messages(String);
 
 impl Messages {
-    /// Adds a message and its exit code.
     pub fn add(&mut self, input: &str, (message, code): (String, u8)) {
         assert!(message.lines().all(|line| line.len() < 200), "a line is too long:\n{message}");
         self.0.push_str(&format!("# {input}\n{message}\nexit code {code}\n\n"));
@@ -184,7 +180,7 @@ impl Messages {
         settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
         settings.set_prepend_module_to_snapshot(false);
         settings.set_omit_expression(true);
-        // Folders above the temporary one, which are searched too.
+        // Remove parent folders of the temporary folder, which are searched too.
         settings.add_filter(r"\n {12}/\S+", "");
         settings.bind(|| insta::assert_snapshot!(name, self.0));
     }

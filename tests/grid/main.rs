@@ -1,4 +1,4 @@
-//! Grid files as a user writes them: what is accepted, what is refused, and where the message points.
+//! Grid files: accepted input, rejected input, and the positions in error messages.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Refused files, and the positions in messages.
+//! Rejected grid files, and the positions in error messages.
 
 use ghostlab::grid::Grid;
 
@@ -18,7 +18,7 @@ fn a_wrong_value_is_refused_where_it_stands() {
         ("backbone: english\n", ""),
         ("{corpus: c4, length: 512}", "{corpus: c4}"),
         ("criterion: llm-streamline", "criterion: {cosine: token}"),
-        // YAML treats these as one key.
+        // Missing blank after a colon, which YAML parses as part of the key; duplicate keys.
         ("criterion: llm-streamline", "criterion: {name:shortgpt}"),
         ("{corpus: c4, length: 512}", "{corpus:c4, length: 512}"),
         ("depth: [3, 5]", "depth: [3, 5]\ndepth: [7]"),
@@ -45,7 +45,7 @@ fn a_wrong_value_is_refused_where_it_stands() {
         ("{corpus: c4, length: 512}", "{corpus: wiki, length: 512}"),
         ("  perplexity:\n    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}", "  {}"),
         ("\n    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}", " []"),
-        // Meaning.
+        // Semantic errors.
         ("depth: [3, 5]", "depth: [0, 5]"),
         ("depth: [3, 5]", "depth: [3, 16]"),
         ("depth: [3, 5]", "depth: 15"),
@@ -63,7 +63,7 @@ fn a_wrong_value_is_refused_where_it_stands() {
         ("criterion: llm-streamline", "criterion: {name: llm-streamline, cosin: token}"),
         ("[none, ghosted]", "[none, ghost]"),
         ("backbones:", "name: ../up\nbackbones:"),
-        // YAML.
+        // YAML syntax.
         ("depth: [3, 5]", "depth: [3, 5"),
         ("depth: [3, 5]", "\tdepth: 3"),
         ("depth: [3, 5]", "depth: *three"),
@@ -142,7 +142,7 @@ fn all_that_is_not_there_is_told_at_once() {
     for part in ["3 things that the grid names are not there", "models/french", "wki.txt", "c5.txt", "grid.yaml:2:19"] {
         assert!(message.contains(part), "`{part}` is not in\n{message}");
     }
-    // One alone has the message that it always had.
+    // A single error keeps its specific message, without a count.
     let (message, _) = folder.refusal(GOOD.replace("c4.txt", "c5.txt"), &[]);
     assert!(message.contains("the corpus is not there") && !message.contains("things"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! Backbones, corpora and tasks in files of their own.
+//! Backbones, corpora and tasks that are defined in separate files.
 
 use super::house::{GOOD, Messages, Place, good_but};
 
@@ -18,7 +18,7 @@ fn undefined_names_are_read_from_neighbouring_files() {
     assert!(grid.corpora["wiki"].path.ends_with("wiki.txt"), "what the grid defines wins");
     assert_eq!(grid.entries, [folder.root.path().join("corpora/c4.yaml")], "the other file is not read");
 
-    // From three levels up, all three kinds, without any definition in the grid.
+    // All three kinds are found three levels up, without any definition in the grid.
     folder.write("backbones/english.yaml", "path: ../models/english\n");
     folder.write("corpora/wiki.yaml", "path: ../wiki.txt\nrule: wikitext2\n");
     folder.write("tasks/easy.yaml", "path: ../c4.txt\ntask: arc_easy\n");
@@ -30,7 +30,7 @@ fn undefined_names_are_read_from_neighbouring_files() {
     assert_eq!(grid.tasks["easy"].task.as_deref(), Some("arc_easy"));
     folder.write("a/b/c/d/grid.yaml", axes);
     assert!(load("a/b/c/d/grid.yaml").is_err(), "four levels are too many");
-    // The nearer file wins.
+    // The nearest file wins.
     folder.write("a/b/corpora/c4.yaml", "path: ../../../c4.txt\nrule: ptb\n");
     assert_eq!(load("a/b/c/grid.yaml").unwrap().corpora["c4"].rule, "ptb");
 }
@@ -49,7 +49,7 @@ fn grid_profile_and_overrides_apply_in_order() {
     assert_eq!(limit(&shared(), &["corpora.c4.limit=6"]), Some(6));
     assert_eq!(limit(&shared(), &["corpora.c4.limit="]), None);
 
-    // A name that only an override or a profile uses has its file too.
+    // Names that only an override or a profile uses are also resolved to files.
     folder.write("corpora/other.yaml", "path: ../wiki.txt\nrule: ptb\n");
     let grid = folder.load(GOOD, &["calibration.corpus=other", "corpora.other.limit=3"]).unwrap();
     assert_eq!((grid.calibration[0].corpus.as_str(), grid.corpora["other"].limit), ("other", Some(3)));

@@ -1,4 +1,4 @@
-//! `exclude` and `include`.
+//! `exclude` and `include` patterns.
 
 use super::house::{Messages, Place, with};
 

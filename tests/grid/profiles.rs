@@ -1,4 +1,4 @@
-//! Profiles: which one is used, what it changes, and what is wrong with it.
+//! Profiles: selection, overridden keys, and invalid profiles.
 
 use ghostlab::criterion::Depth;
 use ghostlab::error::Result;
@@ -86,7 +86,7 @@ fn a_wrong_value_of_a_profile_is_refused_at_its_line() {
         ("depth: 3", "dpeth: 3"),
         ("depth: 3", "name: x"),
         ("depth: 3", "profile: full"),
-        // One that is not in use.
+        // Unused profiles are validated too.
         ("full: {}", "full: {recovry: none}"),
         ("full: {}", "full: "),
         ("full: {}", "full: 3"),

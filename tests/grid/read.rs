@@ -1,4 +1,4 @@
-//! Accepted files, and the resulting cells.
+//! Accepted grid files, and the resulting cells.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -79,7 +79,7 @@ fn overrides_change_the_grid_before_it_is_checked() {
     assert_eq!((grid.name.as_str(), grid.corpora["c4"].limit), ("wide", Some(5)));
     let grid = folder.load(GOOD, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
     assert_eq!((grid.recovery[0].to_string().as_str(), grid.depth), ("ghosted(solver=svd)", vec![Depth::layers(2)]));
-    // From the current folder, which is the one for temporary files here (see `Place::new`).
+    // Paths in overrides are relative to the current folder, which is the temporary folder (see `Place::new`).
     let file = tempfile::NamedTempFile::new().unwrap();
     let name = file.path().file_name().unwrap().to_str().unwrap();
     let grid = folder.load(GOOD, &[&format!("corpora.wiki.path={name}")]).unwrap();
@@ -88,7 +88,7 @@ fn overrides_change_the_grid_before_it_is_checked() {
 
 #[test]
 fn the_real_grid_is_sound() {
-    // The folders of a checkout, with empty files in place of the real ones.
+    // Recreate the folders of a checkout with empty files.
     let root = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| {
         let path = root.path().join(name);
@@ -137,11 +137,11 @@ fn the_examples_of_the_documents_can_be_run() {
         Grid::load(&folder.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
     };
     let load = |document: &str, profile: Option<&str>| load_nth(document, 0, profile);
-    // 2 criteria, 2 depths (25 % is 8), 3 recoveries; the dense backbone.
+    // 2 criteria, 2 depths (25 % is 8 layers), 3 recoveries, and the dense backbone.
     assert_eq!(load("README.md", None).cells.len(), 1 + 2 * 2 * 3);
     let grid = load("docs/grid.md", None);
-    // For 2 backbones: 3 criteria, depths 7, 8 and 12, 4 recoveries (3 of the large one), 6 calibrations (2 at depth
-    // 7). The included criterion has no recovery, with 6 calibrations.
+    // For 2 backbones: 3 criteria, depths 7, 8 and 12, 4 recoveries (3 for the large backbone), 6 calibrations (2 at
+    // depth 7). The included criterion has no recovery, with 6 calibrations.
     assert_eq!(grid.cells.len(), 2 + 3 * (4 + 3) * (2 + 6 + 6) + 2 * 6);
     assert_eq!((grid.depth, grid.profile.as_deref()), ([7, 8, 12].map(Depth::layers).to_vec(), Some("full")));
     assert_eq!(load("docs/grid.md", Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
@@ -152,7 +152,7 @@ fn the_examples_of_the_documents_can_be_run() {
     assert_eq!(names[1..], sublayers.map(|cell| format!("small.{cell}.none")));
 }
 
-/// Copies the paper's grids with everything that they name; models and data are empty.
+/// Copies the paper's grids and all files that they name; models and data are empty.
 fn paper_profile(position: &Place) {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     for folder in ["", "backbones", "corpora", "tasks", "profiles"] {

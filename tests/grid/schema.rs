@@ -1,4 +1,4 @@
-//! The JSON schema for editors: fresh, and of the same mind as the reader.
+//! The JSON schema for editors is up to date and agrees with the parser.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,11 +39,11 @@ fn the_profile_is_chosen_on_the_command_line() {
     };
     assert!(run(&[]).contains("no profile is chosen"));
     assert!(run(&["--profile", "tny"]).contains("did you mean `tiny`?"));
-    // The next thing that is wrong is the backbone, which is empty.
+    // The profile is accepted: the next error is the empty backbone.
     assert!(run(&["--profile", "tiny"]).contains("config.json"));
 }
 
-/// Returns the keys that a refusal lists, in alphabetical order.
+/// Returns the keys that an error message lists, in alphabetical order.
 fn listed(message: &str) -> Vec<String> {
     let line = message.lines().find(|line| line.contains("expected: one of ")).expect("no list of keys");
     let mut keys: Vec<String> = line.split("one of ").nth(1).unwrap().split(", ").map(str::to_owned).collect();
@@ -51,7 +51,7 @@ fn listed(message: &str) -> Vec<String> {
     keys
 }
 
-/// Resolves a reference.
+/// Resolves a `$ref`.
 fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let inner = schema.pointer("/allOf/0").unwrap_or(schema);
     match inner["$ref"].as_str() {
@@ -60,7 +60,7 @@ fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     }
 }
 
-/// Returns the schema at the end of a path, through references.
+/// Returns the subschema at the end of a path, following references.
 fn walk<'a>(root: &'a Value, path: &str) -> &'a Value {
     path.split('/').filter(|step| !step.is_empty()).fold(root, |schema, step| {
         let next = match schema {
@@ -115,11 +115,11 @@ fn the_schema_has_exactly_the_options_that_the_methods_accept() {
                 _ => recovery::build(&method.name, &zzz).err(),
             };
             let message = refused.unwrap().to_string();
-            // serde lists the fields between backticks, after the unknown one.
+            // serde lists the expected fields in backticks after the unknown field.
             let (_, listed) = message.split_once("unknown field `zzz`").unwrap();
             let mut accepted: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
             accepted.push("name");
-            // Which the registry reads itself, of the methods whose operator can be trained.
+            // The registry itself reads `finetune`, for methods whose operator can be trained.
             let finetune = json!({"sequences": 1, "length": 2});
             let finetune = Map::from_iter([(recovery::FINETUNE.to_owned(), finetune)]);
             if definition == "Recovery" && recovery::build(&method.name, &finetune).is_ok() {
@@ -132,7 +132,7 @@ fn the_schema_has_exactly_the_options_that_the_methods_accept() {
     }
 }
 
-/// Validates a value by the part of JSON schema that ours uses, and returns the first problem.
+/// Validates a value by the subset of JSON schema that the grid schema uses. Returns the first violation.
 fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     for (key, rule) in schema.as_object()? {
         let refused = match key.as_str() {
@@ -195,7 +195,7 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
             }
             "minProperties" => value.as_object().filter(|map| map.is_empty()).map(|_| "too few".into()),
             "minimum" => value.as_f64().filter(|number| *number < rule.as_f64().unwrap()).map(|_| "too small".into()),
-            // Keywords for people, and those that the reader checks with better messages.
+            // Annotations, and keywords that the parser checks with better messages.
             "pattern" | "description" | "title" | "default" | "definitions" | "$schema" => None,
             other => panic!("the checker does not know the rule {other}"),
         };
@@ -218,7 +218,7 @@ fn every_sample_is_sound_by_the_schema() {
         for file in fs::read_dir(root().join(folder)).unwrap().map(|file| file.unwrap().path()) {
             if file.extension().is_some_and(|ending| ending == "yaml") {
                 let text = fs::read_to_string(&file).unwrap();
-                // An artifact that lists what the program knows has no grid.
+                // Artifacts that list built-in entries have no grid.
                 if text.contains("\n  list: ") {
                     continue;
                 }

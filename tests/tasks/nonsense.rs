@@ -1,4 +1,4 @@
-//! Implausible values in place of a data set's usual ones: they give an error or a request, never a panic.
+//! Fuzzes rows of data sets with implausible values: each row gives an error or a request, never a panic.
 
 use ghostlab::error::Result;
 use ghostlab::tasks::{Bos, Encoder, Prefix, TASKS, Task};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Asked, documents_of, golden};
 
-/// One token per byte, none in front.
+/// Encoder with one token per byte and no BOS token.
 struct Bytes;
 
 impl Encoder for Bytes {
@@ -20,7 +20,7 @@ impl Encoder for Bytes {
     }
 }
 
-/// Deterministic nonsense (SplitMix64).
+/// Deterministic random generator (SplitMix64).
 struct Nonsense(u64);
 
 impl Nonsense {
@@ -32,7 +32,7 @@ impl Nonsense {
         (mixed ^ (mixed >> 31)) % below
     }
 
-    /// Returns a random character, often one that has a meaning to some rule.
+    /// Returns a random character, often one with a special meaning to some rule.
     fn character(&mut self) -> char {
         const TELLING: &str = "_[]\n\r\t \u{1c}\u{85}\u{a0}\u{2028}'\"\\{}?.:,()Σσßİǆ\0\u{feff}e\u{301}😀aA1-";
         if self.number(2) == 0 {
@@ -65,7 +65,7 @@ impl Nonsense {
     }
 }
 
-/// Creates a task with one row, at `nonsense:1`.
+/// Creates a task with one row, located at `nonsense:1`.
 fn of_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definitions::Task> {
     let row =
         Row { place: "nonsense:1".to_owned(), value: serde_json::from_value(Value::Object(fields.clone())).unwrap() };
@@ -107,7 +107,6 @@ fn any_field_value_gives_error_or_requests_never_a_panic() {
                 let column = columns[nonsense.number(columns.len() as u64) as usize].as_str();
                 let value = nonsense.value(3);
                 match fields.get_mut(column) {
-                    // A field inside a field.
                     Some(Value::Object(inner)) if nonsense.number(2) == 0 => {
                         inner.insert(["text", "label"][nonsense.number(2) as usize].to_owned(), value);
                     }
@@ -156,7 +155,7 @@ fn damaged_literal_or_file_never_panics() {
     }
 }
 
-/// Formats a string as Python's `repr`, or in any equivalent way.
+/// Formats a string like Python's `repr`, or as an equivalent literal.
 fn literal(text: &str, nonsense: &mut Nonsense) -> String {
     let quote = if nonsense.number(2) == 0 { '\'' } else { '"' };
     let mut written = String::from(quote);
@@ -210,7 +209,7 @@ fn any_text_passes_through_unchanged() {
         );
         let fields = json!({"article": four[0], "problems": format!("[{problem}, {problem}]")});
         if four[1..].iter().any(String::is_empty) {
-            // lm-eval refuses an empty choice only in the first document.
+            // lm-eval rejects an empty choice only in the first document.
             assert!(of_row(race, fields.as_object().unwrap()).unwrap_err().to_string().contains("a choice is empty"));
             continue;
         }

@@ -1,4 +1,4 @@
-//! Rows of other tools as a user scores them: local files by a builder's name, splits without labels, texts of one row.
+//! Data files written for other tools: local files with a builder's name, splits without labels, one-row texts.
 
 use std::process::Output;
 

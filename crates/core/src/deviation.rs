@@ -15,11 +15,9 @@ pub const OFFICIAL_SEQUENCES: usize = 128;
 /// Properties of a cell that determine whether a deviation applies.
 #[derive(Debug, Clone, Copy)]
 pub struct PruneCase<'a> {
-    /// Number of calibration sequences.
     pub sequences: usize,
     /// Number of calibration sequences on which operators are fitted.
     pub operator_sequences: usize,
-    /// Whether the criterion removes one block.
     pub one_block: bool,
     /// Removed layers, or `None` if they are not known yet.
     pub removed: Option<&'a [usize]>,

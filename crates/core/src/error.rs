@@ -31,7 +31,7 @@ pub enum ErrorKind {
     Missing,
     /// Failure of a running job.
     Job,
-    /// Stored data that differs from what was written.
+    /// Stored data that differs from the written data.
     Damaged,
     /// Run interrupted by the user.
     Interrupted,
@@ -152,12 +152,10 @@ impl Error {
         }
     }
 
-    /// Returns the hint, if there is one.
     pub fn advice(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
 
-    /// Replaces the location.
     #[must_use]
     pub fn placed(mut self, location: impl fmt::Display) -> Self {
         self.0.place = Some(location.to_string());
@@ -179,7 +177,6 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the process exit code.
     pub fn exit_code(&self) -> u8 {
         match self.0.kind {
             ErrorKind::BadInput => 2,

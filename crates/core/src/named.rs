@@ -5,7 +5,6 @@
 macro_rules! names {
     ($type:ident: $($value:ident = $name:literal),+ $(,)?) => {
         impl $type {
-            /// All values.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
 
             /// Returns the name used in files and commands.

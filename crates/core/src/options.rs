@@ -19,13 +19,11 @@ use crate::deviation::{Deviation, PruneCase};
 use crate::error::{Error, Result};
 use crate::style::Style;
 
-/// Options of a method by name.
 pub type Options = Map<String, Value>;
 
 /// Appearance of a method in tables and figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appearance {
-    /// Name in a grid.
     pub name: &'static str,
     /// Label in the paper, or the name.
     pub label: &'static str,
@@ -82,7 +80,6 @@ pub struct Described {
     pub short: &'static str,
 }
 
-/// Function that builds a method from its name and options.
 type Build<M> = fn(&str, &Options) -> Result<Box<M>>;
 
 impl<M: ?Sized> Registered<M> {
@@ -107,14 +104,12 @@ impl<M: ?Sized> Registered<M> {
         }
     }
 
-    /// Sets the label in the paper.
     #[must_use]
     pub const fn label(mut self, label: &'static str) -> Self {
         self.shown.label = label;
         self
     }
 
-    /// Sets the style in figures.
     #[must_use]
     pub const fn style(mut self, style: Style) -> Self {
         self.shown.style = Some(style);
@@ -135,14 +130,12 @@ impl<M: ?Sized> Registered<M> {
         self
     }
 
-    /// Sets the version of the results.
     #[must_use]
     pub const fn version(mut self, version: u32) -> Self {
         self.version = version;
         self
     }
 
-    /// Sets the short name used in cell names.
     #[must_use]
     pub const fn short(mut self, short: &'static str) -> Self {
         self.short = short;
@@ -156,7 +149,6 @@ impl<M: ?Sized> Registered<M> {
         self
     }
 
-    /// Sets the variants.
     #[must_use]
     pub const fn variants(mut self, variants: &'static [Variant]) -> Self {
         self.variants = variants;

@@ -38,7 +38,7 @@ impl Gigabytes {
     }
 }
 
-/// Formats the number as it was given, such as `1.5`.
+/// Formats the size in gigabytes, such as `1.5`.
 impl fmt::Display for Gigabytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (self.0 as f64 / 1e9).fmt(f)
@@ -65,7 +65,6 @@ impl FromStr for Gigabytes {
     }
 }
 
-/// Age, given in days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Days(Duration);
 

@@ -23,7 +23,6 @@ use crate::error::{Error, Result};
 /// Confidence interval of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Measured difference.
     pub difference: f64,
     /// 2.5 % quantile of the resampled differences.
     pub low: f64,
@@ -45,11 +44,10 @@ pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
     (2.0 * at_most(few, differing, 0.5)).min(1.0)
 }
 
-/// Discordant questions of one task, which exactly one of two variants answers correctly. Tasks have equal weight in a
-/// mean regardless of their size.
+/// Paired results of two variants on one task. A question is discordant if exactly one variant answers it correctly.
+/// Tasks have equal weight in a mean regardless of their size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Discordant {
-    /// Number of questions of the task.
     pub questions: u64,
     /// Number of questions that only the first variant answers correctly. `only_b` is the number for the second.
     pub only_a: u64,

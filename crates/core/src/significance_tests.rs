@@ -53,9 +53,9 @@ fn sign_flips_equal_mcnemar_for_equally_sized_tasks() {
 
 #[test]
 fn flipping_signs_counts_every_assignment_where_they_are_few() {
-    // Weights 1/2 and 1/3, observed 1/2 + 1/3: two of the four assignments are as extreme, 2/4.
+    // Weights 1/2 and 1/3, observed difference 1/2 + 1/3: two of the four assignments are as extreme.
     close(sign_flips(&[task(2, 1, 0), task(3, 1, 0)], 10, 0), 0.5);
-    // The observed difference is 1/2 − 1/3; all four assignments are at least as extreme.
+    // The observed difference is 1/2 − 1/3, and all four assignments have at least this difference.
     close(sign_flips(&[task(2, 1, 0), task(3, 0, 1)], 10, 0), 1.0);
     // Weights 1/2, 1/2 and 1/3, the last in the other direction: |1 − 1/3| = 2/3. The sums ±1 ± 1/3 are as extreme,
     // ±1/3 are not: 4 of 8.

@@ -8,10 +8,8 @@
 //! assert_eq!((style.hue, style.marker), (Hue::Blue, Marker::Circle));
 //! ```
 
-/// Named color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hue {
-    /// Color of text.
     Ink,
     Grey,
     Purple,
@@ -26,7 +24,6 @@ pub enum Hue {
     Brown,
 }
 
-/// Shape of a data point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
     Circle,
@@ -39,7 +36,6 @@ pub enum Marker {
     Star,
 }
 
-/// Dash pattern of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dash {
     Solid,
@@ -50,7 +46,6 @@ pub enum Dash {
     Dotted,
 }
 
-/// Combination of hue, marker and dash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     pub hue: Hue,

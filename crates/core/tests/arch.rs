@@ -127,8 +127,8 @@ fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile,
     (file, config)
 }
 
-/// candle's window includes one key more than transformers': a query at `i` sees the key at `j` if `i − j ≤
-/// sliding_window`, in transformers if `i − j < sliding_window`.
+/// candle's window includes one key more than transformers': a query at `i` sees the key at `j` if
+/// `i − j ≤ sliding_window`, in transformers if `i − j < sliding_window`.
 #[test]
 fn mistral_equals_candle_transformers_with_and_without_a_window() {
     use candle_transformers::models::mistral::{Config, Model};

@@ -371,7 +371,6 @@ fn split_pattern(pattern: &str) -> serde_json::Value {
     serde_json::json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
 }
 
-/// Returns lines of each bundled text.
 fn lines() -> Vec<String> {
     use ghostlab_core::corpus::read_rows;
     let folder = common::checkout().join("data/tiny/corpora");

@@ -478,7 +478,7 @@ fn a_hub_that_has_other_content_than_is_pinned_is_refused() {
 fn failed_file_keeps_others_and_refusal_is_asked_once() {
     let files: Vec<Served> = (0..6).map(|index| small(&format!("f{index}"), &"x".repeat(index + 1))).collect();
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-    // The smallest file comes first. The Hub lists it but does not have it.
+    // Files are fetched smallest first. The Hub lists `f0` but returns 404 for it.
     let fault: Fault = Box::new(|request, _, answer| match request.path.ends_with("/f0") {
         true => Answer::new(404).with("x-error-code", "EntryNotFound"),
         false => answer,

@@ -15,7 +15,7 @@ use super::small::ObjectPlace;
 use super::{Key, Store, StoreWords};
 use ghostlab_core::error::{Error, Result};
 
-/// Entry of a store where an object is expected.
+/// Object in a store listing, intact or damaged.
 #[derive(Debug)]
 pub struct InventoryItem {
     /// Folder name of the stage, such as `scores-v1`. Versions that this program does not write are included.

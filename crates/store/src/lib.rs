@@ -366,7 +366,8 @@ impl Store {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes recorded deaths at a job after progress.
+    /// Removes the recorded crashes of a job. Called after progress, because earlier crashes were not caused by the
+    /// remaining work.
     pub fn forgive_deaths(&self, name: &str) {
         attempts::clear_deaths(&*self.disk, &self.root, name);
     }

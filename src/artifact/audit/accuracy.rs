@@ -1,13 +1,12 @@
-//! Checks accuracies: whether they correspond to a count of correct answers, match their means, and exceed chance.
+//! Checks accuracies against possible counts of correct answers, their means, and chance.
 
 use super::row::{AuditColumns, AuditRow, AuditTask, EPSILON, agree};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 
-/// Returns the counts of correct answers that round to the printed value, with their accuracies in percent.
-/// Returns `None` if the metric is not a task or its document count is unknown. Ties may be rounded up or down, but no
-/// task has ties at two decimals. HellaSwag has more documents than there are two-decimal values, so every value is
-/// possible and some match two counts.
+/// Returns the counts of correct answers that round to the printed value, with their accuracies in percent. `None` if
+/// the metric is not a task or its document count is unknown. Ties may be rounded either way. With two decimals, every
+/// HellaSwag value is possible, and some match two counts.
 fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
     let (documents, value) = measured(entry, columns)?;
     Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| rounds_to(entry, value, *accuracy)).collect())
@@ -17,7 +16,6 @@ fn rounds_to(entry: &PaperNumber, value: f64, accuracy: f64) -> bool {
     (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON
 }
 
-/// Returns the number of documents of an entry's task and the entry's value.
 fn measured(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f64)> {
     Some((columns.task(&entry.record.metric)?.documents?, entry.record.value?))
 }
@@ -61,10 +59,10 @@ fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Sever
     (Severity::Contradiction, "no count of right answers prints so")
 }
 
-/// Maximum distance from chance, in standard errors, at which a task counts as being at chance.
+/// Maximum distance from chance, in standard errors, that still counts as chance.
 const WIDTH: f64 = 3.0;
 
-/// Finds rows in which all nine accuracies are at chance, as after a numeric overflow.
+/// Finds rows with all nine accuracies at chance level, as after a numeric overflow.
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let Some(cells) = row.all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
@@ -91,7 +89,7 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Computes the distance from the nearest chance rate, in standard errors.
+/// Computes the distance from the nearest chance rate in standard errors.
 fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
     let task = row.columns.task(&cell.record.metric).filter(|task| !task.chance.is_empty())?;
     let documents = task.documents? as f64;
@@ -118,7 +116,7 @@ fn constant(row: &AuditRow) -> bool {
         })
 }
 
-/// Returns whether two rows with equal values are both at chance, which explains why they agree.
+/// Returns whether two rows agree only because both are at chance.
 pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     one.all(&one.columns.task_names()).is_some_and(|cells| {
         !cells.is_empty()
@@ -131,11 +129,11 @@ pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
 
 /// Checks printed means.
 ///
-/// Each printed column is off by at most half a unit of its last digit, and so is the mean of the columns. The printed
-/// mean adds another half unit: 0.005 + 0.005 with two decimals.
+/// Each column, and hence their mean, is off by at most half a unit of the last digit. The printed mean adds another
+/// half unit.
 ///
-/// If every accuracy determines its count of correct answers, the true mean is known and only the second half unit
-/// applies. A mean that fails this stricter test alone was computed from rounded columns, which is only a remark.
+/// If the accuracies determine the counts of correct answers, the true mean is known and only the second half unit
+/// applies. A mean that fails only this stricter test was computed from rounded columns, which is a remark.
 pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let columns = row.columns;
@@ -183,7 +181,7 @@ fn mean_accuracy(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Returns the range of accuracies that round to a printed cell, or `None` if its task is unknown or no count fits.
+/// Returns the range of accuracies that round to a printed cell. `None` if its task is unknown or no count fits.
 fn bounds(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
     let fitting = counts(entry, columns)?;
     Some((fitting.first()?.1, fitting.last()?.1))
@@ -275,8 +273,7 @@ mod tests {
         let findings = found(&at_chance);
         assert_eq!(findings.len(), 1);
         assert!(findings[0].note.contains("exactly the shares"), "{}", findings[0].note);
-        // Three standard errors of ARC-Easy are 2.66 points, so 28.79 is above chance. 10.00 and 40.00 are equally far
-        // from it.
+        // Three standard errors of ARC-Easy are 2.66 points, so 28.79 is above chance.
         for (task, value) in [(0, "28.79"), (0, "10.00"), (8, "40.00"), (6, "70.04")] {
             let mut columns = at_chance;
             columns[task] = value;
@@ -294,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_mean_is_wrong_only_beyond_what_rounding_allows() {
-        // The mean of 10.00, 20.00 and 30.01 is 20.0033, so 20.01 is possible after rounding but 20.02 is not.
+        // The mean of 10.00, 20.00 and 30.01 is 20.0033: 20.01 is possible after rounding, 20.02 is not.
         let parts = [("ppl_wikitext2", "10.00"), ("ppl_c4", "20.00"), ("ppl_ptb", "30.01")];
         for (average, wrong) in [("20.00", false), ("20.01", false), ("20.02", true), ("19.99", true), ("20.0", false)]
         {

@@ -13,8 +13,8 @@ type ValueGroups<'a> = Vec<Vec<&'a PaperNumber>>;
 
 /// Compares all values that the tables give for one metric and condition.
 ///
-/// Identical conditions are compared first. Conditions that should be equivalent (another solver, or an explicit
-/// default number of sequences) follow, and their differences are remarks.
+/// Differences between conditions that should be equivalent (another solver, an explicit default number of sequences)
+/// are only remarks.
 pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let mut groups: Vec<Vec<&PaperNumber>> = Vec::new();
     let mut known: HashMap<(Condition, &str), usize> = HashMap::new();
@@ -39,8 +39,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Returns the metric of an entry. The latencies of table 5 get the prompt length and batch size that the paper's text
-/// states.
+/// Returns the metric of an entry. Table 5 states the prompt length and batch size of its latencies in the text.
 fn metric(entry: &PaperNumber) -> &str {
     match entry.record.metric.as_str() {
         "prefill_ms" => "prefill_ms:seq=2048:batch=1",
@@ -59,7 +58,6 @@ fn values<'a>(class: &[&'a PaperNumber]) -> ValueGroups<'a> {
     values
 }
 
-/// Compares the first value of a condition with every other value.
 fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let Some((first, others)) = values.split_first() else { return };
     for other in others {
@@ -83,7 +81,6 @@ fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Find
     }
 }
 
-/// Compares the first values of conditions that should be equivalent with that of the first condition.
 fn between(classes: &[(Condition, Vec<&PaperNumber>)], findings: &mut Vec<Finding>) {
     let Some(((_, first), others)) = classes.split_first() else { return };
     for (_, other) in others.iter().filter(|(_, other)| !agree(first[0], other[0])) {
@@ -106,11 +103,10 @@ fn shown_values(same: &[&PaperNumber]) -> String {
     format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
 }
 
-/// Distance, in standard deviations, up to which two latency measurements agree.
+/// Maximum distance of two latency measurements that agree, in standard deviations.
 const REPEATED: f64 = 5.0;
 
-/// Returns whether exactly one of two values has a standard deviation. The value without one should be a copy of the
-/// other.
+/// Returns whether exactly one value has a standard deviation, so that the other one should be a copy.
 fn is_quoted(one: &[&PaperNumber], other: &[&PaperNumber]) -> bool {
     is_bare(one) != is_bare(other)
 }
@@ -119,8 +115,8 @@ fn is_bare(same: &[&PaperNumber]) -> bool {
     same.iter().all(|entry| entry.record.error.is_none())
 }
 
-/// Returns the distance between two measurements in standard deviations of their difference, or `None` if neither has a
-/// standard deviation. A missing deviation is taken from the other value.
+/// Returns the distance between two measurements in standard deviations of their difference. A missing deviation is
+/// taken from the other value; `None` if both are missing.
 fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
     let spread = relative_deviation(one, other)?.hypot(relative_deviation(other, one)?);
     // A deviation printed as 0.0 is less than half of its last digit.
@@ -143,7 +139,7 @@ fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> S
     if one.record.condition.criterion == DENSE && one.record.condition.calibration != two.record.condition.calibration {
         return "the dense backbone does not depend on the calibration".to_owned();
     }
-    // Look for the same value under a condition that differs only in its calibration corpus.
+    // Find the same value under a condition with another calibration corpus.
     let twin = |value: &&PaperNumber| {
         let (value, condition) = (*value, &value.record.condition);
         entries.iter().find(|entry| {
@@ -253,7 +249,7 @@ mod tests {
         // hypot(3, 4) is 5, so a difference of 25 is five standard deviations.
         assert_eq!(found("100.0,3.0", "125.0,4.0"), []);
         assert_eq!(found("100.0,3.0", "125.1,4.0"), [Severity::Suspicion]);
-        // A value without a deviation uses that of the other value: 5√2 is 7.07.
+        // A missing deviation is taken from the other value: 5√2 is 7.07.
         assert_eq!(found("100.0", "107.0,1.0"), [Severity::Remark], "a measurement that is told twice is the same");
         assert_eq!(found("100.0", "100.0,1.0"), []);
         assert_eq!(found("100.0", "107.1,1.0"), [Severity::Suspicion]);

@@ -1,4 +1,4 @@
-//! Finds duplicated rows, rows computed with another number of calibration sequences, and metrics given twice.
+//! Finds duplicated rows and metrics, and rows of another number of calibration sequences.
 
 use super::accuracy::both_at_chance;
 use super::row::{AuditRow, agree, loose, words};
@@ -10,12 +10,11 @@ use crate::results::record::Condition;
 /// Minimum number of equal scores that cannot be a coincidence.
 const MIN_EQUAL_SCORES: usize = 3;
 
-/// Minimum number of equal perplexities if other scores differ. Two equal four-digit perplexities cannot be a
-/// coincidence.
+/// Minimum number of equal four-digit perplexities that cannot be a coincidence.
 const MIN_EQUAL_PERPLEXITIES: usize = 2;
 
-/// Compares every row with the earlier rows of all tables and reports the first match, so that three equal rows yield
-/// two findings. Ignores latencies, speedups and memory, because equal costs do not indicate a copy.
+/// Compares every row with the earlier rows of all tables and reports the first match. Equal latencies, speedups and
+/// memory do not indicate a copy.
 pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     let conditions: Vec<Condition> = rows.iter().map(|row| loose(row.condition)).collect();
     for (index, row) in rows.iter().enumerate() {
@@ -83,8 +82,8 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
     (Severity::Suspicion, words.to_owned())
 }
 
-/// Returns a recovery and a table in which the criteria of two rows differ in every score for the same backbone, depth
-/// and calibration, which shows that they selected different layers. Ignores the two rows themselves.
+/// Returns a recovery and a table in which the criteria of two rows differ in every score, which shows that they
+/// selected different layers. Ignores the two rows themselves.
 fn unlike(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String> {
     let with = |row: &AuditRow, criterion: &str, recovery: &str| {
         *row.condition
@@ -106,7 +105,7 @@ fn unlike(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String>
     })
 }
 
-/// Finds metrics that one table gives twice for the same condition, including latencies.
+/// Finds metrics that one table gives twice for the same condition.
 pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         for (index, cell) in row.cells.iter().enumerate() {
@@ -124,14 +123,12 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Number of calibration sequences that the paper states in its setup and its captions.
+/// Number of calibration sequences stated in the paper.
 const STATED: &str = "128";
 
-/// Minimum number of shared scores whose agreement cannot be a coincidence.
 const MIN_SHARED_SCORES: usize = 2;
 
-/// Compares rows without a stated number of sequences with a table that varies it. They should equal that table's row
-/// for the stated number.
+/// Compares rows without a stated number of sequences with the corresponding row of a table that varies it.
 pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows.iter().filter(|row| row.condition.calibrated().1.is_none()) {
         let size = |other: &AuditRow| {
@@ -174,7 +171,6 @@ mod tests {
 
     type Cells<'a> = (&'a str, &'a str, [&'a str; 4]);
 
-    /// Checks rows that consist of three perplexities and an accuracy.
     fn found(rows: &[Cells]) -> Vec<Finding> {
         let all: Vec<PaperNumber> = rows
             .iter()

@@ -1,15 +1,7 @@
-//! Audits the paper's tables for internal contradictions and for values that no evaluation can produce.
+//! Audits the paper's tables for contradictions and for values that no evaluation can produce.
 //!
-//! | Module | Contents |
-//! | --- | --- |
-//! | `row` | rows of a table, and the meaning of their columns |
-//! | `agreement` | conditions with two different values |
-//! | `accuracy` | accuracies that match no count of correct answers, wrong means, and rows at chance |
-//! | `copies` | duplicated rows, rows of another number of calibration sequences, and duplicated metrics |
-//! | `costs` | speedups that do not match their latencies, and operators larger than their matrix |
-//!
-//! Findings are available as text, CSV and JSON. All checks work on printed digits, so every tolerance is the rounding
-//! of those digits. A finding does not say which of two numbers is correct.
+//! All checks work on printed digits, so every tolerance is the rounding of those digits. A finding does not say which
+//! of two numbers is correct.
 
 mod accuracy;
 mod agreement;
@@ -60,7 +52,6 @@ ghostlab_core::names!(
 );
 
 impl Check {
-    /// Describes what the check compares.
     pub fn about(self) -> &'static str {
         match self {
             Self::Average => "a printed mean is the mean of its columns, as far as rounding allows",
@@ -140,7 +131,6 @@ impl Finding {
         }
     }
 
-    /// Sets the expected value, the found value, and a possible explanation.
     fn says(self, expected: impl Into<String>, found: impl Into<String>, note: impl Into<String>) -> Self {
         Self { expected: expected.into(), found: found.into(), note: note.into(), ..self }
     }
@@ -150,12 +140,11 @@ impl Finding {
     }
 }
 
-/// Joins distinct items with commas, in order of first appearance.
+/// Joins distinct items with commas.
 fn listed(items: impl Iterator<Item = String>) -> String {
     distinct(&items.collect::<Vec<_>>()).join(", ")
 }
 
-/// CSV columns of a finding, in order.
 const COLUMNS: [&str; 9] = ["severity", "check", "artifact", "row", "column", "expected", "found", "note", "places"];
 
 fn cells(finding: &Finding) -> [&str; 9] {
@@ -163,8 +152,7 @@ fn cells(finding: &Finding) -> [&str; 9] {
     [severity.name(), check.name(), artifact, row, column, expected, found, note, places]
 }
 
-/// Formats findings for a terminal: the counts, then one table per severity and check, then the checks without
-/// findings. Only the CSV output includes line numbers.
+/// Formats findings for a terminal: counts, one table per severity and check, and the checks without findings.
 pub fn text(findings: &[Finding]) -> String {
     let count_of = |severity: Severity| findings.iter().filter(move |finding| finding.severity == severity);
     let counts = Severity::ALL.map(|severity| counted(count_of(severity).count(), severity.name()));
@@ -192,10 +180,9 @@ fn check_heading(check: Check, count: usize) -> String {
     format!("\n{}: {} ({})\n", check.name(), check.about(), counted(count, "finding"))
 }
 
-/// Columns that the terminal tables show, from `artifact` to `found`.
 const SHOWN: std::ops::Range<usize> = 2..7;
 
-/// Aligns findings in columns below a header, with notes below the findings.
+/// Aligns findings in columns, with notes below them.
 fn aligned(findings: &[&Finding]) -> String {
     let rows: Vec<[&str; 9]> = findings.iter().map(|finding| cells(finding)).collect();
     let widths: Vec<usize> = SHOWN
@@ -241,7 +228,6 @@ pub fn json(findings: &[Finding]) -> Result<String> {
 /// severity, then by check and table order.
 ///
 /// Entries without a value are only checked for duplicates.
-/// Entries without a value take part in no check but that for duplicates.
 pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
     run_with(entries, AuditColumns::paper())
 }
@@ -259,7 +245,7 @@ pub fn run_with(entries: &[PaperNumber], columns: &AuditColumns) -> Vec<Finding>
     copies::check_duplicates(&rows, &mut findings);
     costs::check_speedup(&rows, &mut findings);
     costs::check_memory(&rows, &mut findings);
-    // The sort must be stable to keep the table order within a check.
+    // The sort is stable and keeps the table order within a check.
     findings.sort_by_key(|finding| (finding.severity, finding.check));
     findings
 }

@@ -40,7 +40,7 @@ fn count(findings: &[Finding], severity: Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
-// The counts below were computed by an independent script, not by the audit.
+// An independent script computed the expected counts.
 
 #[test]
 fn printed_means_agree_with_their_columns_after_rounding() {
@@ -96,17 +96,17 @@ fn an_average_of_table_3_comes_from_another_calibration() {
 
 #[test]
 fn operators_of_table_5_take_twice_the_memory_of_their_matrix() {
-    // 82.0 vs. 81.6 and 71.5 vs. 71.1, for three methods each: at least 0.3 %, although 4096² weights are only 0.21 %.
+    // 82.0 vs. 81.6 and 71.5 vs. 71.1 are at least 0.3 %, although 4096² weights are only 0.21 %.
     assert_eq!(of(Check::Memory).len(), 6);
 }
 
 #[test]
 fn repeated_latencies_agree_within_their_deviation() {
-    // The most distant dense latencies of tables A8 and A9 are 5368.3 ± 4.6 and 5349.4 ± 4.3, three standard deviations
+    // The most distant dense latencies of tables A8 and A9 (5368.3 ± 4.6, 5349.4 ± 4.3) are three standard deviations
     // apart.
     let findings = of(Check::Agreement);
     let latencies: Vec<&Finding> = findings.iter().filter(|finding| finding.column.starts_with("prefill_ms")).collect();
-    // All but one of table 5's latencies repeat tables A8 and A9 exactly.
+    // Table 5 repeats tables A8 and A9 exactly, except for one latency.
     let [quoted] = latencies[..] else { panic!("{latencies:?}") };
     assert_eq!(
         (quoted.severity, quoted.row.as_str()),
@@ -164,7 +164,7 @@ fn rows_are_copied_between_criteria_recoveries_and_backbones() {
 fn nothing_is_given_twice_and_speedups_are_ratios() {
     assert_eq!(of(Check::Duplicate), []);
     assert_eq!(of(Check::Speedup), []);
-    // Two errors that the unmodified tables do not contain: a wrong speedup and a duplicated entry.
+    // Insert a wrong speedup and a duplicated entry.
     let mut entries = paper::all().unwrap();
     let index = entries.iter().position(|entry| entry.record.metric == "speedup" && entry.printed == "1.26").unwrap();
     entries.push(entries[index].clone());
@@ -178,7 +178,6 @@ fn nothing_is_given_twice_and_speedups_are_ratios() {
 fn contradictions_come_first_then_findings_by_check() {
     let findings = &*AUDIT;
     assert!(findings.is_sorted_by_key(|finding| (finding.severity, finding.check)));
-    // Every finding names its location, the value found, and the expected value.
     for finding in findings {
         let Finding { artifact, row, column, expected, found, places, .. } = finding;
         assert!([artifact, row, column, expected, found, places].iter().all(|text| !text.is_empty()), "{finding:?}");

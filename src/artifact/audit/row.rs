@@ -9,7 +9,7 @@ use crate::results::record::{Condition, DENSE};
 use crate::tasks::{TASKS, Task};
 use crate::{metric, recovery};
 
-/// Tolerance for sums of decimal fractions, which binary floats cannot represent exactly.
+/// Tolerance for sums of decimal fractions, which binary floats only approximate.
 pub(super) const EPSILON: f64 = 1e-9;
 
 /// Numbers that one table gives for one condition.
@@ -22,12 +22,12 @@ pub(super) struct AuditRow<'a> {
     pub(super) cells: Vec<&'a PaperNumber>,
     /// First cell of each metric, by metric name.
     first: HashMap<&'a str, &'a PaperNumber>,
-    /// Score columns with a value, in the same order for all rows to speed up pairwise comparison.
+    /// Score columns with a value, in the same order for all rows.
     scores: Vec<Option<&'a PaperNumber>>,
 }
 
 impl<'a> AuditRow<'a> {
-    /// Groups entries into rows, in the order of their first cells.
+    /// Groups entries into rows, in order of first appearance.
     pub(super) fn group(entries: &'a [PaperNumber], columns: &'a AuditColumns) -> Vec<Self> {
         let mut rows: Vec<Self> = Vec::new();
         let mut known: HashMap<(&str, &Condition), usize> = HashMap::new();
@@ -57,13 +57,13 @@ impl<'a> AuditRow<'a> {
         rows
     }
 
-    /// Returns the first cell of a metric with its value, or `None` if it is absent or empty.
+    /// Returns the first cell of a metric and its value.
     pub(super) fn get(&self, metric: &str) -> Option<(&'a PaperNumber, f64)> {
         let cell = *self.first.get(metric)?;
         Some((cell, cell.record.value?))
     }
 
-    /// Returns the cells of several metrics with their values, or `None` if one is missing.
+    /// Returns the cells of several metrics and their values. `None` if one is missing.
     pub(super) fn all(&self, metrics: &[&str]) -> Option<Vec<(&'a PaperNumber, f64)>> {
         metrics.iter().map(|metric| self.get(metric)).collect()
     }
@@ -74,12 +74,10 @@ impl<'a> AuditRow<'a> {
     }
 }
 
-/// Returns whether two cells have equal values.
 pub(super) fn agree(one: &PaperNumber, other: &PaperNumber) -> bool {
     matches!((one.record.value, other.record.value), (Some(a), Some(b)) if (a - b).abs() < EPSILON)
 }
 
-/// Formats a condition as the label of a row.
 pub(super) fn words(condition: &Condition) -> String {
     let Condition { backbone, layers, depth, unit: _, criterion, recovery, finetuned, calibration } = condition;
     if criterion == DENSE {
@@ -94,7 +92,7 @@ pub(super) fn words(condition: &Condition) -> String {
     format!("{backbone}, {depth}/{layers}, {criterion}, {recovery}{finetuned}, {calibration}")
 }
 
-/// Clears settings that cannot affect a value. The dense backbone does not depend on the calibration.
+/// Clears the calibration of the dense backbone, which does not depend on it.
 pub(super) fn exact(condition: &Condition) -> Condition {
     let mut exact = condition.clone();
     if exact.criterion == DENSE {
@@ -107,7 +105,7 @@ pub(super) fn exact(condition: &Condition) -> Condition {
 const DEFAULT_SIZE: &str = "32";
 
 /// Normalizes settings that should not affect a value: the solver of the ghost layer, and an explicit default number of
-/// calibration sequences.
+/// sequences.
 pub(super) fn loose(condition: &Condition) -> Condition {
     let mut loose = exact(condition);
     if let Some(method) = recovery::appearance(&condition.recovery) {
@@ -119,7 +117,6 @@ pub(super) fn loose(condition: &Condition) -> Condition {
     loose
 }
 
-/// Metadata of a table's columns.
 #[derive(Debug, Clone)]
 pub struct AuditColumns {
     /// Task columns, in table order.
@@ -177,8 +174,8 @@ impl AuditTask {
         }
     }
 
-    /// Parses a column specification: `arc_easy`, `ARC-e=arc_easy`, `PIQA=1838` (with its document count), or
-    /// `PIQA=1838:50` (also with the chance accuracy).
+    /// Parses a column: `arc_easy`, `ARC-e=arc_easy`, `PIQA=1838` (document count), or `PIQA=1838:50` (and chance
+    /// accuracy).
     ///
     /// # Errors
     /// Fails if the meaning is neither a known task nor a document count.

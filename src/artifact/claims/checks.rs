@@ -1,4 +1,4 @@
-//! Checks of the claims in `claims.yaml`, each a short function of the numbers of one setting.
+//! Check functions of the claims in `claims.yaml`.
 
 use super::number::ClaimCheck;
 use super::setting::ClaimSetting;
@@ -29,22 +29,20 @@ const ROTATE: &str = "linearpatch-rotate";
 const EXISTING: [&str; 5] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE];
 /// All methods that repair a pruned model.
 const REPAIRS: [&str; 6] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];
-/// All rows that a table shows for a criterion, including the unrepaired model.
+/// All rows of a criterion, including the unrepaired model.
 const ROWS: [&str; 7] = [NONE, "prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];
 /// Methods shown in figure 5.
 const DEPTHS_SHOWN: [&str; 4] = ["replaceme-ls", DIAG, ROTATE, GHOSTED];
 /// Methods that the paper fine-tunes.
 const FINETUNED: [&str; 3] = [DIAG, ROTATE, GHOSTED];
 
-/// Differences up to this many standard deviations are treated as noise.
+/// Differences up to this many standard deviations are noise.
 const DEVIATIONS: f64 = 3.0;
 
-/// Function that checks a claim in one setting.
 pub(super) type Checked = fn(&ClaimSetting<'_>) -> ClaimCheck;
-/// Predicate that selects the settings that a claim covers.
 pub(super) type Only = fn(&Condition) -> bool;
 
-/// Setting predicates by the name used under `only`; the first is the default.
+/// Setting predicates by name; the first is the default.
 pub(super) static ONLY: [(&str, Only); 4] = [
     ("any", |_| true),
     ("streamlined", streamlined),
@@ -153,7 +151,7 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("tableA9-overhead", overhead_is_small),
 ];
 
-/// Checks whether ghosted has the highest accuracy in a setting, including the unrepaired rows of other criteria.
+/// Checks whether ghosted has the highest accuracy, including the unrepaired rows of other criteria.
 fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
     let streamlined = setting.criterion("llm-streamline");
     let above =

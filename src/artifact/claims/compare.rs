@@ -1,5 +1,4 @@
-//! Compares the verdicts on the paper's numbers with those on ours, on screen and in a file next to a recorded run's
-//! tables.
+//! Compares the verdicts on the paper's numbers with those on ours.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -28,7 +27,6 @@ pub struct JudgedClaim<'a> {
     pub profile: String,
 }
 
-/// Judges claims on the paper's numbers and on ours.
 pub fn judged<'a>(
     claims: impl IntoIterator<Item = &'a Claim>,
     paper: &Artifacts,
@@ -57,8 +55,7 @@ pub fn judged<'a>(
         .collect()
 }
 
-/// Returns whether our numbers and the paper's share a backbone among the claim's artifacts, or one side has no
-/// numbers.
+/// Returns whether our numbers and the paper's share a backbone, or one side has no numbers.
 fn shares_backbone(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> bool {
     let our_backbones = backbones(claim, ours);
     let theirs = backbones(claim, paper);
@@ -71,8 +68,7 @@ fn backbones(claim: &Claim, side: &Artifacts) -> BTreeSet<String> {
 }
 
 /// Formats verdict counts and one line per claim: `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6,
-/// all needed: FAILS`. Below each line are the interpretation of the sentence and the settings in which it fails, with
-/// their numbers.
+/// all needed: FAILS`. Below it follow the interpretation and the settings in which the claim fails.
 pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     let rows: Vec<ClaimRow> = judged.iter().map(row).collect();
     let ours = verdict_counts(&rows, |row| row.verdict);
@@ -102,7 +98,7 @@ fn verdict_counts(rows: &[ClaimRow], verdict: fn(&ClaimRow) -> Judgement) -> Str
     count_sentences(rows, verdict).to_string()
 }
 
-/// Name of the file that lists an artifact's claims next to its recorded tables.
+/// Name of the file that lists an artifact's claims.
 pub const CLAIMS: &str = "claims.md";
 
 /// Profile of the bundled models.
@@ -145,8 +141,7 @@ pub fn line(judged: &JudgedClaim<'_>) -> String {
     )
 }
 
-/// Judges every claim on the paper's numbers and on those of `profile` in the given folders. Returns an empty list if
-/// no folder matches.
+/// Judges every claim on the paper's numbers and on those of `profile` in the given folders.
 ///
 /// # Errors
 /// Fails if the numbers cannot be read.
@@ -173,8 +168,8 @@ fn is_of_profile(folder: &Path, profile: &str) -> bool {
     is_it && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file())
 }
 
-/// Formats the main result of table 2, `Ghost Layer (Ours) has the highest ACC AVG of its rows in 5 of 6 settings on
-/// seed 0, …`, or returns `None` if the profile has no table 2.
+/// Formats the main result of table 2: `Ghost Layer (Ours) has the highest ACC AVG of its rows in 5 of 6 settings on
+/// seed 0, …`. Returns `None` if the profile has no table 2.
 ///
 /// # Errors
 /// Fails if the numbers cannot be read.
@@ -192,7 +187,7 @@ pub fn headline_in(folders: &[PathBuf], profile: &str) -> Result<Option<String>>
     Ok(table.and_then(|table| headline(&table, seeds.as_ref())).map(|(text, _)| text))
 }
 
-/// Formats the headline from the results of table 2 and, if available, those of several seeds. Also returns the counts.
+/// Formats the headline from table 2 and, if available, its repetitions with other seeds, and returns the counts.
 pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<(String, BestCounts)> {
     let ours = recovery::ours()?;
     let question = BestQuestion {
@@ -206,7 +201,6 @@ pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<
     Some((text, counts))
 }
 
-/// Converts a claim to a row of the results page.
 pub fn row(judged: &JudgedClaim<'_>) -> ClaimRow {
     let claim = judged.claim;
     ClaimRow {

@@ -86,7 +86,7 @@ fn claims_about_the_papers_models_are_not_judged_on_others() {
     }
 }
 
-/// The expected numbers were recomputed by hand in a review of the recorded run.
+/// A review of the recorded run computed the expected numbers by hand.
 #[test]
 fn recorded_headline_has_significance_and_seeds() {
     let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");

@@ -29,10 +29,8 @@ pub struct ClaimVerdict {
     pub needed: Needed,
     /// Whether pruned models ran although the dense model missed the paper's numbers (`--no-gate`).
     pub ungated: bool,
-    /// Number of settings in which our method is the best row, for claims of that kind. Never set for the paper's
-    /// numbers.
+    /// Counts of settings in which our method is the best row, for claims of that kind.
     pub best: Option<BestCounts>,
-    /// Settings in the order of their records.
     pub settings: Vec<SettingVerdict>,
 }
 
@@ -41,8 +39,7 @@ pub struct ClaimVerdict {
 pub struct SettingVerdict {
     pub setting: Vec<(ClaimAxis, String)>,
     pub outcome: Judgement,
-    /// Earlier setting whose criterion removed the same layers, if any. If all scores are equal as well, both count as
-    /// one setting.
+    /// Earlier setting whose criterion removed the same layers. If all scores are equal too, both count as one setting.
     pub cut_of: Option<String>,
     /// Numbers used (`ghosted 60.10 > replaceme-ls 59.45`), or the ones that are missing.
     pub shown: String,
@@ -66,8 +63,8 @@ impl Claim {
         ClaimVerdict { ungated, best, ..self.verdict(self.settings(&present)) }
     }
 
-    /// Counts how often our method is the best row. Returns `None` for other kinds of claims and for numbers without
-    /// per-item results.
+    /// Counts how often our method is the best row. `None` for other kinds of claims and for numbers without per-item
+    /// results.
     fn best_counts(&self, artifacts: &Artifacts, present: &[(&str, &ArtifactNumbers)]) -> Option<BestCounts> {
         let run = present.first()?.1.stored.as_deref()?;
         let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_deref());
@@ -80,13 +77,12 @@ impl Claim {
         BestCounts::new(run, seeds, question)
     }
 
-    /// Returns the verdict for a claim about models other than those of our numbers.
     pub(super) fn not_applicable(&self) -> ClaimVerdict {
         let reason = "the sentence is about the paper's models".to_owned();
         ClaimVerdict { outcome: Judgement::NotApplicable, ..self.open(reason) }
     }
 
-    /// Judges the check in every setting that all artifacts share. A record shared by two artifacts counts once.
+    /// Judges the check in every setting that all artifacts share.
     fn settings(&self, artifacts: &[(&str, &ArtifactNumbers)]) -> Vec<SettingVerdict> {
         let about = |record: &&Record| record.condition.criterion != DENSE && (self.only)(&record.condition);
         let key =
@@ -127,8 +123,7 @@ impl Claim {
         groups.into_iter().zip(cuts).map(judged).collect()
     }
 
-    /// Merges criteria that made the same cut into one setting, named after all of them. Equal scores imply equal
-    /// layers, and one measurement must count once.
+    /// Merges criteria that made the same cut into one setting, because one measurement must count once.
     fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();
@@ -142,8 +137,7 @@ impl Claim {
         cuts
     }
 
-    /// Returns the criterion of the first earlier group that removes the same layers, detected by equal unrepaired
-    /// scores. Repaired scores may still depend on the criterion.
+    /// Returns the criterion of the first earlier group with equal unrepaired scores, which removes the same layers.
     fn cut_of(&self, groups: &[ClaimGroup<'_>], at: usize) -> Option<String> {
         let axis = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion)?;
         let (key, all) = &groups[at];
@@ -181,7 +175,6 @@ impl Claim {
         }
     }
 
-    /// Returns a verdict of unknown with a reason.
     fn open(&self, reason: String) -> ClaimVerdict {
         ClaimVerdict { reason: Some(reason), ..self.verdict(Vec::new()) }
     }
@@ -194,7 +187,7 @@ fn count_text(settings: &[SettingVerdict], outcome: Judgement) -> usize {
 /// Axis values of a setting, and its numbers.
 type ClaimGroup<'a> = (Vec<String>, Vec<KnownNumber<'a>>);
 
-/// Returns whether two groups are the same measurement, judging by the records that `asked` selects.
+/// Returns whether the records that `asked` selects are equal in both groups.
 fn alike(one: &[KnownNumber<'_>], other: &[KnownNumber<'_>], asked: impl Fn(&Record) -> bool) -> bool {
     let content = |all: &[KnownNumber<'_>]| {
         RowContent::scores(all.iter().map(|known| known.record).filter(|record| asked(record)))
@@ -215,7 +208,7 @@ fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
 }
 
 impl ClaimVerdict {
-    /// Formats the count, such as `17 of 18, all needed`, with the number of unknowns, or the reason why there is none.
+    /// Formats the count, such as `17 of 18, all needed`.
     pub fn count(&self) -> String {
         if self.total == 0 {
             return self.reason.clone().unwrap_or_default();

@@ -25,7 +25,7 @@ fn claim(needed: Needed) -> Claim {
     }
 }
 
-/// Returns records of two backbones at two depths with their dense rows. Ghosted is best in three of the four settings.
+/// Returns two backbones at two depths. Ghosted is best in three of the four settings.
 fn records() -> Vec<Record> {
     let mut records = vec![record("a", 0, "none", 70.0), record("b", 0, "none", 70.0)];
     for (backbone, depth, none, ghosted) in
@@ -208,7 +208,7 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     let verdict = on(&claim, [rows("shortened-llama", 0.0), rows("sleb", 5.0), rows("shortgpt", 0.001)].concat());
     let named: Vec<&str> = verdict.settings.iter().map(|setting| setting.setting[1].1.as_str()).collect();
     assert_eq!((named, verdict.total), (vec!["shortened-llama = shortgpt", "sleb"], 2));
-    // The unrepaired scores are equal on three texts but the repaired ones differ: another measurement of the same cut.
+    // The unrepaired scores are equal, but the repaired ones differ.
     let texts = |criterion: &str, repaired: f64| -> Vec<Record> {
         ["acc_average", "rte", "copa"]
             .into_iter()
@@ -222,7 +222,7 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     assert_eq!(twice.settings[0].setting[1].1, "llm-streamline = sleb");
     assert_eq!(twice.settings[1].cut_of.as_deref(), Some("llm-streamline = sleb"));
     assert_eq!(twice.count(), "2 of 2, 1 on a cut that counts already, all needed");
-    // One row differs, or there are too few rows to decide.
+    // One row differs, or too few rows decide.
     let mut other = rows("shortgpt", 0.0);
     other[1].value = Some(46.0);
     assert_eq!(on(&claim, [rows("sleb", 0.0), other].concat()).total, 2);

@@ -1,23 +1,11 @@
 //! The paper's sentences as checks, judged on the paper's numbers and on ours.
 //!
-//! A [`Claim`] quotes a sentence of the paper and gives its section, its interpretation, the artifacts it refers to,
-//! the number of settings in which it must hold, and a check function over the numbers of one setting.
+//! A [`Claim`] quotes a sentence and gives its section, its interpretation, its artifacts, the number of settings in
+//! which it must hold, and a check function over the numbers of one setting. A new claim needs an entry in
+//! `claims.yaml` and a function in `checks`.
 //!
-//! | Module | Contents |
-//! | --- | --- |
-//! | `claims.yaml` | the claims by section; a new claim needs an entry there and a check |
-//! | `checks` | the check function of each claim |
-//! | `setting` | numbers of one setting, with queries such as value, mean, best, lead and rank |
-//! | `number` | numbers that may be unknown, and check results: holds, fails, or unknown |
-//! | `run` | numbers of an artifact and their run; only runs that agree are combined |
-//! | `judge` | verdict of a claim on the paper's numbers or on ours |
-//! | `sentences` | verdict counts per sentence, where a sentence may have several checks |
-//! | `compare` | verdicts on the paper's numbers and on ours, as text and as a file next to a recorded run |
-//!
-//! Numbers are compared as printed, so equal text means equal values.
-//!
-//! A missing number (a failed cell, a method without a cell, an unmeasured metric) makes a check unknown. Claims name
-//! their rivals so that a missing rival is noticed. A claim whose unknown settings could change the outcome is unknown.
+//! Numbers are compared as printed. A missing number makes a check unknown, and a claim names its rivals so that a
+//! missing rival is noticed. A claim whose unknown settings could change the outcome is unknown.
 
 mod checks;
 mod compare;
@@ -59,12 +47,11 @@ pub struct Claim {
     pub section: &'static str,
     /// Interpretation of an imprecise word, such as "competitive" as "first or second".
     pub reading: Option<&'static str>,
-    /// Axes of the claim. The check runs once for each combination of their values among the pruned cells.
+    /// Axes whose combinations among the pruned cells are the settings of the claim.
     pub over: &'static [ClaimAxis],
     /// Number of settings in which the check must hold.
     pub needed: Needed,
-    /// Metric by which our method is claimed to be best, if any. The count is then reported with significance and
-    /// seeds.
+    /// Metric by which the sentence calls our method the best, if it does.
     pub best_by: Option<&'static str>,
     /// Whether the sentence names the paper's models, or numbers measured on them.
     pub needs_paper_models: bool,
@@ -92,7 +79,6 @@ impl ClaimAxis {
     }
 }
 
-/// Number of settings in which a check must hold for its claim to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Needed {
@@ -116,8 +102,8 @@ impl fmt::Display for Needed {
 }
 
 impl Needed {
-    /// Returns whether the claim holds given `held` of `total` settings, of which `unknown` may still hold. Returns
-    /// `None` if that is undecided, or if there are fewer settings than the claim needs.
+    /// Returns whether the claim holds if `held` of `total` settings hold and `unknown` are open. `None` if that is
+    /// undecided, or if there are too few settings.
     fn decide(self, held: usize, unknown: usize, total: usize) -> Option<bool> {
         let needed = match self {
             Needed::All => total,
@@ -180,13 +166,12 @@ static ALL: LazyLock<Vec<Claim>> = LazyLock::new(|| {
     sentences.into_iter().flat_map(Sentence::claims).collect()
 });
 
-/// Iterates over all claims in paper order.
 pub fn claims() -> impl Iterator<Item = &'static Claim> {
     ALL.iter()
 }
 
 impl Sentence {
-    /// Converts the sentence to claims. Leaks the texts, which live as long as the program.
+    /// Converts the sentence to claims, leaking its texts.
     fn claims(self) -> impl Iterator<Item = Claim> {
         let (says, section): (&str, &str) = (self.says.leak(), self.section.leak());
         let artifacts: Vec<&str> = self.artifacts.into_iter().map(|name| &*name.leak()).collect();

@@ -1,14 +1,13 @@
 //! Numbers that may be unknown, and the results of checks on them.
 //!
-//! A known number carries its origin, an unknown one a reason. Arithmetic and comparisons with an unknown number are
-//! unknown, so a claim is written as if all its numbers were present.
+//! A known number carries its origin, an unknown one a reason. Operations with an unknown number are unknown.
 
 use std::cmp::Ordering;
 use std::ops::{Mul, Sub};
 
 use crate::results::distinct;
 
-/// Number with its origin, such as `0.33 (ghosted 60.01 over replaceme-ls 59.68)`, or the reason why it is unknown.
+/// Number with its origin, `0.33 (ghosted 60.01 over replaceme-ls 59.68)`, or the reason why it is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Quantity(Result<(f64, String), String>);
 
@@ -52,7 +51,6 @@ impl Quantity {
         self.with(other, |(a, a_shown), (b, b_shown)| (a / b, format!("{} ({a_shown} / {b_shown})", short(a / b))))
     }
 
-    /// Returns the larger of two quantities.
     pub(super) fn or_larger(self, other: Self) -> Self {
         self.with(other, |(a, a_shown), (b, b_shown)| {
             let larger = a.max(b);
@@ -102,13 +100,12 @@ impl Mul<Quantity> for f64 {
     }
 }
 
-/// Compares two finite numbers, ignoring rounding errors: in binary, 60.01 − 59.65 is not exactly 0.36.
+/// Compares two numbers, ignoring rounding errors: in binary, 60.01 − 59.65 is not exactly 0.36.
 pub(super) fn order(a: f64, b: f64) -> Ordering {
     if close(a, b) { Ordering::Equal } else { a.total_cmp(&b) }
 }
 
-/// Returns whether two numbers agree to a relative (or, below 1, absolute) tolerance of 10⁻⁹, far below the last
-/// printed digit.
+/// Returns whether two numbers agree to a relative (below 1, absolute) tolerance of 10⁻⁹.
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0)
 }
@@ -121,7 +118,7 @@ pub(super) fn sign(order: Ordering) -> &'static str {
     }
 }
 
-/// Formats a value with two decimals, as in the paper's tables, or with more if it is small.
+/// Formats a value with two decimals, or more if it is small.
 pub(super) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 0.1 => format!("{value:.2}"),
@@ -149,7 +146,7 @@ impl ClaimCheck {
         Self { outcome: Judgement::Unknown, shown: reason }
     }
 
-    /// Combines two checks. A failure decides the result. If both are unknown, only their reasons are kept.
+    /// Combines two checks. A failure decides.
     pub(super) fn and(self, other: Self) -> Self {
         let both = |outcome| Self { outcome, shown: format!("{}; {}", self.shown, other.shown) };
         match (self.outcome, other.outcome) {

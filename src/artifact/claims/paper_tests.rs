@@ -82,12 +82,10 @@ fn these_are_the_counts_on_the_papers_own_tables() {
     assert_eq!(counts, expected, "{}", render(&judged));
 }
 
-/// For each recovery of a figure, its error relative to the pruned model's and the share of channels with a lower
-/// error.
+/// Relative error, and share of channels with a lower error, by recovery.
 type Shown = BTreeMap<&'static str, (f64, f64)>;
 
-/// Returns numbers that agree with the paper's text: existing methods leave 0.9 of the error, one exceeds it, and
-/// ghosted leaves 0.4.
+/// Returns numbers that agree with the paper's text.
 fn said() -> Shown {
     BTreeMap::from([
         ("none", (1.0, 0.0)),
@@ -100,7 +98,7 @@ fn said() -> Shown {
     ])
 }
 
-/// Returns records of all figures. `antisymmetric` is the antisymmetric share of `M` in figure 3.
+/// Returns records of all figures. `antisymmetric` is the antisymmetric share of `M`.
 fn figures(shown: &Shown, antisymmetric: f64) -> Artifacts {
     let mut artifacts = Artifacts::new();
     let mut add = |artifact: &str, depth, recovery: &str, metric: &str, value| {
@@ -169,7 +167,7 @@ fn method_without_cell_leaves_its_claims_open() {
             assert_eq!(outcome == Judgement::Unknown, compares, "{id} without {missing}");
         }
     }
-    // Remove one row from the paper's tables: claims about it must not be judged on the remaining rows.
+    // Without one row of the paper's tables, claims about it are unknown.
     let mut tables = paper();
     for artifact in tables.values_mut() {
         artifact.records.retain(|record: &Record| record.condition.recovery != "linearpatch-rotate");

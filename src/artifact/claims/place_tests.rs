@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::claims;
 
-/// Reads the paper's LaTeX source, or returns `None` if it is not next to the checkout. Fails in CI if it is missing.
+/// Reads the paper's LaTeX source. `None` if it is missing, which CI does not accept.
 #[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
 fn source() -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");
@@ -18,7 +18,7 @@ fn source() -> Option<String> {
     text
 }
 
-/// Returns the lines in LaTeX order, with each file inserted at its `\input`. A line `%% file: NAME` starts a file.
+/// Returns the lines in LaTeX order, with each file at its `\input`. A line `%% file: NAME` starts a file.
 fn lines(source: &str) -> Vec<&str> {
     let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut file = "";
@@ -67,7 +67,6 @@ impl Counters {
         }
     }
 
-    /// Formats the current position as claims cite it.
     fn place(&self) -> String {
         match (self.appendix, self.section, self.subsection) {
             (false, 0, _) => "Abstract".to_owned(),
@@ -127,8 +126,7 @@ fn artifact_number_matches_latex_numbering() {
     let shown: BTreeSet<(String, String)> = shown.map(|(name, label)| (name.to_owned(), label.to_owned())).into();
     assert_eq!(BTreeSet::from_iter(numbered), shown);
 
-    // Each artifact has its own file in `experiments/` or is listed in another file's `also`. The two lists use the
-    // paper's names.
+    // Each artifact has its own file in `experiments/` or is listed in another file's `also`.
     let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     let text = |name: &str| fs::read_to_string(experiments.join(name).with_extension("yaml")).ok();
     let also: BTreeSet<String> = shown
@@ -144,7 +142,7 @@ fn artifact_number_matches_latex_numbering() {
     assert!(text("table4").is_some_and(|text| text.contains("also: tableA3")));
 }
 
-/// Returns the word trigrams of a sentence, in LaTeX or plain text, without LaTeX commands.
+/// Returns the word trigrams of a sentence without LaTeX commands.
 fn threes(text: &str) -> BTreeSet<[String; 3]> {
     let mut plain = String::new();
     let mut rest = text.chars().peekable();

@@ -1,7 +1,7 @@
 //! Numbers of an artifact and the run that produced them.
 //!
-//! A claim that joins artifacts matches numbers of two runs by condition: backbone, depth, criterion, recovery and
-//! calibration text. These names must mean the same in both runs, and all other settings must agree.
+//! A claim that joins artifacts matches the numbers of two runs by condition. The names in a condition must mean the
+//! same in both runs, and all other settings must agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::results::record::{DENSE, Record};
 #[derive(Debug, Clone, Default)]
 pub struct ArtifactNumbers {
     pub records: Vec<Record>,
-    /// Identity of each record, empty for cells that were never planned. The list is empty for the paper's values and
-    /// for runs of older versions.
+    /// Identity of each record. Empty for cells that were never planned, for the paper's values, and for runs of older
+    /// versions.
     pub identities: Vec<Leaves>,
     /// Run that produced the numbers; `None` for the paper's values.
     pub run: Option<ClaimRun>,
@@ -22,12 +22,11 @@ pub struct ArtifactNumbers {
     pub stored: Option<Arc<StoredResults>>,
 }
 
-/// Run that produced an artifact's numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClaimRun {
     /// Program version and commit.
     pub program: String,
-    /// Whether the gate was on, so that a dense backbone that misses the paper's numbers is not pruned.
+    /// Whether pruned models ran only after their dense model reproduced the paper's numbers.
     pub gate: bool,
 }
 
@@ -39,12 +38,10 @@ pub(super) struct KnownNumber<'a> {
 }
 
 impl ArtifactNumbers {
-    /// Wraps numbers printed in the paper.
     pub fn printed(records: Vec<Record>) -> Self {
         Self { records, ..Self::default() }
     }
 
-    /// Loads the numbers of a results folder.
     pub fn of(stored: StoredResults) -> Self {
         let identities = stored.numbers.iter().map(|number| stored.leaves(number).unwrap_or_default());
         let identities = if stored.identified() { identities.collect() } else { Vec::new() };
@@ -89,8 +86,7 @@ const LEVELS: [Level; 4] = [
     ),
 ];
 
-/// Explains why the numbers of two runs must not be combined. Returns `None` if they may be, or if either is the
-/// paper's.
+/// Explains why the numbers of two runs must not be combined. `None` if they may be.
 pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &ArtifactNumbers)) -> Option<String> {
     let one = first.run.as_ref()?;
     let other = second.run.as_ref()?;
@@ -108,7 +104,7 @@ pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &A
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
-/// Returns the first setting that differs between the two runs under the same name.
+/// Returns the first setting that differs between the runs under the same name.
 fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
     let one = called(level, first);
     let other = called(level, second);

@@ -2,7 +2,7 @@
 
 use crate::results::record::{Condition, Record};
 
-/// Returns an `acc_average` record of 32 layers pruned by LLM-Streamline, or of the dense backbone at depth 0.
+/// Returns an `acc_average` record of 32 layers, pruned by LLM-Streamline or, at depth 0, dense.
 pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -> Record {
     Record {
         condition: Condition {

@@ -1,4 +1,4 @@
-//! Verdict counts per sentence, where one sentence may have several checks.
+//! Verdict counts per sentence.
 
 use std::fmt;
 
@@ -13,7 +13,6 @@ pub struct SentenceCount {
     counts: [usize; Judgement::ALL.len()],
 }
 
-/// Counts each sentence once, regardless of how many checks and artifacts it has.
 pub fn count_sentences<'a>(
     claims: impl IntoIterator<Item = &'a ClaimRow>,
     verdict: fn(&ClaimRow) -> Judgement,
@@ -23,7 +22,7 @@ pub fn count_sentences<'a>(
     SentenceCount { sentences: verdicts.len(), counts }
 }
 
-/// Formats `30 sentences: 12 hold, 9 fail, 3 are unknown, 6 are not applicable`, omitting zero counts.
+/// Formats `30 sentences: 12 hold, 9 fail, 3 are unknown, 6 are not applicable`.
 impl fmt::Display for SentenceCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = Judgement::ALL.into_iter().zip(&self.counts).filter(|(_, count)| **count > 0);

@@ -1,7 +1,6 @@
 //! Numbers of one setting, and the queries that checks make on them.
 //!
-//! A query names the recoveries that it compares. If one has no number, the result is unknown. Numbers are rounded as
-//! tables print them.
+//! If a compared recovery has no number, the result is unknown. Numbers are rounded as tables print them.
 
 use std::cmp::Ordering;
 
@@ -39,7 +38,6 @@ impl<'a> ClaimSetting<'a> {
         self.part(name, |condition| condition.criterion == name)
     }
 
-    /// Selects the records calibrated on a text.
     pub(super) fn corpus(&self, name: &str) -> Self {
         self.part(name, |condition| condition.calibrated().0 == name)
     }
@@ -51,7 +49,7 @@ impl<'a> ClaimSetting<'a> {
         })
     }
 
-    /// Selects the cut that removes the fewest layers, including failed cells.
+    /// Selects the cut that removes the fewest layers.
     pub(super) fn shallowest(&self) -> Self {
         self.at(self.records.iter().map(|record| record.condition.depth).min())
     }
@@ -76,19 +74,17 @@ impl<'a> ClaimSetting<'a> {
         check(&deep, &shallow)
     }
 
-    /// Returns the value of a recovery.
     pub(super) fn value(&self, metric: &str, recovery: &str) -> Quantity {
         Quantity::of(
             self.read(metric, recovery).map(|value| (value, format!("{} ({recovery}{})", short(value), self.part))),
         )
     }
 
-    /// Returns the number of removed layers, or NaN if there are no records.
+    /// Returns the number of removed layers.
     pub(super) fn depth(&self) -> f64 {
         self.records.first().map_or(f64::NAN, |record| record.condition.depth as f64)
     }
 
-    /// Returns the value of the dense backbone.
     pub(super) fn of_dense(&self, metric: &str) -> Quantity {
         let record = self.dense.iter().find(|record| record.metric == metric && record.value.is_some()).copied();
         let read = record.ok_or_else(|| format!("{metric} has no value for the dense backbone"));
@@ -96,7 +92,7 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
     }
 
-    /// Returns the metrics of a family, one per prompt, for which any of the recoveries has a value.
+    /// Returns the metrics of a family for which any of the recoveries has a value.
     pub(super) fn prompts(&self, family: &str, recoveries: &[&str]) -> Vec<String> {
         let known = self
             .records
@@ -106,7 +102,7 @@ impl<'a> ClaimSetting<'a> {
         distinct(known.map(|record| &record.metric).filter(|id| of_family(family, id)))
     }
 
-    /// Returns the combined standard deviation of two values: the root of the sum of their squares.
+    /// Returns the root of the sum of squares of two standard deviations.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let deviation = |name: &str| {
             let found = self
@@ -120,7 +116,6 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
     }
 
-    /// Averages a metric over recoveries.
     pub(super) fn mean(&self, metric: &str, recoveries: &[&str]) -> Quantity {
         Quantity::of(self.all(metric, recoveries).map(|values| {
             let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
@@ -128,7 +123,6 @@ impl<'a> ClaimSetting<'a> {
         }))
     }
 
-    /// Returns the smallest value of several recoveries.
     pub(super) fn least(&self, metric: &str, recoveries: &[&str]) -> Quantity {
         Quantity::of(self.all(metric, recoveries).map(|values| {
             let (name, least) = strongest(|a, b| order(b, a), &values).unwrap_or(("none of them", f64::NAN));
@@ -156,7 +150,7 @@ impl<'a> ClaimSetting<'a> {
         check().unwrap_or_else(ClaimCheck::unknown)
     }
 
-    /// Returns the lead of a recovery over its best rival; negative if it is worse.
+    /// Returns the lead of a recovery over its best rival.
     pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
         let others: Vec<&str> = rivals.iter().copied().filter(|rival| *rival != name).collect();
         let lead = || {
@@ -172,7 +166,6 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(lead())
     }
 
-    /// Returns 1 plus the number of better rivals.
     pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
         let rank = || {
             let better = better(metric)?;
@@ -189,12 +182,12 @@ impl<'a> ClaimSetting<'a> {
         format!("{one} {} {} {other} {}{}", short(a), sign(order(a, b)), short(b), self.part)
     }
 
-    /// Returns the values of all recoveries, or an explanation of the first missing one.
+    /// Returns the values of all recoveries, or the first missing one as an error.
     fn all<'n>(&self, metric: &str, names: &[&'n str]) -> Result<Vec<(&'n str, f64)>, String> {
         names.iter().map(|&name| Ok((name, self.read(metric, name)?))).collect()
     }
 
-    /// Returns the printed value of a recovery, which must have exactly one record.
+    /// Returns the value of a recovery, which must have exactly one record.
     fn read(&self, metric: &str, recovery: &str) -> Result<f64, String> {
         let found: Vec<&Record> = self
             .records
@@ -216,7 +209,7 @@ fn of_family(family: &str, id: &str) -> bool {
     Metric::find(id).is_ok_and(|metric| metric.family() == family)
 }
 
-/// Returns the value of a record unless it is missing or an unstable timing.
+/// Returns the value of a record unless it is missing or too noisy.
 fn usable(record: &Record, method: &str) -> Result<f64, String> {
     let value = record.value.unwrap_or(f64::NAN);
     let error = record.error.unwrap_or_default();
@@ -253,7 +246,6 @@ fn strongest<'n>(better: Better, values: &[(&'n str, f64)]) -> Option<(&'n str, 
     values.iter().copied().reduce(|best, other| if better(other.1, best.1).is_gt() { other } else { best })
 }
 
-/// Rounds a value as tables print it.
 fn printed(metric: &str, value: f64) -> f64 {
     Metric::find(metric).map_or(value, |metric| Metric::printed(value, metric.decimals))
 }

@@ -18,7 +18,6 @@ pub struct Axis {
 }
 
 impl Scale {
-    /// Explains why a scale may hide values.
     pub(super) fn hides(self) -> &'static str {
         match self {
             Self::Linear => "every value is missing or not finite",
@@ -28,12 +27,10 @@ impl Scale {
 }
 
 impl Axis {
-    /// Returns whether the scale can show a value.
     pub(super) fn shows(&self, value: f64) -> bool {
         self.scale == Scale::Linear || value > 0.0
     }
 
-    /// Returns the label with its unit.
     pub(super) fn title(&self) -> String {
         if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
     }
@@ -43,12 +40,11 @@ impl Axis {
 const LARGEST: f64 = 1e150;
 const SMALLEST: f64 = 1e-150;
 
-/// Returns the value if it is finite and drawable. Tiny magnitudes become 0.
+/// Returns the value if it is drawable. Tiny magnitudes become 0.
 pub(super) fn drawable(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.is_finite() && v.abs() <= LARGEST).map(|v| if v.abs() < SMALLEST { 0.0 } else { v })
 }
 
-/// Returns half the length of an error bar, or 0 without one.
 pub(super) fn size(error: Option<f64>) -> f64 {
     drawable(error).unwrap_or(0.0).abs()
 }
@@ -59,7 +55,6 @@ pub(super) struct Tick {
     pub(super) text: String,
 }
 
-/// Range of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Range {
     low: f64,
@@ -68,7 +63,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Returns the range of the values that `scale` can show, if any.
+    /// Returns the range of the values that `scale` can show.
     pub(super) fn of(values: impl IntoIterator<Item = f64>, scale: Scale) -> Option<Self> {
         values.into_iter().filter(|v| scale == Scale::Linear || *v > 0.0).fold(None, |range, v| {
             let (low, high) = range.map_or((v, v), |range: Self| (range.low.min(v), range.high.max(v)));
@@ -76,18 +71,18 @@ impl Range {
         })
     }
 
-    /// Extends the range to the base of the bars: 0, or the next lower power of ten on a log axis.
+    /// Extends the range to the base of the bars: 0, or a lower power of ten on a log axis.
     pub(super) fn with_base(self) -> Self {
         let (low, high) = match self.scale {
             Scale::Linear if self.low == 0.0 && self.high == 0.0 => (0.0, 1.0),
             Scale::Linear => (self.low.min(0.0), self.high.max(0.0)),
-            // Start below the value, because a bar of zero height would be invisible.
+            // Start below the value, so that its bar has a height.
             Scale::Log => (10f64.powf((self.low.log10() - 0.1).floor()), self.high),
         };
         Self { low, high, ..self }
     }
 
-    /// Adds margins at both ends. If `zero` is set, extends the range to a nearby 0.
+    /// Adds margins at both ends, and includes a nearby 0 if `zero` is set.
     pub(super) fn with_room(self, zero: bool) -> Self {
         let scale = self.scale;
         let mut low = forward(self.low, scale);
@@ -102,15 +97,15 @@ impl Range {
         Self { low: back(low, scale), high: back(high + room, scale), scale }
     }
 
-    /// Fits the range exactly to the values. If all values are equal, adds a margin.
+    /// Fits the range to the values, with a margin if they are all equal.
     pub(super) fn exactly(self) -> Self {
         if self.high > self.low { self } else { self.with_room(false) }
     }
 
-    /// Extends a linear range to ticks, at most about `most`, so that its ends are labeled.
+    /// Extends a linear range to labeled ticks, at most about `most`.
     pub(super) fn with_end_ticks(self, most: usize) -> Self {
         let mut range = self;
-        // A longer axis may need a larger step, so repeat until the step is stable.
+        // A longer axis may need a larger step.
         for _ in 0..4 {
             if range.scale == Scale::Log {
                 break;
@@ -128,7 +123,6 @@ impl Range {
         (self.scale == Scale::Linear && self.low > 0.0).then_some(self.low)
     }
 
-    /// Returns the tick spacing of a linear axis.
     fn step(&self, most: usize) -> f64 {
         let rough = (self.high - self.low) / most.clamp(2, 20) as f64;
         let power = 10f64.powf(rough.log10().floor());
@@ -136,7 +130,7 @@ impl Range {
         steps.into_iter().find(|step| *step >= rough * (1.0 - 1e-9)).unwrap_or(10.0 * power)
     }
 
-    /// Maps a value to the interval from 0 (low end) to 1 (high end), clamped.
+    /// Maps a value to 0…1, clamped.
     pub(super) fn place(&self, value: f64) -> f64 {
         let low = forward(self.low, self.scale);
         let high = forward(self.high, self.scale);
@@ -146,7 +140,6 @@ impl Range {
         ((forward(value, self.scale) - low) / (high - low)).clamp(0.0, 1.0)
     }
 
-    /// Returns the value at which bars start.
     pub(super) fn base(&self) -> f64 {
         match self.scale {
             Scale::Linear => 0.0,
@@ -154,7 +147,7 @@ impl Range {
         }
     }
 
-    /// Returns at most about `most` ticks at round numbers.
+    /// Returns at most about `most` round ticks.
     pub(super) fn ticks(&self, most: usize) -> Vec<Tick> {
         let most = most.clamp(2, 20);
         if self.scale == Scale::Log
@@ -201,8 +194,7 @@ fn back(value: f64, scale: Scale) -> f64 {
     }
 }
 
-/// Formats a multiple of `step` with the decimals it needs. `largest` decides whether all ticks use scientific
-/// notation.
+/// Formats a multiple of `step`. `largest` decides whether all ticks use scientific notation.
 fn stepped(at: f64, step: f64, largest: f64) -> String {
     if at.abs() < step / 2.0 {
         return "0".to_owned();
@@ -214,7 +206,7 @@ fn stepped(at: f64, step: f64, largest: f64) -> String {
     format!("{at:.decimals$}")
 }
 
-/// Formats a value with `digits` significant digits: 0.0123, 4.56, 123, 2×10⁷.
+/// Formats `digits` significant digits: 0.0123, 4.56, 123, 2×10⁷.
 pub(super) fn significant(value: f64, digits: usize) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -253,12 +245,12 @@ impl Decimals {
     }
 }
 
-/// Formats a value with all of its digits: 7, 0.5.
+/// Formats all digits: 7, 0.5.
 pub(super) fn plain(value: f64) -> String {
     if value == 0.0 || (1e-4..1e6).contains(&value.abs()) { value.to_string() } else { scientific(value, 3) }
 }
 
-/// Formats a value in scientific notation: 1.5×10⁻⁷, or 10⁻⁷ if the mantissa is 1.
+/// Formats 1.5×10⁻⁷, or 10⁻⁷ if the mantissa is 1.
 fn scientific(value: f64, digits: usize) -> String {
     let text = format!("{value:.*e}", digits.saturating_sub(1));
     let Some((mantissa, exponent)) = text.split_once('e') else { return text };

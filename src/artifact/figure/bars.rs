@@ -1,7 +1,4 @@
-//! Bar charts and dot plots.
-//!
-//! Grouped bars show the boundary error by recovery (figure 1) and the parts of the operator's norm (figure 3). Dot
-//! plots show one value per draw of a method.
+//! Grouped bars (figures 1 and 3), and dot plots with one value per draw of a method.
 
 use super::axis::{Axis, Decimals, Range, drawable, size};
 use super::font;
@@ -11,10 +8,9 @@ use super::scene::{Anchor, Scene};
 use crate::error::{Error, Result};
 use crate::style::Dash;
 
-/// Value of a bar, with its error.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct BarValue {
-    /// Value to draw. If it is `None` or not finite, [`BarChart::missing`] is shown instead of a bar.
+    /// Value to draw; [`BarChart::missing`] is shown if it is `None` or not finite.
     pub value: Option<f64>,
     /// Half the length of the error bar, in the value's unit.
     pub error: Option<f64>,
@@ -32,7 +28,6 @@ impl From<Option<f64>> for BarValue {
     }
 }
 
-/// Values of one method.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series<T = BarValue> {
     /// Method, which determines the color and the marker ([`palette::of`]).
@@ -59,7 +54,6 @@ impl Series {
 #[derive(Debug, Clone, PartialEq)]
 pub struct BarChart {
     pub axis: Axis,
-    /// Group names, shown below the bars.
     pub groups: Vec<String>,
     pub series: Vec<Series>,
     /// Text for a missing value, such as `failed` or `–`.
@@ -76,6 +70,8 @@ const APART: f64 = 0.7;
 const MARKERS: f64 = 10.0;
 
 impl BarChart {
+    /// Draws the chart.
+    ///
     /// # Errors
     /// Fails if there is no group, series or number, or if a series does not have one value per group.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
@@ -133,7 +129,8 @@ impl BarChart {
         groups.names(scene, &self.groups, frame.bottom + MARKERS + GAP)
     }
 
-    /// Draws a bar around `x` with error bar and label, or only the label if the axis cannot show the value.
+    /// Draws a bar centered on `x`, with its error bar and label. Draws only the label if the axis cannot show the
+    /// value.
     fn bar(
         &self,
         scene: &mut Scene,
@@ -152,7 +149,7 @@ impl BarChart {
             scene.rect((x - half, base), (x + half, y), style.colour);
             ends = (base.max(y), base.min(y));
             if let Some(error) = drawable(value.error) {
-                // Outline the error bar so that it is visible on top of the bar.
+                // Outline the error bar to keep it visible on the bar.
                 let low = frame.y(number - error.abs());
                 let high = frame.y(number + error.abs());
                 scene.line(&[(x, low), (x, high)], SURFACE, 2.4, Dash::Solid);
@@ -165,7 +162,7 @@ impl BarChart {
     }
 }
 
-/// Orientation of the bar labels, the same for all bars.
+/// Orientation of the bar labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LabelPlace {
     Level,
@@ -193,7 +190,6 @@ impl LabelPlace {
         }
     }
 
-    /// Writes a label beyond the lower or upper end of a bar.
     fn write(
         self,
         scene: &mut Scene,
@@ -216,9 +212,8 @@ impl LabelPlace {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dots {
     pub axis: Axis,
-    /// Group names, shown below the columns.
     pub groups: Vec<String>,
-    /// Draws of each method and group, from left to right. Non-finite values are not drawn.
+    /// Draws of each method and group, from left to right.
     pub methods: Vec<Series<Vec<f64>>>,
 }
 
@@ -232,8 +227,10 @@ const SPREAD: f64 = 0.75;
 const MAX_DOTS_WIDTH: f64 = 24.0;
 
 impl Dots {
+    /// Draws the plot.
+    ///
     /// # Errors
-    /// Fails if there is no number, or if a method does not have one list of values per group.
+    /// Fails if there is no number, or if a method does not have one list per group.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
             return Err(Error::bad_input("a method's dots do not fit the groups")

@@ -1,4 +1,4 @@
-//! Line charts: the error of every channel (figure 4), and accuracy against depth (figure 5).
+//! Line charts: the error of every channel (figure 4), and accuracy by depth (figure 5).
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,6 @@ pub struct Line {
     pub method: String,
     /// Displayed name of the method.
     pub label: String,
-    /// Points from left to right.
     pub points: Vec<Point>,
 }
 
@@ -39,19 +38,19 @@ pub struct Level {
 
 /// Lines over shared axes.
 ///
-/// Lines of up to 40 points have markers and error bars and are offset horizontally so that they do not hide each
-/// other. If any line has more points, all lines are thin without markers, and errors are drawn as bands. Only levels
-/// are dashed. The label of the value axis states the start of the axis if it is not 0.
+/// Lines of up to 40 points have markers and error bars and are offset horizontally. If any line has more points, all
+/// are thin without markers, and errors are bands. Only levels are dashed. The value axis states its start if that is
+/// not 0.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curves {
     pub x: Axis,
     pub y: Axis,
-    /// Lines in drawing order, the last on top.
+    /// Lines, the last on top.
     pub lines: Vec<Line>,
     pub levels: Vec<Level>,
 }
 
-/// Offset between the points of two lines at the same x, in points (1/72 inch).
+/// Offset between two lines at the same x, in points (1/72 inch).
 const APART: f64 = 3.6;
 /// Size of a marker, small enough that the caps of an error bar stay visible.
 const MARKER: f64 = 1.8;
@@ -61,6 +60,8 @@ const MARKED: usize = 40;
 const COLUMN: f64 = 0.35;
 
 impl Curves {
+    /// Draws the chart.
+    ///
     /// # Errors
     /// Fails if there is no line, or no point that the axes can show.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
@@ -81,7 +82,7 @@ impl Curves {
         Ok(self.draw_on(around, (xs, ys), scene))
     }
 
-    /// Returns x, y and error of a point, or `None` if the axes cannot show it.
+    /// Returns x, y and error of a point that the axes can show.
     fn seen(&self, point: &Point) -> Option<(f64, f64, f64)> {
         let x = drawable(Some(point.x))?;
         let y = drawable(point.y)?;
@@ -131,7 +132,6 @@ impl Curves {
                     scene.fill(upper.chain(lower).collect(), style.colour, 0.2);
                 }
                 match places.as_slice() {
-                    // A line with one point has no length.
                     [single] if !marked => scene.marker(*single, Marker::Circle, style.colour, 0.7),
                     _ => scene.line(&thinned(&places), style.colour, if marked { 1.3 } else { 0.7 }, Dash::Solid),
                 }
@@ -153,7 +153,7 @@ impl Curves {
         frame.x_axis(scene, &self.x, &ticks, &xs)
     }
 
-    /// Returns the value axis. If the axis does not start at 0, its label states where it starts.
+    /// Returns the value axis, with its start in the label if that is not 0.
     fn said(&self, ys: &Range, width: Width) -> Axis {
         let mut axis = self.y.clone();
         if ys.begins_above_zero().is_some()
@@ -165,7 +165,6 @@ impl Curves {
         axis
     }
 
-    /// Returns the distinct x values in ascending order.
     fn all_x(&self) -> Vec<f64> {
         let points = self.lines.iter().flat_map(|line| &line.points);
         let mut at: Vec<f64> = points.filter_map(|point| Some(self.seen(point)?.0)).collect();
@@ -174,21 +173,20 @@ impl Curves {
         at
     }
 
-    /// Returns the offset between lines at one x, in points, at most half the distance between two x values.
+    /// Returns the offset between lines at one x, at most half the distance between two x values.
     fn apart(&self, xs: &Range, room: f64) -> f64 {
         let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.place(x) * room).collect();
         let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         (nearest / (2.0 * self.lines.len() as f64)).min(APART)
     }
 
-    /// Splits a line at its gaps.
     fn runs(&self, line: &Line) -> Vec<Vec<(f64, f64, f64)>> {
         let seen: Vec<_> = line.points.iter().map(|point| self.seen(point)).collect();
         let runs = seen.split(Option::is_none).filter(|run| !run.is_empty());
         runs.map(|run| run.iter().flatten().copied().collect()).collect()
     }
 
-    /// Returns ticks at every x if they fit on an axis of `room` points, and at round numbers otherwise.
+    /// Returns ticks at every x if they fit into `room` points, else at round numbers.
     fn x_ticks(&self, xs: &Range, room: f64) -> Vec<Tick> {
         let exact_ticks: Vec<Tick> = self.all_x().into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
         if exact_ticks.len() < 30 && ticks_fit(xs, room, &exact_ticks) {
@@ -214,8 +212,7 @@ fn ticks_fit(xs: &Range, room: f64, ticks: &[Tick]) -> bool {
     })
 }
 
-/// Thins a path to at most four points per [`COLUMN`] (first, lowest, highest and last). This reduces the file size
-/// without a visible change.
+/// Thins a path to the first, lowest, highest and last point per [`COLUMN`], without a visible change.
 pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
     let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
     columns
@@ -243,7 +240,6 @@ mod tests {
         places[777].1 = -7.0;
         let kept = thinned(&places);
         assert!(kept.contains(&at(333, 7.0)) && kept.contains(&at(777, -7.0)));
-        // 10 columns with at most 4 points each.
         assert!(kept.len() <= 40, "{}", kept.len());
         assert_eq!((kept[0], kept[kept.len() - 1]), (places[0], places[999]));
     }

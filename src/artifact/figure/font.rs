@@ -1,4 +1,4 @@
-//! Text measurement, wrapping and truncation with DejaVu Sans, the embedded font of the figures.
+//! Measures, wraps and truncates text in DejaVu Sans, the embedded font of the figures.
 
 use std::sync::OnceLock;
 
@@ -18,13 +18,12 @@ pub(super) const LINE: f64 = 10.0;
 /// Ascent of DejaVu Sans above the baseline, relative to the font size.
 pub(super) const ABOVE: f64 = 0.76;
 
-/// Line height per em. plotters takes a line height as font size; DejaVu Sans has (1901 + 483) / 2048 em.
+/// Line height per em, which plotters uses as font size: (1901 + 483) / 2048 for DejaVu Sans.
 const LINE_PER_EM: f64 = 2384.0 / 2048.0;
 
-/// Font size, in pixels per em, for measuring. plotters only returns whole pixels.
+/// Font size for measuring, in pixels per em, because plotters returns whole pixels.
 const FINE: f64 = 1000.0;
 
-/// Returns the font as a TrueType file.
 pub(super) fn data() -> &'static [u8] {
     dejavu::sans::regular()
 }
@@ -39,7 +38,6 @@ pub(super) fn load() -> Result<()> {
     if loaded { Ok(()) } else { Err(Error::job("the font of the figures cannot be read").found(NAME)) }
 }
 
-/// Returns the font at a size in pixels per em.
 pub(super) fn sized(em: f64) -> FontDesc<'static> {
     FontDesc::new(FontFamily::Name(NAME), em * LINE_PER_EM, FontStyle::Normal)
 }
@@ -48,17 +46,16 @@ pub(super) fn sized(em: f64) -> FontDesc<'static> {
 pub(super) fn width(text: &str) -> f64 {
     match sized(FINE).layout_box(text) {
         Ok(((left, _), (right, _))) => f64::from(right - left) / FINE * SIZE,
-        // Unreachable after `load`. The estimate is wide enough for any letter.
+        // Unreachable after `load`. Wide enough for any letter.
         Err(_) => text.chars().count() as f64 * SIZE,
     }
 }
 
-/// Returns the width of the widest line, in points, or 0 without lines.
 pub(super) fn widest<'a>(lines: impl IntoIterator<Item = &'a str>) -> f64 {
     lines.into_iter().map(width).fold(0.0, f64::max)
 }
 
-/// Breaks `text` into lines of at most `room` points, at spaces and after hyphens. Longer words are truncated.
+/// Breaks `text` into lines of at most `room` points, truncating longer words.
 pub(super) fn wrap(text: &str, room: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let words = text.split_whitespace().flat_map(|word| {
@@ -99,7 +96,7 @@ mod tests {
     #[test]
     fn a_width_is_the_sum_of_the_advances() {
         load().unwrap();
-        // Every digit of DejaVu Sans has an advance of 1303/2048 em.
+        // Digits of DejaVu Sans have an advance of 1303/2048 em.
         assert!((width("00") - 2.0 * 1303.0 / 2048.0 * SIZE).abs() < 0.02);
     }
 

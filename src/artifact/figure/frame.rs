@@ -1,4 +1,4 @@
-//! Layout shared by bars and curves: the plot area, the legend, the value axis and the grid.
+//! Layout shared by bars and curves.
 
 use super::axis::{Axis, Range, Tick};
 use super::font;
@@ -6,7 +6,7 @@ use super::palette::{Colour, GRID, Look, SURFACE, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
 use crate::style::Dash;
 
-/// Printed width of a figure. Text has 8 points in both cases.
+/// Printed width of a figure. Text always has 8 points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Width {
     /// One column of the paper, 3.3 inches.
@@ -26,7 +26,6 @@ impl Width {
     }
 }
 
-/// Title, description, heading and note of a figure.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Surroundings {
     /// Accessible title, which is not drawn.
@@ -55,14 +54,13 @@ pub(super) fn heading_lines(scene: &mut Scene, words: &str) -> f64 {
     if lines.is_empty() { MARGIN } else { end + 2.0 }
 }
 
-/// Draws the note at the bottom, and sets the height of the figure.
+/// Draws the note, and sets the height of the figure.
 pub(super) fn end(scene: &mut Scene, words: &str, below: f64) {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
     let gap = if lines.is_empty() { 0.0 } else { GAP };
     scene.height = scene.lines((MARGIN, below + gap), &lines, Anchor::Start) + MARGIN;
 }
 
-/// Plot area with its value axis.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub(super) left: f64,
@@ -88,7 +86,7 @@ pub(super) struct FramePlan<'a> {
 }
 
 impl Frame {
-    /// Draws the heading, the legend, the axis title, the ticks and the grid.
+    /// Draws heading, legend, axis title, ticks and grid.
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
         let FramePlan { around: Surroundings { width, heading, .. }, axis, range, entries, head, foot, aside } = plan;
         let width = *width;
@@ -112,12 +110,10 @@ impl Frame {
         range.ticks(Self::most_ticks(width))
     }
 
-    /// Returns the maximum number of ticks on the value axis.
     pub(super) fn most_ticks(width: Width) -> usize {
         (width.plot_height() / (2.4 * font::LINE)) as usize
     }
 
-    /// Returns the width of the plot area, excluding the tick labels.
     pub(super) fn room(width: Width, range: &Range) -> f64 {
         let ticks = Self::ticks(width, range);
         let widest = font::widest(ticks.iter().map(|tick| tick.text.as_str()));
@@ -128,17 +124,15 @@ impl Frame {
         self.bottom - self.foot - self.range.place(value) * (self.bottom - self.top - self.head - self.foot)
     }
 
-    /// Returns the vertical position at which bars start.
     pub(super) fn base(&self) -> f64 {
         self.y(self.range.base())
     }
 
-    /// Draws the line of an axis.
     pub(super) fn axis_line(&self, scene: &mut Scene, y: f64) {
         scene.line(&[(self.left, y), (self.right, y)], TEXT, 0.8, Dash::Solid);
     }
 
-    /// Draws the x-axis with ticks and title, and returns the position below it.
+    /// Draws the x-axis, and returns the position below it.
     pub(super) fn x_axis(&self, scene: &mut Scene, axis: &Axis, ticks: &[Tick], xs: &Range) -> f64 {
         self.axis_line(scene, self.bottom);
         let baseline = self.bottom + GAP + font::LINE * 0.8;
@@ -156,7 +150,7 @@ impl Frame {
         self.left + xs.place(value) * (self.right - self.left)
     }
 
-    /// Draws an error bar. Its caps are wider than a marker, so that short ones stay visible.
+    /// Draws an error bar, with caps wider than a marker to keep short ones visible.
     pub(super) fn whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {
         let low = self.y(lower);
         let high = self.y(upper);
@@ -170,7 +164,7 @@ fn draw_cap(x: f64, y: f64) -> ((f64, f64), (f64, f64)) {
     ((x - CAP, y), (x + CAP, y))
 }
 
-/// Horizontal layout of groups, each with the same number of columns.
+/// Horizontal layout of groups of columns.
 pub(super) struct Groups {
     left: f64,
     width: f64,
@@ -180,8 +174,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Divides a frame into groups and columns. `apart` is the gap between groups in columns, and `widest` the maximum
-    /// width of a column.
+    /// Divides a frame into groups. `apart` is the gap between groups in columns, `widest` the maximum column width.
     pub(super) fn of(frame: &Frame, (groups, columns): (usize, usize), apart: f64, widest: f64) -> Self {
         let width = (frame.right - frame.left) / groups as f64;
         Self { left: frame.left, width, columns, pitch: (width / (columns as f64 + apart)).min(widest) }
@@ -191,12 +184,11 @@ impl Groups {
         self.left + (group as f64 + 0.5) * self.width
     }
 
-    /// Returns the center of a column in a group.
     pub(super) fn column(&self, group: usize, column: usize) -> f64 {
         self.middle(group) + (column as f64 + 0.5 - self.columns as f64 / 2.0) * self.pitch
     }
 
-    /// Draws the group names below `below`, and returns the position under them.
+    /// Draws the group names, and returns the position below them.
     pub(super) fn names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
         let mut write = |(group, name): (usize, &String)| {
             scene.lines((self.middle(group), below), &font::wrap(name, self.width - GAP), Anchor::Middle)
@@ -238,7 +230,7 @@ impl Key {
 const APART: f64 = 10.0;
 const ROW: f64 = font::LINE + 2.0;
 
-/// Draws the legend in columns between `left` and `right`, starting at `top`. Returns the position below it.
+/// Draws the legend from `top` down, and returns the position below it.
 pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right, top): (f64, f64, f64)) -> f64 {
     let room = right - left;
     let labels: Vec<String> =
@@ -250,7 +242,7 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
         (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
     };
     let most = (1..=entries.len()).rev().find(|count| columns(*count).iter().sum::<f64>() - APART <= room).unwrap_or(1);
-    // Balance the columns for the required number of rows: 7 entries become 4 + 3, not 5 + 2.
+    // Balance the columns: 7 entries become 4 + 3, not 5 + 2.
     let rows = entries.len().div_ceil(most);
     let even = columns(entries.len().div_ceil(rows.max(1)).max(1));
     let widths = if even.iter().sum::<f64>() - APART <= room { even } else { columns(most) };
@@ -265,7 +257,7 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
     top + rows as f64 * ROW
 }
 
-/// Draws a legend key. The position is its left end.
+/// Draws a legend key, given its left end.
 fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     let end = x + key.width();
     match key {
@@ -292,7 +284,6 @@ fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     }
 }
 
-/// Draws a line with an arrow head.
 pub(super) fn arrow(scene: &mut Scene, places: &[ScenePoint], colour: Colour) {
     const HEAD: f64 = 3.6;
     let [.., before, tip] = places else { return };

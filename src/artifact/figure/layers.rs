@@ -1,4 +1,4 @@
-//! Diagrams of layer stacks as in the paper's figure 2: dense, pruned, and ghosted.
+//! Layer stacks as in the paper's figure 2: dense, pruned, and ghosted.
 
 use super::font;
 use super::frame::{self, GAP, HALF, Key, MARGIN, Surroundings, Width, arrow};
@@ -15,21 +15,19 @@ pub struct DiagramRow {
     pub label: String,
     /// Removed layers, counted from 0, without duplicates and in any order.
     pub removed: Vec<usize>,
-    /// Layer ranges `[start, end)` that the operators replace, each within one region. If empty, there is one operator
-    /// per region.
+    /// Layer ranges `[start, end)` that the operators replace. If empty, there is one operator per region.
     pub operators: Vec<(usize, usize)>,
 }
 
-/// Three stacks for each selection. Layer 0 is at the bottom.
+/// Three stacks for each selection, with layer 0 at the bottom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDiagram {
-    /// Number of layers of the dense backbone.
     pub layers: usize,
-    /// Selections to show: at most one in a column figure, two in a page figure.
+    /// Selections to show: one in a column figure, up to two in a page figure.
     pub selections: Vec<DiagramRow>,
 }
 
-/// First and last layer of a run of consecutive removed layers.
+/// First and last of consecutive removed layers.
 type Region = (usize, usize);
 
 /// Distance between two layers, and the height of a layer.
@@ -39,7 +37,7 @@ const BLOCK: f64 = 8.9;
 const PAD: f64 = 6.0;
 /// Half the width of a layer.
 const HALF_BLOCK: f64 = 30.5;
-/// Horizontal distance between a layer and the stream that bypasses it.
+/// Distance between a layer and the stream that bypasses it.
 const ASIDE: f64 = 5.0;
 /// Length of the arrows from the embedding and to the head.
 const ENDS: f64 = 9.0;
@@ -55,9 +53,10 @@ enum Stack {
 }
 
 impl LayerDiagram {
+    /// Draws the diagram.
+    ///
     /// # Errors
-    /// Fails if there are no selections or too many, or if a selection is empty, repeats a layer, or contains an
-    /// invalid layer.
+    /// Fails if there are no selections or too many, or if one is empty, repeats a layer, or contains an invalid one.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let most = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > most {
@@ -90,7 +89,7 @@ impl LayerDiagram {
             lines.extend(font::wrap(&words, panel - 2.0 * GAP));
             titled = titled.max(scene.lines((middle, top), &lines, Anchor::Middle));
         }
-        // Align the stacks at the bottom, regardless of their heights.
+        // Align the stacks at the bottom.
         let tallest = regions.iter().map(Vec::len).max().unwrap_or(0) as f64 * 2.0 * PAD + self.layers as f64 * PITCH;
         let heads = titled + 2.0 * GAP + font::LINE;
         let ground = heads + font::LINE + ENDS + tallest;
@@ -107,10 +106,8 @@ impl LayerDiagram {
     }
 }
 
-/// Drawing state of a stack.
 struct DrawnStack<'a> {
     scene: &'a mut Scene,
-    /// Horizontal center.
     x: f64,
     /// Vertical position of the foot of layer 0.
     ground: f64,
@@ -120,16 +117,16 @@ struct DrawnStack<'a> {
 }
 
 impl DrawnStack<'_> {
-    /// Returns the vertical position of a layer's foot. For the number of layers, returns the top of the stack.
+    /// Returns the position of a layer's foot, or the top of the stack for the layer count.
     fn foot(&self, layer: usize) -> f64 {
-        // Add one gap before each region that contains or precedes the layer, and one after each that precedes it.
+        // Add one gap before each region at or below the layer, and one after each below it.
         let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);
         self.ground - layer as f64 * PITCH - PAD * pads.filter(|lies| *lies).count() as f64
     }
 
     fn stack(&mut self, stack: Stack) {
         let top = self.foot(self.layers);
-        // Draw the stream first so that the layers cover it.
+        // Draw the stream behind the layers.
         let mut from = self.ground + ENDS;
         if stack != Stack::Dense {
             for &(first, last) in self.regions {
@@ -179,7 +176,6 @@ impl DrawnStack<'_> {
         (start, end)
     }
 
-    /// Draws the stream around a removed region.
     fn bypass(&mut self, first: usize, last: usize) {
         let (start, end) = self.ends(first, last);
         let low = self.foot(first) + PAD * 0.4;
@@ -189,7 +185,7 @@ impl DrawnStack<'_> {
         arrow(self.scene, &places, STREAM);
     }
 
-    /// Draws the Ghosted Layers of a region, and the stream through them.
+    /// Draws the Ghosted Layers of a region with the stream through them.
     fn ghost(&mut self, first: usize, last: usize) {
         let ((mut start, end), colour) = (self.ends(first, last), palette::ours());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
@@ -219,7 +215,7 @@ impl DiagramRow {
             && self.removed.iter().any(|layer| self.removed.contains(&(layer + 1)))
     }
 
-    /// Returns the first and last layer that each operator replaces, from the bottom up.
+    /// Returns the first and last layer that each operator replaces.
     fn operators(&self, regions: &[Region]) -> Vec<Region> {
         let mut all: Vec<Region> =
             self.operators.iter().filter(|(start, end)| start < end).map(|(start, end)| (*start, end - 1)).collect();
@@ -228,10 +224,10 @@ impl DiagramRow {
     }
 }
 
-/// Groups removed layers into regions, from the bottom up.
+/// Groups removed layers into regions.
 ///
 /// # Errors
-/// Fails if `removed` is empty, repeats a layer, or contains an invalid layer.
+/// Fails if `removed` is empty, repeats a layer, or contains an invalid one.
 fn regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
     let mut sorted = removed.to_vec();
     sorted.sort_unstable();

@@ -86,14 +86,12 @@ pub struct Drawing {
 impl Drawing {
     pub const ENDINGS: [&str; 3] = ["svg", "pdf", "png"];
 
-    /// Iterates over the formats with their file extensions.
     pub fn forms(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         Self::ENDINGS.into_iter().zip([self.svg.as_bytes(), &self.pdf, &self.png])
     }
 }
 
 impl Figure {
-    /// Sets the note below the figure.
     #[must_use]
     pub fn with_note(mut self, note: impl Into<String>) -> Self {
         self.around.note = note.into();

@@ -1,13 +1,13 @@
-//! Colors, markers and dashes, the same for a method in every figure.
+//! Colors, markers and dashes of methods, the same in every figure.
 //!
-//! The colors are those of Okabe and Ito (2008), with orange, sky blue and green darkened for white paper. Every method
-//! color has a contrast of at least 3:1 with the background in both themes and is distinguishable with protanopia and
-//! deuteranopia. In grayscale, dark and light alternate in drawing order. Markers distinguish methods as well.
+//! The colors are those of Okabe and Ito (2008), partly darkened for white paper. Each has a contrast of at least 3:1
+//! with the background in both themes and is distinguishable with protanopia and deuteranopia. In grayscale, dark and
+//! light alternate in drawing order.
 
 use crate::style::{Dash, Hue, Marker, Style};
 use crate::{criterion, metric, recovery};
 
-/// A color in both themes. The SVG writer identifies a color by its light value, so no two colors may share one.
+/// A color in both themes. The light value identifies it in SVG files, so it must be unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Colour {
     pub light: [u8; 3],
@@ -15,14 +15,14 @@ pub struct Colour {
 }
 
 impl Colour {
-    /// Creates a color from `0xRRGGBB` values for the light and the dark theme.
+    /// Creates a color from `0xRRGGBB` values.
     const fn new(light: u32, dark: u32) -> Self {
         let ([_, r, g, b], [_, dr, dg, db]) = (light.to_be_bytes(), dark.to_be_bytes());
         Self { light: [r, g, b], dark: [dr, dg, db] }
     }
 }
 
-/// Returns the alternating lengths of dashes and gaps, in points. Empty for a solid line.
+/// Returns the lengths of dashes and gaps, in points. Empty for a solid line.
 pub(super) fn lengths(dash: Dash) -> &'static [f64] {
     match dash {
         Dash::Solid => &[],
@@ -78,7 +78,6 @@ fn colour(hue: Hue) -> Colour {
     HUES.iter().find(|(known, _)| *known == hue).map_or(TEXT, |(_, colour)| *colour)
 }
 
-/// Iterates over all colors that figures can use.
 pub(super) fn all() -> impl Iterator<Item = Colour> {
     let ground = [SURFACE, TEXT, MUTED, GRID, KEPT, FAINT, REMOVED, STREAM, ON_GHOST];
     ground.into_iter().chain(HUES.map(|(_, colour)| colour))
@@ -100,8 +99,8 @@ const DASHES: [Dash; 5] = [Dash::DashDotDot, Dash::Dotted, Dash::Long, Dash::Das
 
 /// Returns the style of a recovery (`ghosted`), the dense backbone or a metric.
 ///
-/// A variant (`ghosted:svd`) has its method's color, with its own marker and dash. The style of any other name depends
-/// on the name only. Two such names may share a color but are unlikely to share color, marker and dash.
+/// A variant (`ghosted:svd`) has its method's color with its own marker and dash. Other names get a style derived from
+/// a hash of the name.
 pub fn of(name: &str) -> Look {
     let dense = (name == criterion::DENSE.name).then_some(criterion::DENSE);
     let method = recovery::appearance(name).or(dense);
@@ -122,7 +121,6 @@ fn pick_style(hash: u64, shift: u32, among: usize) -> usize {
     ((hash >> shift) % among as u64) as usize
 }
 
-/// Returns the color of the paper's proposed method.
 pub(super) fn ours() -> Colour {
     recovery::ours().and_then(|method| method.style).map_or(colour(Hue::Blue), |style| colour(style.hue))
 }
@@ -136,7 +134,6 @@ fn fnv(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// Returns every recovery with its own style.
     fn methods() -> Vec<String> {
         let all = recovery::described().into_iter().map(|method| method.name);
         let styled: Vec<String> = all.filter(|name| recovery::appearance(name).unwrap().style.is_some()).collect();
@@ -190,7 +187,6 @@ mod tests {
         }
     }
 
-    /// Converts a color to a gray of the same luminance.
     fn grey(rgb: [u8; 3]) -> [u8; 3] {
         let linear = luminance(linear(rgb));
         let c = if linear <= 0.003_130_8 { linear * 12.92 } else { 1.055 * linear.powf(1.0 / 2.4) - 0.055 };
@@ -199,7 +195,7 @@ mod tests {
 
     #[test]
     fn neighbours_stay_apart_in_grey() {
-        // Methods in the order in which figures 1, 4, 5 and 3 draw them.
+        // Methods in drawing order of figures 1, 4, 5 and 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
         let of_bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
         let of_lines = ["replaceme-ls", "linearpatch-diag", "linearpatch-rotate", "ghosted", "dense"];

@@ -1,7 +1,6 @@
-//! Writes a scene as a PDF page of the printed size in the light theme.
+//! Writes a scene as a PDF page in the light theme.
 //!
-//! Text stays text, in an embedded font subset. The file has no background and no date, so equal scenes yield equal
-//! bytes.
+//! Text stays text, in an embedded font subset. The file has no date, so equal scenes yield equal bytes.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -81,7 +80,7 @@ fn pdf_error(scene: &Scene, found: String) -> Error {
     Error::job("a figure could not be written as PDF").at(scene.title.as_str()).found(found)
 }
 
-/// Writes the font: glyphs, widths, and the mapping to Unicode.
+/// Writes the font with its glyphs, widths, and mapping to Unicode.
 fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BTreeMap<u16, char>, cut: &[u8]) {
     let of_em = |units: f32| units * EM / f32::from(face.units_per_em());
     let mut font = pdf.type0_font(FONT);
@@ -113,7 +112,7 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
     pdf.cmap(TO_UNICODE, &map.finish());
 }
 
-/// Approximate stem width of DejaVu Sans, which helps viewers to choose a substitute font.
+/// Approximate stem width, which helps viewers to choose a substitute font.
 const STEM: f32 = 90.0;
 
 /// Compresses a stream for `FlateDecode`.
@@ -196,7 +195,6 @@ impl<'a> PdfPage<'a> {
         }
     }
 
-    /// Draws a disc from four quarter circles.
     fn disc(&mut self, centre: ScenePoint, radius: f32, colour: Colour) {
         self.fill(colour);
         let ((x, y), h) = (self.at(centre), radius * HANDLE);

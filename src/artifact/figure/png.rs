@@ -1,7 +1,6 @@
 //! Rasterizes a scene with 2× supersampling, because plotters does not antialias.
 //!
-//! Only plotters' bitmap backend is used. Its charts use whole pixels and let labels overlap, so positions are computed
-//! in points (`frame`).
+//! Only plotters' bitmap backend is used. Its charts are limited to whole pixels and let labels overlap.
 
 use plotters::prelude::{BitMapBackend, DrawingBackend};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -19,10 +18,9 @@ const METRES_PER_INCH: f64 = 0.0254;
 /// Supersampling factor in each direction.
 const FINER: usize = 2;
 
-/// Number of supersampled pixels per point.
+/// Supersampled pixels per point.
 const SCALE: f64 = DPI / POINTS_PER_INCH * FINER as f64;
 
-/// Converts a length in points to whole supersampled pixels.
 fn pixels(points: f64) -> i32 {
     (points * SCALE).round() as i32
 }
@@ -31,7 +29,7 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
     (pixels(x), pixels(y))
 }
 
-/// Renders a scene as PNG in the light theme, with 300 dots per inch.
+/// Renders a scene as PNG with 300 dots per inch.
 ///
 /// # Errors
 /// Fails if plotters or the encoder fails.
@@ -52,8 +50,7 @@ pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
     })
 }
 
-/// # Errors
-/// Fails if plotters reports an error.
+/// Draws one shape.
 fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
     let ink = |colour: Colour, opacity: f64, width: f64| {
         let stroke_width = pixels(width).max(1).unsigned_abs();
@@ -67,8 +64,7 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
         SceneShape::Disc { centre, radius, colour } => {
             bitmap.draw_circle(at(*centre), pixels(*radius).unsigned_abs(), &ink(*colour, 1.0, 1.0), true)
         }
-        // Draw each segment with round joints. plotters fills the outline of a thick path, which leaves holes where the
-        // path crosses itself.
+        // Draw each segment separately with round joints: plotters leaves holes where a thick path crosses itself.
         SceneShape::Line { places, colour, width } => {
             let ink = ink(*colour, 1.0, *width);
             places.windows(2).enumerate().try_for_each(|(i, pair)| {
@@ -84,7 +80,7 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
                 Anchor::End => HPos::Right,
             };
             let font = font::sized(font::SIZE * SCALE);
-            // plotters' `ab_glyph` backend draws the baseline in the middle of the line, so shift the anchor.
+            // plotters' `ab_glyph` backend puts the baseline in the middle of the line.
             let back = (font.get_size() * 0.5).round() as i32;
             let turn = if *upwards { FontTransform::Rotate270 } else { FontTransform::None };
             let colour = rgb_of(*colour);

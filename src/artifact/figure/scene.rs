@@ -1,4 +1,4 @@
-//! Format-independent drawing: shapes in points, relative to the upper left corner.
+//! Format-independent shapes in points, relative to the upper left corner.
 
 use super::font;
 use super::palette::{Colour, SURFACE, TEXT, lengths};
@@ -73,7 +73,6 @@ impl Scene {
         self.shapes.push(SceneShape::Fill { corners, colour, opacity });
     }
 
-    /// Draws a line through `places`, with one shape per dash.
     pub(super) fn line(&mut self, places: &[ScenePoint], colour: Colour, width: f64, dash: Dash) {
         for places in dashes(places, lengths(dash)) {
             self.shapes.push(SceneShape::Line { places, colour, width });
@@ -95,7 +94,7 @@ impl Scene {
         self.shapes.push(SceneShape::Text { at, text, anchor, colour, upwards: true });
     }
 
-    /// Draws lines of text from `top` downwards, and returns the position below them.
+    /// Draws lines of text, and returns the position below them.
     pub(super) fn lines(&mut self, (x, top): ScenePoint, lines: &[String], anchor: Anchor) -> f64 {
         for (i, line) in lines.iter().enumerate() {
             self.text((x, top + i as f64 * font::LINE + font::ABOVE * font::SIZE), line, anchor, TEXT);
@@ -103,7 +102,7 @@ impl Scene {
         top + lines.len() as f64 * font::LINE
     }
 
-    /// Draws a marker of `radius`. An edge in the background color separates overlapping markers.
+    /// Draws a marker, with an edge in the background color to separate overlapping ones.
     pub(super) fn marker(&mut self, centre: ScenePoint, marker: Marker, colour: Colour, radius: f64) {
         for (radius, colour) in [(radius + 0.7, SURFACE), (radius, colour)] {
             match corners(marker) {
@@ -121,7 +120,7 @@ impl Scene {
         }
     }
 
-    /// Returns the corners of a text's bounding box, including descenders. `None` for other shapes.
+    /// Returns the bounding box of a text. `None` for other shapes.
     #[cfg(test)]
     pub(super) fn covers(shape: &SceneShape) -> Option<(ScenePoint, ScenePoint)> {
         let SceneShape::Text { at: (x, y), text, anchor, upwards, .. } = shape else { return None };
@@ -141,7 +140,7 @@ impl Scene {
     }
 }
 
-/// Returns the corners of a marker with radius 1 as convex parts. `None` for a circle.
+/// Returns the convex parts of a marker with radius 1. `None` for a circle.
 fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
     // Bar for the markers that consist of strokes.
     let bar = [(-1.1, -0.34), (1.1, -0.34), (1.1, 0.34), (-1.1, 0.34)];
@@ -164,7 +163,6 @@ fn turned_point(part: &[ScenePoint], degrees: f64) -> Vec<ScenePoint> {
     part.iter().map(|(x, y)| (x * cos - y * sin, x * sin + y * cos)).collect()
 }
 
-/// Splits a path into dashes.
 fn dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoint>> {
     if lengths.is_empty() {
         return vec![places.to_vec()];

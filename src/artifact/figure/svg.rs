@@ -1,7 +1,7 @@
-//! Writes a scene as an accessible SVG with a dark theme and text in the reader's font.
+//! Writes a scene as an accessible SVG in the reader's font.
 //!
-//! Colors are written as their light values. A style sheet replaces them if the reader prefers a dark theme, so a
-//! viewer without style sheets shows the light figure.
+//! Colors are light values. A style sheet replaces them in a dark theme, so viewers without style sheets show the light
+//! figure.
 
 use std::fmt::Write as _;
 
@@ -12,10 +12,9 @@ use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 /// Units per point. Whole units are precise enough.
 const SCALE: f64 = 10.0;
 
-/// Font fallbacks. Verdana is as wide as DejaVu Sans and the others are narrower, so text fits in any of them.
+/// Fallback fonts, none of them wider than DejaVu Sans.
 const FAMILIES: &str = "Verdana, Helvetica, Arial, sans-serif";
 
-/// Renders a scene as SVG.
 pub(super) fn svg(scene: &Scene) -> String {
     let mut page = SvgBody::default();
     scene.shapes.iter().for_each(|shape| page.draw(shape));
@@ -36,7 +35,6 @@ pub(super) fn svg(scene: &Scene) -> String {
     )
 }
 
-/// Converts a length in points to whole units.
 fn units(points: f64) -> i32 {
     (points * SCALE).round() as i32
 }
@@ -49,7 +47,7 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
 #[derive(Default)]
 struct SvgBody {
     body: String,
-    /// Attributes of the currently open path. The dashes of a line share one path element.
+    /// Attributes of the open path. The dashes of a line share a path.
     stroke: Option<String>,
 }
 
@@ -113,7 +111,6 @@ fn points(places: &[ScenePoint]) -> String {
     places.iter().map(|point| at(*point)).map(|(x, y)| format!("{x},{y}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Formats a color attribute with its opacity.
 fn ink(attribute: &str, colour: Colour, opacity: f64) -> String {
     let opacity = if opacity < 1.0 { format!(" opacity=\"{opacity}\"") } else { String::new() };
     format!(" {attribute}=\"{}\"{opacity}", hex(colour.light))
@@ -123,10 +120,10 @@ fn hex([r, g, b]: [u8; 3]) -> String {
     format!("#{r:02X}{g:02X}{b:02X}")
 }
 
-/// Class of the root element, which limits the CSS rules to the figure if a page inlines the SVG.
+/// Class of the root element, which scopes the CSS rules in inlined SVGs.
 const CLASS: &str = "ghostlab-figure";
 
-/// Formats the dark theme's CSS rules for the colors in use.
+/// Formats the dark theme's CSS rules.
 fn dark(body: &str) -> String {
     let mut rules = String::new();
     for colour in palette::all() {

@@ -3,7 +3,6 @@ use super::scene::{Scene, ScenePoint, SceneShape};
 use super::*;
 use crate::recovery::label;
 
-/// Recoveries, including the one with the longest name.
 const METHODS: [&str; 7] =
     ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate", "ghosted"];
 
@@ -11,8 +10,7 @@ fn axis(label: &str, unit: &str, scale: Scale) -> Axis {
     Axis { label: label.into(), unit: unit.into(), scale }
 }
 
-/// Returns the `i`th term of a fixed low-discrepancy sequence in 0…1: the fractional parts of multiples of the golden
-/// ratio.
+/// Returns the `i`th term of a low-discrepancy sequence in 0…1, from multiples of the golden ratio.
 fn scatter(i: usize) -> f64 {
     (i as f64 * 0.618_033_988_749_894_9).fract()
 }
@@ -96,7 +94,6 @@ fn channels(count: usize) -> (Surroundings, Curves) {
             .iter()
             .enumerate()
             .map(|(i, method)| {
-                // Sort the channels of each curve.
                 let mut values: Vec<f64> = (0..count)
                     .map(|x| {
                         let spike = if x % 97 == 13 { 6.0 } else { 1.0 };
@@ -167,7 +164,6 @@ fn diagram(layers: usize, contiguous: Vec<usize>, scattered: Vec<usize>) -> (Sur
     (around, diagram)
 }
 
-/// Builds a figure from one of the plots above.
 fn of_plot<T>((around, data): (Surroundings, T), plot: fn(T) -> Plot) -> Figure {
     Figure { around, plot: plot(data) }
 }
@@ -449,7 +445,6 @@ fn pdf_has_printed_size_and_its_own_font() {
         let media = String::from_utf8_lossy(between(&pdf, "/MediaBox [", "]")).into_owned();
         let size: Vec<f64> = media.split_whitespace().map(|side| side.parse().unwrap()).collect();
         assert!((size[2] - scene.width).abs() < 0.01 && (size[3] - scene.height).abs() < 0.01, "{name}: {media}");
-        // The glyph-to-Unicode map contains every letter of the figure.
         let map = String::from_utf8_lossy(between(&pdf, "beginbfchar", "endcmap")).to_lowercase();
         for letter in texts(&scene).iter().flat_map(|text| text.chars()) {
             assert!(map.contains(&format!("> <{:04x}>", letter as u32)), "{name}: {letter}");
@@ -490,7 +485,7 @@ fn layerwise_repair_has_one_operator_per_removed_layer() {
     assert!(row.is_layer_by_layer());
     let mut figure = diagram(16, vec![], vec![]);
     figure.1.selections = vec![row];
-    // One more box is in the legend.
+    // Three operators, plus one swatch in the legend.
     let ghosts = rects(&scene(&of_plot(figure, Plot::Layers)));
     assert_eq!(ghosts.iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
 }
@@ -499,7 +494,6 @@ fn scene(figure: &Figure) -> Scene {
     figure.scene().unwrap()
 }
 
-/// Returns the colors of all rectangles.
 fn rects(scene: &Scene) -> Vec<palette::Colour> {
     let colours = scene.shapes.iter().filter_map(|shape| match shape {
         SceneShape::Rect { colour, .. } => Some(*colour),

@@ -1,7 +1,6 @@
 //! Contents of the results page as plain data.
 //!
-//! Everything can be stored as JSON and rendered again. Fields missing from an older file get defaults. All strings are
-//! plain text, never HTML.
+//! The data is stored as JSON, with defaults for fields missing from older files. All strings are plain text, never HTML.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +14,13 @@ use crate::results::{SavedTable, grouped};
 #[serde(default)]
 pub struct Page {
     pub title: String,
-    /// Creation time, formatted for readers.
     pub made: String,
-    /// Program version and commit.
     pub program: String,
     /// Findings, one sentence each, shown first.
     pub answer: Vec<String>,
-    /// Artifact that is shown first as the paper's main result. Ignored if empty or unknown.
+    /// Artifact shown first as the paper's main result, if known.
     pub headline: String,
-    /// Explanation of the profiles, such as how `tiny` differs from `paper`. May be empty.
+    /// Explanation of the profiles; may be empty.
     pub profile_note: String,
     /// Artifacts in page order, unique by profile and name.
     pub artifacts: Vec<PageArtifact>,
@@ -39,18 +36,16 @@ pub struct Page {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PageArtifact {
-    /// Artifact name, such as `table2`.
     pub name: String,
-    /// Profile (`paper`, `tiny`), or the folder of a run with other settings. Empty if there is only one.
+    /// Profile (`paper`, `tiny`), or the folder of a run with other settings; may be empty.
     pub profile: String,
     pub title: String,
-    /// Caption, shown once below the title.
     pub caption: String,
-    /// Status, such as `complete` or `3 of 40 cells failed`. May be empty.
+    /// Status: `complete`, `3 of 40 cells failed`; may be empty.
     pub status: String,
     pub tables: Vec<SavedTable>,
     pub figures: Vec<FigureView>,
-    /// Names and values, in page order.
+    /// Names and values.
     pub provenance: Vec<(String, String)>,
     /// Origins of the stored results behind the artifact.
     pub computed: Vec<ComputedBy>,
@@ -61,7 +56,6 @@ pub struct PageArtifact {
 }
 
 impl PageArtifact {
-    /// Status of a complete artifact.
     pub const COMPLETE: &str = "complete";
 }
 
@@ -71,11 +65,10 @@ impl PageArtifact {
 pub struct ComputedBy {
     pub commit: String,
     pub machine: String,
-    /// Number of stored results: selections, operators, scores.
     pub results: usize,
     /// Total computing time in seconds.
     pub seconds: f64,
-    /// UTC times at which the first and the last result were finished.
+    /// UTC times of the first and the last result.
     pub first: String,
     pub last: String,
 }
@@ -85,10 +78,9 @@ pub struct ComputedBy {
 #[serde(default)]
 pub struct CellNote {
     pub title: String,
-    /// Settings of the cell, independent of its name: model, engine, cut, recovery and calibration. Null if it was
-    /// never planned.
+    /// Settings of the cell. Null if it was never planned.
     pub identity: Value,
-    /// Names and values, in page order.
+    /// Names and values.
     pub lines: Vec<(String, String)>,
     /// Shell commands that can be copied: `ghostlab explain …`.
     pub commands: Vec<String>,
@@ -116,9 +108,8 @@ pub struct ObjectNote {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FigureView {
-    /// Complete SVG document.
     pub svg: String,
-    /// Backbone that distinguishes the figure from the artifact's other figures. Empty if there is only one.
+    /// Backbone, if the artifact has several figures.
     pub label: String,
 }
 
@@ -129,7 +120,6 @@ pub struct ClaimRow {
     pub claim: String,
     /// Sentence of the paper that the claim is part of.
     pub sentence: String,
-    /// Section of the paper that contains the sentence.
     #[serde(rename = "place")]
     pub section: String,
     /// Count in the paper's tables: `54 of 60`.
@@ -138,14 +128,14 @@ pub struct ClaimRow {
     /// Count in our tables.
     pub ours: String,
     pub verdict: Judgement,
-    /// Name of the artifact that the claim refers to ([`PageArtifact::name`]). Empty if there are several or none.
+    /// Name of the artifact, if it is exactly one ([`PageArtifact::name`]).
     pub artifact: String,
-    /// Profile of the artifact; empty for every profile.
+    /// Profile that the claim is judged on; empty if it applies to all.
     pub profile: String,
 }
 
 impl ClaimRow {
-    /// Returns the verdict on each sentence, combining its claims.
+    /// Returns the verdict on each sentence.
     pub fn by_sentence<'a>(
         claims: impl IntoIterator<Item = &'a Self>,
         verdict: fn(&Self) -> Judgement,
@@ -155,7 +145,6 @@ impl ClaimRow {
     }
 }
 
-/// Verdict on a statement of the paper.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
@@ -171,8 +160,7 @@ pub enum Judgement {
 impl Judgement {
     pub const ALL: [Self; 4] = [Self::Holds, Self::Fails, Self::Unknown, Self::NotApplicable];
 
-    /// Combines the verdicts on a sentence's parts. A failed part decides, then an unknown one; otherwise all
-    /// applicable parts hold.
+    /// Combines the verdicts on a sentence's parts: the first of failed, unknown and holding.
     pub fn of_parts(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let order = [Self::Fails, Self::Unknown, Self::Holds];
@@ -197,7 +185,6 @@ impl Judgement {
         }
     }
 
-    /// Returns the CSS class.
     pub(super) fn class(self) -> String {
         self.word().replace(' ', "-")
     }
@@ -212,14 +199,13 @@ impl Judgement {
     }
 }
 
-/// A finding of the audit of the paper's tables.
+/// A finding of the audit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FindingRow {
     pub severity: Severity,
     /// Check that failed.
     pub rule: String,
-    /// Table and cell of the finding.
     #[serde(rename = "place")]
     pub position: String,
     pub expected: String,

@@ -1,8 +1,8 @@
 //! Figures of the page.
 //!
-//! An SVG is embedded as `<img src="data:image/svg+xml;base64,…">`, not inline. As an image it is a separate document:
-//! its ids, classes and styles cannot collide with others, scripts never run, and no resource is loaded.
-//! `prefers-color-scheme` still works. Its text cannot be selected, but the tables and files contain the same numbers.
+//! An SVG is embedded as `<img src="data:image/svg+xml;base64,…">`, so that its ids and styles cannot collide with
+//! others, scripts never run, and nothing is loaded. `prefers-color-scheme` still works. The text cannot be selected,
+//! but the tables contain the same numbers.
 
 use serde::Serialize;
 
@@ -10,8 +10,7 @@ use super::data::{FigureView, PageArtifact};
 use super::html::base64;
 use crate::error::{Error, Result};
 
-/// Pixels per point. Figure text of 8 points is as large as table text, and three column figures fit next to each
-/// other.
+/// Pixels per point, which makes figure text as large as table text.
 const PIXELS: f64 = 1.5;
 
 /// Template values of a figure.
@@ -20,13 +19,15 @@ pub(super) struct PageFigure<'a> {
     label: &'a str,
     /// Alternative text for screen readers.
     says: String,
-    /// Size that the browser reserves, so that the layout does not shift once the image is decoded.
+    /// Size that the browser reserves before it decodes the image.
     size: Option<(u32, u32)>,
-    /// Whether the figure has no dark theme and needs a light background.
+    /// Whether the figure needs a light background, because it has no dark theme.
     sheet: bool,
     data: String,
 }
 
+/// Converts a figure to template values.
+///
 /// # Errors
 /// Fails if the figure is not an SVG.
 pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Result<PageFigure<'a>> {
@@ -47,7 +48,6 @@ pub(super) fn figure<'a>(view: &'a FigureView, artifact: &PageArtifact) -> Resul
     })
 }
 
-/// Returns the text between `<svg` and `>`.
 fn root(svg: &str) -> Option<&str> {
     let mut rest = svg;
     loop {
@@ -58,10 +58,10 @@ fn root(svg: &str) -> Option<&str> {
     }
 }
 
-/// Returns the width and height on the page, from the attributes or the view box.
+/// Returns the size on the page, from the attributes or the view box.
 ///
-/// Sizes in points are print sizes. The browser's default of 4/3 pixels per point would be too small, and a figure
-/// without a width would stretch to the page.
+/// The browser's default of 4/3 pixels per point would be too small, and a figure without a width would stretch to the
+/// page.
 fn size(root: &str) -> Option<(f64, f64)> {
     let side = |name| attribute(root, name).and_then(pixels);
     if let (Some(width), Some(height)) = (side("width"), side("height")) {
@@ -81,7 +81,6 @@ fn pixels(text: &str) -> Option<f64> {
     (number.is_finite() && number > 0.0).then_some(number)
 }
 
-/// Returns the value of an attribute.
 fn attribute<'a>(attributes: &'a str, name: &str) -> Option<&'a str> {
     let mut rest = attributes;
     loop {
@@ -103,7 +102,6 @@ mod tests {
     #[test]
     fn the_size_is_that_of_the_root_or_its_view_box() {
         assert_eq!(size_of("<svg width='640px' height=\"4e2\"><rect width=\"9\"/>"), Some((640.0, 400.0)));
-        // Our own figures state their printed size, with ten units per point.
         let printed = "<svg width=\"237.6pt\" height=\"100pt\" viewBox=\"0 0 2376 1000\">";
         assert_eq!(size_of(printed), Some((356.4, 150.0)));
         assert_eq!(size_of("<?xml?><svg\n viewBox = \"0 0 30,20\" width=\"100%\">"), Some((30.0, 20.0)));

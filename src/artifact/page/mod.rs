@@ -1,17 +1,13 @@
-//! The results page: sortable and filterable tables, figures, claims, and the provenance of each number.
+//! The results page: tables, figures, claims, and the provenance of each number.
 //!
 //! The page is a single file that loads nothing. Its `Content-Security-Policy` only allows its own style and script, by
-//! hash, and embedded images. Data appears only as text and attributes, never in the script. The templates escape every
-//! value that is not marked safe, and only this module marks values.
+//! hash, and embedded images. Data appears only as escaped text and attributes, never in the script.
 //!
-//! Without JavaScript, the page is static, with all notes at the end. With JavaScript, clicking a number opens its note
-//! and sets the fragment `#cell-…`, derived from the hash of its key. The URL also contains a table's sort order and
-//! filter, so views can be bookmarked and shared.
+//! Without JavaScript, the page is static, with all notes at the end. With it, clicking a number opens its note, and
+//! the URL contains the note, sort order and filter, so that views can be shared.
 //!
 //! Browsers that support `rel="expect"` paint the page once it is fully parsed, because the last row of a table may
 //! still widen its columns.
-//!
-//! `page.html` is the skeleton and the other templates are its parts. `page.css` and `page.js` are embedded unchanged.
 
 mod data;
 mod figure;
@@ -49,9 +45,7 @@ const TEMPLATES: [(&str, &str); 7] = [
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// File name of the page in the reports folder.
 pub const PAGE: &str = "index.html";
-/// File name of the audit page.
 pub const AUDIT: &str = "audit.html";
 /// Figure that is shown before the main table.
 const OPENING: &str = "figure1";
@@ -59,8 +53,7 @@ const OPENING: &str = "figure1";
 /// Renders the page as HTML, without the audit ([`render_audit`]).
 ///
 /// # Errors
-/// Fails if two artifacts have the same profile and name, a row does not fit its table's columns, or a figure is not an
-/// SVG.
+/// Fails if two artifacts have the same profile and name, a row does not fit its table, or a figure is not an SVG.
 pub fn render(page: &Page) -> Result<String> {
     let mut seen = BTreeSet::new();
     if let Some(twice) = page.artifacts.iter().find(|artifact| !seen.insert((&artifact.profile, &artifact.name))) {
@@ -92,7 +85,7 @@ pub fn render(page: &Page) -> Result<String> {
     filled("page.html", &values)
 }
 
-/// Renders the audit of the paper's tables as a page.
+/// Renders the audit page.
 ///
 /// # Errors
 /// Fails if a template cannot be rendered.
@@ -108,9 +101,8 @@ pub fn render_audit(page: &Page) -> Result<String> {
 
 /// Returns the artifacts in page order.
 ///
-/// The profile with the main table comes first. Within a profile, the opening figure and the main table are followed by
-/// the other artifacts in paper order, and then by those beyond the paper. Lists have no profile and appear with the
-/// first one.
+/// The profile with the main table comes first. Within a profile, the opening figure and the main table precede the
+/// rest in paper order. Lists have no profile and appear with the first one.
 fn in_order(page: &Page) -> Vec<&PageArtifact> {
     let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
     shown.sort_by_key(|artifact| {
@@ -135,7 +127,6 @@ fn is_leading(artifact: &PageArtifact, page: &Page) -> bool {
     is_first && (artifact.name == OPENING || artifact.name == page.headline)
 }
 
-/// Template values shared by both pages.
 #[derive(Serialize)]
 struct Head {
     style: &'static str,
@@ -159,7 +150,6 @@ impl Head {
     }
 }
 
-/// Template values of the results page.
 #[derive(Serialize)]
 struct PageValues<'a> {
     page: &'a Page,
@@ -173,14 +163,12 @@ struct PageValues<'a> {
     facts: Vec<(&'static str, String)>,
     strips: Vec<summary::Strip<'a>>,
     claims: Option<section::PageList>,
-    /// Summary of the audit; `None` if it found nothing.
     audit: Option<String>,
     lists: Vec<section::PageList>,
     notes: Vec<section::Note<'a>>,
     shared: Vec<section::SharedNote<'a>>,
 }
 
-/// Template values of the audit page.
 #[derive(Serialize)]
 struct AuditValues<'a> {
     page: &'a Page,
@@ -206,7 +194,6 @@ fn filled(template: &str, values: &impl Serialize) -> Result<String> {
     })
 }
 
-/// Returns the hash of a style or script for the content security policy.
 fn hash(text: &str) -> String {
     format!("sha256-{}", html::base64(&Sha256::digest(text.as_bytes())))
 }

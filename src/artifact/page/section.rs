@@ -1,7 +1,6 @@
-//! Template values of the page body: artifacts by profile, claims, audit findings, and cell provenance notes.
+//! Template values of the page body.
 //!
-//! The script shows one note at a time next to its number. Without it, all notes stay at the end of the page. Input
-//! files and origins shared by many cells are listed once.
+//! The script shows one note at a time next to its number. Without it, the notes stay at the end of the page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +16,7 @@ use crate::artifact::{PaperPlace, printed};
 use crate::error::Result;
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedRow, SavedTable, capital};
 
-/// Number of values by their comparison with the paper.
+/// Counts of the values compared with the paper, by verdict.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Tally {
     same: usize,
@@ -48,7 +47,6 @@ impl Tally {
     }
 }
 
-/// Section of an artifact.
 #[derive(Debug, Serialize)]
 pub(super) struct Section<'a> {
     id: String,
@@ -56,8 +54,7 @@ pub(super) struct Section<'a> {
     artifact: &'a PageArtifact,
     /// Whether the section comes before the claims.
     is_leading: bool,
-    /// Whether tables and figures are initially collapsed: those of the appendix, those beyond the paper, and those
-    /// that the first profile also has.
+    /// Whether tables and figures are initially collapsed.
     is_folded: bool,
     /// Whether the artifact is in the paper.
     is_in_paper: bool,
@@ -68,15 +65,13 @@ pub(super) struct Section<'a> {
     figures: Vec<PageFigure<'a>>,
     /// When, by whom and in what time the numbers were computed.
     computed: Vec<(&'static str, String)>,
-    /// Claims about this artifact, each with the id of its row in the list of claims.
+    /// Claims about this artifact, with the ids of their rows.
     claims: Vec<(String, &'a ClaimRow)>,
-    /// Number of these claims by verdict.
     verdicts: Vec<Verdicts>,
     /// Name, path and link of each file.
     files: Vec<(&'a str, &'a str, Option<String>)>,
 }
 
-/// Artifacts of a profile, for the table of contents and the top of the page.
 #[derive(Debug, Serialize)]
 pub(super) struct PageProfile<'a> {
     name: &'a str,
@@ -86,19 +81,18 @@ pub(super) struct PageProfile<'a> {
     beyond: Vec<ArtifactLink<'a>>,
 }
 
-/// Returns the profile of the main table, or else the first artifact's profile that is not empty.
+/// Returns the profile of the main table, or else the first nonempty one.
 pub(super) fn first_profile(page: &Page) -> &str {
     let main = page.artifacts.iter().find(|artifact| artifact.name == page.headline);
     let named = page.artifacts.iter().find(|artifact| !artifact.profile.is_empty());
     main.or(named).map_or("", |artifact| &artifact.profile)
 }
 
-/// Returns the profile under which an artifact is shown. Lists are shown with the first profile.
+/// Returns the profile under which an artifact is shown: the first one for lists.
 pub(super) fn own_profile<'a>(artifact: &'a PageArtifact, page: &'a Page) -> &'a str {
     if artifact.profile.is_empty() { first_profile(page) } else { &artifact.profile }
 }
 
-/// Returns whether an artifact of another profile also exists in the first profile.
 fn is_in_first_profile_too(artifact: &PageArtifact, page: &Page) -> bool {
     let first = first_profile(page);
     own_profile(artifact, page) != first
@@ -114,6 +108,8 @@ struct ArtifactLink<'a> {
     tally: Tally,
 }
 
+/// Builds the section of an artifact.
+///
 /// # Errors
 /// Fails like [`table::table`] and [`figure::figure`].
 pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
@@ -167,13 +163,13 @@ fn heading(artifact: &PageArtifact) -> &str {
     if artifact.title.is_empty() { &artifact.name } else { &artifact.title }
 }
 
-/// Returns the name of an artifact's table in the URL: `tiny/table2`.
+/// Returns the name of a table in the URL: `tiny/table2`.
 fn name(artifact: &PageArtifact) -> String {
     let slash = if artifact.profile.is_empty() { "" } else { "/" };
     format!("{}{slash}{}", artifact.profile, artifact.name)
 }
 
-/// Returns the link to a file with a relative path. Returns `None` for absolute paths and paths with a scheme.
+/// Returns the link to a file. `None` for absolute paths and URLs.
 fn address(path: &str) -> Option<String> {
     let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
     (!leaves).then(|| encoded(path, "/"))
@@ -193,7 +189,6 @@ fn computed(by: &ComputedBy) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Describes the contents of a collapsed section.
 fn extent(artifact: &PageArtifact) -> String {
     let rows: usize = artifact.tables.iter().map(|table| table.rows.len()).sum();
     let counts = [(rows, "row", "rows"), (artifact.figures.len(), "figure", "figures")];
@@ -202,7 +197,6 @@ fn extent(artifact: &PageArtifact) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Groups the artifacts by profile, in page order.
 pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<PageProfile<'a>> {
     let link = |section: &'a Section<'a>| ArtifactLink {
         id: &section.id,
@@ -231,7 +225,7 @@ pub(super) struct PageList {
     table: PageTable,
 }
 
-/// Builds the section of all claims, or `None` without claims.
+/// Builds the section of all claims.
 ///
 /// # Errors
 /// Fails like [`table::table`].
@@ -283,7 +277,7 @@ const PAPER_PROFILE: &str = "paper";
 const TOY_MODELS: &str = "On small models a claim that fails is shown not to hold everywhere, but not to be false of \
                           the paper's models, and a claim that holds confirms it for these models alone.";
 
-/// Builds the section of all audit findings, or `None` without findings.
+/// Builds the section of all audit findings.
 ///
 /// # Errors
 /// Fails like [`table::table`].
@@ -306,7 +300,7 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     list(("findings", "Findings", caption), &view)
 }
 
-/// Builds the section of omitted folders, or `None` without any.
+/// Builds the section of omitted folders.
 ///
 /// # Errors
 /// Fails like [`table::table`].
@@ -316,7 +310,7 @@ pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>>
     list(("left-out", "Left out", caption), &SavedTable::of_words(named(&["Folder", "Why"], 1), &rows))
 }
 
-/// Returns columns with these names. The first column labels a row, and column `choice` can be filtered.
+/// Returns columns of which the first labels a row and `choice` can be filtered.
 fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
     names
         .iter()
@@ -325,7 +319,7 @@ fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
         .collect()
 }
 
-/// Builds the section of a table, or `None` if the table is empty.
+/// Builds a section. `None` if the table is empty.
 fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<PageList>> {
     if view.rows.is_empty() {
         return Ok(None);
@@ -348,7 +342,7 @@ pub(super) struct Note<'a> {
     inputs: Option<Use>,
 }
 
-/// Link to a shared note, which the script replaces with the note.
+/// Link that the script replaces with a shared note.
 #[derive(Debug, Clone, Serialize)]
 struct Use {
     id: String,
@@ -365,8 +359,7 @@ pub(super) struct SharedNote<'a> {
     inputs: Option<&'a BTreeMap<String, String>>,
 }
 
-/// Returns the notes that numbers in tables link to, and their shared parts. Values that only occur in figures have no
-/// note.
+/// Returns the notes that numbers in tables link to, and their shared parts.
 pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     let tables = page.artifacts.iter().flat_map(|artifact| &artifact.tables);
     let numbers = tables.flat_map(|table| &table.rows).flat_map(|row| &row.cells);
@@ -401,7 +394,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     (notes, makers.chain(inputs).collect())
 }
 
-/// Shortens a commit hash, and returns other text unchanged.
+/// Shortens a commit hash.
 fn short(value: &str) -> &str {
     match value.split_at_checked(40) {
         Some((commit, _)) if commit.bytes().all(|byte| byte.is_ascii_hexdigit()) => &commit[..12],
@@ -409,7 +402,7 @@ fn short(value: &str) -> &str {
     }
 }
 
-/// Returns the 1-based index of an item in `known`, appending it if it is new.
+/// Returns the 1-based index of an item, appending it if it is new.
 fn place<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
     let at = known.iter().position(|other| *other == one).unwrap_or_else(|| {
         known.push(one);

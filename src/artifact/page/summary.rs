@@ -1,4 +1,4 @@
-//! Summary of the page: the runs with their machines and times, and the verdict on each claim.
+//! Summary of the page: its runs, and the verdict on each claim.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::data::{ClaimRow, FindingRow, Judgement, Page, PageArtifact};
 use crate::artifact::audit::Severity;
 
-/// Returns the facts in the page header as names and values, collected from the artifacts' records.
+/// Returns names and values for the page header, collected from the artifacts' records.
 pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
     let values_of = |name: &str| -> BTreeSet<&str> {
         let lines = page.artifacts.iter().flat_map(|artifact| &artifact.provenance);
@@ -58,11 +58,10 @@ pub(super) fn answer(page: &Page) -> Vec<String> {
     page.answer.iter().cloned().chain(claims).collect()
 }
 
-/// Names of the provenance lines with the times at which an artifact's files were written.
+/// Provenance lines with the times at which an artifact's files were written.
 pub(crate) const WRITING_STARTED: &str = "writing started";
 pub(crate) const WRITING_FINISHED: &str = "writing finished";
 
-/// Describes when the numbers were computed, and by which commits.
 fn computed(page: &Page) -> String {
     let all = || page.artifacts.iter().flat_map(|artifact| &artifact.computed);
     let first = all().map(|times| times.first.as_str()).filter(|time| !time.is_empty()).min();
@@ -71,7 +70,6 @@ fn computed(page: &Page) -> String {
     by(&when, made_by(page, "commit").into_iter())
 }
 
-/// Returns the commits or machines that computed the page's numbers, depending on `what`.
 fn made_by<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
     let computed = page.artifacts.iter().flat_map(|artifact| &artifact.computed);
     let computed =
@@ -90,7 +88,6 @@ fn by<'c>(when: &str, commits: impl Iterator<Item = &'c str>) -> String {
     [Some(when.to_owned()).filter(|when| !when.is_empty()), by].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Shortens a commit hash, keeping any suffix.
 fn shortened(commit: &str) -> String {
     let (hash, rest) = commit.split_at(commit.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(commit.len()));
     format!("{}{rest}", hash.get(..12).unwrap_or(hash))
@@ -130,15 +127,13 @@ struct StripRow {
 struct Square {
     class: String,
     sign: &'static str,
-    /// Id of the claim's row.
     id: String,
     says: String,
 }
 
-/// Class, sign, count and verb of the claims with one verdict.
+/// Class, sign, count and verb of a verdict.
 pub(super) type Verdicts = (String, &'static str, usize, &'static str);
 
-/// Counts verdicts, omitting those that do not occur.
 pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
         let count = all.iter().filter(|other| **other == verdict).count();
@@ -147,7 +142,6 @@ pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     counted.collect()
 }
 
-/// Builds a strip for each profile, with our verdicts and those on the paper's numbers.
 pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
     let numbered: Vec<(usize, &ClaimRow)> = claims.iter().enumerate().collect();
     let of_profiles = numbered.chunk_by(|(_, a), (_, b)| a.profile == b.profile);
@@ -178,7 +172,6 @@ pub(super) fn strips(claims: &[ClaimRow]) -> Vec<Strip<'_>> {
         .collect()
 }
 
-/// Returns the URL fragment of a claim.
 pub(super) fn anchor(position: usize) -> String {
     format!("claim-{}", position + 1)
 }

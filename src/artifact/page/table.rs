@@ -1,4 +1,4 @@
-//! Tables of the page. The script sorts, filters and folds the rows. Without it, the table is shown in full.
+//! Tables of the page. The script sorts, filters and folds the rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,29 +9,24 @@ use super::html::cell_id;
 use crate::error::{Error, Result};
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 
-/// Maximum text length of a column, in characters, before it counts as prose and wraps.
+/// Maximum text length of a column that does not wrap.
 const PROSE: usize = 36;
 
 /// Minimum number of rows for a filter.
 const FILTERED: usize = 6;
 
-/// Maximum number of rows before a table scrolls in a frame of limited height.
+/// Maximum number of rows of a table that does not scroll.
 const LONG: usize = 24;
 
-/// Template values of a table.
 #[derive(Debug, Serialize)]
 pub(super) struct PageTable {
-    /// Id of the caption, unique within the page.
     id: String,
-    /// Name in the URL.
     name: String,
     caption: String,
-    /// Whether the caption is only for screen readers, which can jump from table to table. The heading above already
-    /// shows its text.
+    /// Whether the caption is only for screen readers, because the heading above shows its text.
     is_hidden: bool,
-    /// Whether the table has a filter.
     is_filtered: bool,
-    /// Whether the rows scroll in a frame of limited height.
+    /// Whether the rows scroll in a frame.
     is_long: bool,
     choices: Vec<RowChoice>,
     protocol: String,
@@ -53,9 +48,9 @@ struct RowChoice {
 struct HeaderCell {
     text: String,
     class: String,
-    /// Printed index of the column; `None` for a heading over several columns.
+    /// Printed index of the column; `None` for a heading over several.
     column: Option<usize>,
-    /// Number of columns and rows that the header spans.
+    /// Number of columns and rows that it spans.
     columns: usize,
     rows: usize,
     higher_is_better: Option<bool>,
@@ -82,7 +77,7 @@ struct TableCell {
     /// Sort key of a numeric cell, if it differs from the text.
     sort: Option<String>,
     text: String,
-    /// Deviation after `±`. If space is short, it is shown below the number in the whole table.
+    /// Deviation after `±`, shown below the number if space is short.
     deviation: String,
     best: bool,
     second: bool,
@@ -98,7 +93,6 @@ struct TableCell {
     comparison: Option<JudgedBeside>,
 }
 
-/// Comparison of our number with the paper's.
 #[derive(Debug, Serialize)]
 struct JudgedBeside {
     #[serde(flatten)]
@@ -109,8 +103,8 @@ struct JudgedBeside {
     unlike: Option<String>,
 }
 
-/// Builds the template values of a table. `id` identifies the caption and `name` is used in the URL. `title` replaces
-/// an empty caption. A table with many rows scrolls in its own frame if `may_scroll` is set.
+/// Builds the template values of a table. `id` is unique on the page, `name` is used in the URL, and `title` replaces
+/// an empty caption.
 ///
 /// # Errors
 /// Fails if a row does not have one cell per column.
@@ -144,7 +138,6 @@ pub(super) fn table(
     })
 }
 
-/// Removes the columns that the description does not ask for.
 fn asked_columns(view: &SavedTable) -> SavedTable {
     let kept: Vec<usize> = (0..view.columns.len()).filter(|&at| !view.columns[at].unasked).collect();
     SavedTable {
@@ -158,13 +151,11 @@ fn asked_columns(view: &SavedTable) -> SavedTable {
     }
 }
 
-/// Properties of a whole table.
 struct PageShape<'a> {
     /// Name of the leading group column, if rows have groups.
     group: Option<&'a str>,
-    /// Index of the column that names a row; `None` if the group column does.
+    /// Index of the label column; `None` if the group column labels rows.
     label: Option<usize>,
-    /// Whether each column contains prose.
     is_prose: Vec<bool>,
 }
 
@@ -178,7 +169,6 @@ impl<'a> PageShape<'a> {
         Self { group, label: label(&view.columns, group.is_some()), is_prose }
     }
 
-    /// Returns the position of a column in the printed table.
     fn place(&self, column: usize) -> usize {
         column + usize::from(self.group.is_some())
     }
@@ -265,8 +255,7 @@ impl<'a> PageShape<'a> {
         if self.label.is_none() { "t g l" } else { "t g" }
     }
 
-    /// Returns the CSS class of a cell: `t` for text, `p` for prose, `l` for labels. Numbers, the most frequent cells,
-    /// have none.
+    /// Returns the CSS class of a cell: `t` for text, `p` for prose, `l` for labels, none for numbers.
     fn class(&self, index: usize, column: &SavedColumn, failed: bool) -> String {
         let kind = match (column.numeric, self.is_prose[index]) {
             (true, _) => "",
@@ -279,7 +268,7 @@ impl<'a> PageShape<'a> {
     }
 }
 
-/// Returns the label column: the declared one, or the last text column before the first number.
+/// Returns the label column: the declared one, or the last text before the first number.
 fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
     if let Some(says_so) = columns.iter().position(|column| column.label) {
         return Some(says_so);
@@ -289,14 +278,14 @@ fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
     text.or((first.is_none() || !has_group).then_some(0))
 }
 
-/// Returns a filter with the distinct texts of a column in order, or `None` if all are equal.
+/// Returns a filter with the distinct texts of a column. `None` if all are equal.
 fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
     let mut seen = BTreeSet::new();
     let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();
     (texts.len() > 1).then(|| RowChoice { name: name.to_owned(), column, texts })
 }
 
-/// Returns the text if it is a URL. Numeric columns have no URLs.
+/// Returns the text if it is a URL.
 fn address(column: &SavedColumn, text: &str) -> Option<String> {
     (!column.numeric
         && text.starts_with("https://")
@@ -306,7 +295,7 @@ fn address(column: &SavedColumn, text: &str) -> Option<String> {
 
 fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     let text = cell.text.parse::<f64>().ok();
-    // A sort key is only needed if parsing the printed text gives another value.
+    // A sort key is only needed if the printed text does not show the value.
     let decimals = cell.text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
     match cell.value.filter(|value| value.is_finite()) {
         _ if !column.numeric => None,

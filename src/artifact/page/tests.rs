@@ -1,4 +1,4 @@
-//! Tests of the page as text: data is never markup, nothing is loaded, and every link has its target.
+//! Tests that data is never markup, nothing is loaded, and every link has its target.
 
 use std::collections::BTreeSet;
 
@@ -120,7 +120,7 @@ fn hostile_column(numeric: bool) -> SavedColumn {
     SavedColumn { name: hostile(), group: Some(hostile()), numeric, ..SavedColumn::default() }
 }
 
-/// Builds a table with `rows` rows and ten columns of numbers, each linked to its row's note.
+/// Builds a table with ten columns of numbers, each linked to its row's note.
 fn large_page(rows: usize) -> Page {
     let names = ["Depth", "Criterion", "Recovery", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
     let columns = names.iter().enumerate().map(|(i, name)| SavedColumn {
@@ -171,12 +171,10 @@ fn large_key(row: usize) -> String {
     format!("tiny-llama/llm-streamline/{row}/linearpatch-rotate/c4:64x512@0")
 }
 
-/// Removes the page's own style and script.
 fn without_ours(html: &str) -> String {
     html.replace(STYLE, "").replace(SCRIPT, "")
 }
 
-/// Returns all values of an attribute in the page.
 fn attributes<'a>(html: &'a str, name: &str) -> Vec<&'a str> {
     let start = format!(" {name}=\"");
     html.split(start.as_str()).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
@@ -208,7 +206,7 @@ fn the_policy_has_the_hashes_of_the_style_and_the_script() {
 #[test]
 fn no_text_of_the_data_is_markup() {
     let html = render(&hostile_page()).unwrap();
-    // The skeleton contains one of each. A second one would come from the data.
+    // The skeleton contains one of each.
     for tag in ["<script", "</script", "<style", "</style", "<title", "</title"] {
         assert_eq!(html.matches(tag).count(), 1, "{tag}");
     }
@@ -216,7 +214,6 @@ fn no_text_of_the_data_is_markup() {
     assert_eq!(data.matches("<img").count(), 1, "the figure");
     assert!(!data.contains("onerror=alert(2)>") && !data.contains("<!--"));
     assert!(data.contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is shown as it is");
-    // Links point into the page or to a relative file, whatever the text.
     for href in attributes(&data, "href").into_iter().filter(|href| *href != "data:,") {
         assert!(!href.contains([':', '<', '>', '\'']) && !href.starts_with('/'), "{href}");
     }
@@ -442,7 +439,7 @@ fn a_file_link_stays_on_the_disk_that_the_page_lies_on() {
     assert_eq!(links, ["data:,", "tiny/table%202.csv", "../results/b.csv"]);
 }
 
-/// WCAG 2.1 §1.4.3: text needs a contrast ratio of 4.5 with its background in both themes.
+/// WCAG 2.1 §1.4.3 requires a contrast ratio of 4.5 for text.
 #[test]
 fn text_stands_out_from_every_background() {
     let (light, dark) = STYLE.split_once("prefers-color-scheme: dark").unwrap();
@@ -487,7 +484,7 @@ fn page_begins_with_answer_figure_table_and_claims() {
     page.artifacts[0].provenance = vec![entry("machine", "a machine"), entry("started", "2026-01-01T00:00:00Z")];
     page.artifacts[0].provenance.push(entry("finished", "2026-01-01T00:10:00Z"));
     let other = PageArtifact { name: "table1".into(), title: "Table 1: it".into(), ..PageArtifact::default() };
-    // A list without a profile appears among the artifacts of the first profile, in paper order.
+    // A list appears among the artifacts of the first profile.
     page.artifacts[0].profile = "tiny".into();
     for name in ["beyond", "tableA4", "figure1", "table3"] {
         page.artifacts.push(PageArtifact { name: name.into(), ..page.artifacts[0].clone() });

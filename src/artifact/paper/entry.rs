@@ -1,6 +1,6 @@
-//! Printed numbers with their locations, from the paper's tables or from user files.
+//! Printed numbers with their locations.
 //!
-//! User files have either one number per line, as in `data/paper/`, or one row per method and one column per task.
+//! User files have one number per line, as in `data/paper/`, or one row per method and one column per task.
 
 use std::path::Path;
 
@@ -17,7 +17,6 @@ use crate::{metric, recovery};
 const HEAD: &str =
     "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std";
 
-/// Parses the lines of a file, with their line numbers.
 fn lines(file: &str, text: &str) -> Result<Vec<(usize, PaperLine)>> {
     csv::rows(file, &HEAD.split(',').collect::<Vec<_>>(), text)
 }
@@ -43,21 +42,20 @@ struct PaperLine {
 pub struct PaperNumber {
     /// Name of the table: `table2`.
     pub artifact: String,
-    /// File name for messages.
     pub file: String,
-    /// Line number in the file, starting at 1 with the header.
+    /// Line number in the file, from 1.
     pub line: usize,
-    /// Value as printed, with trailing zeros. Empty without a value.
+    /// Value as printed, with trailing zeros; may be empty.
     pub printed: String,
     pub record: Record,
 }
 
 impl PaperNumber {
-    /// Parses the entries of a paper table's file.
+    /// Parses a paper table's file.
     ///
     /// # Errors
-    /// Fails if the header is wrong, or if a line has a wrong number of columns, belongs to another table, or contains
-    /// an invalid field. The error names the file and line.
+    /// Fails with file and line if the header is wrong, or if a line has the wrong number of columns, belongs to
+    /// another table, or contains an invalid field.
     pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
         let file = format!("{artifact}.csv");
         let rows = lines(&file, text)?;
@@ -71,7 +69,7 @@ impl PaperNumber {
             .collect()
     }
 
-    /// Parses the entries of a user file in the same format.
+    /// Parses a user file in the same format.
     ///
     /// # Errors
     /// Fails like [`Self::parse`].
@@ -127,7 +125,6 @@ impl PaperNumber {
         Ok(Self { artifact: row.artifact, file: file.to_owned(), line, printed: row.value, record })
     }
 
-    /// Returns the number of printed decimals.
     pub fn decimals(&self) -> usize {
         self.printed.split_once('.').map_or(0, |(_, digits)| digits.len())
     }
@@ -143,7 +140,7 @@ impl PaperNumber {
     }
 }
 
-/// Marks an error as bad input. In the embedded data, the same error means damage.
+/// Converts damage of embedded data to bad input for user files.
 fn bad(error: Error) -> Error {
     error.of_kind(ErrorKind::BadInput)
 }
@@ -153,7 +150,7 @@ fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
     if field.is_empty() {
         return Ok(None);
     }
-    // `parse` also accepts `inf`, signs and exponents, which tables do not print.
+    // `parse` also accepts `inf`, signs and exponents.
     let plain = field.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     match field.parse() {
         Ok(number) if plain => Ok(Some(number)),
@@ -162,12 +159,11 @@ fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
 }
 
 impl PaperNumber {
-    /// Reads the numbers of a file. In a file with one row per method, `labels` are the columns that name the method
-    /// (by default the first). All columns in `wanted` must exist.
+    /// Reads a file that contains the `wanted` columns. With one row per method, `labels` are the columns that name it
+    /// (by default the first).
     ///
     /// # Errors
-    /// Fails if the file cannot be read, a column is missing, or a cell is not a printed number. The error names the
-    /// file and line.
+    /// Fails with file and line if the file cannot be read, a column is missing, or a cell is not a printed number.
     pub fn read(path: &Path, labels: &[String], wanted: &[&str]) -> Result<Vec<Self>> {
         let file = path.display().to_string();
         let bytes = regular::read(path)?;
@@ -238,7 +234,6 @@ impl PaperNumber {
     }
 }
 
-/// Builds the condition of a method that is only known by its label.
 fn row(label: &str) -> Condition {
     Condition {
         backbone: label.to_owned(),
@@ -252,8 +247,8 @@ fn row(label: &str) -> Condition {
     }
 }
 
-/// Parses a cell into the printed number, its value, and the error after `±`. An empty cell or a dash has no value.
-/// Returns `None` for other text.
+/// Parses a cell into the printed number, its value, and the error after `±`. `None` if the text is neither a number
+/// nor a placeholder.
 fn number(cell: &str) -> Option<(String, Option<f64>, Option<f64>)> {
     let cell = cell.trim().trim_matches('*').trim();
     if ["", "-", "–", "—", "n/a", "N/A", "OOM"].contains(&cell) {

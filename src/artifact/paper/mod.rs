@@ -1,9 +1,8 @@
-//! The numbers of every table in the paper "Ghosted Layers", embedded in the program.
+//! Numbers of every table in the paper "Ghosted Layers", embedded in the program.
 //!
-//! The data in `data/paper/*.csv` is transcribed from the paper's source, one number per line, including the paper's
-//! errors, which the audit ([`crate::artifact::audit`]) reports. Units are the paper's: percent for accuracy and
-//! memory, milliseconds for latency. The mean accuracy, which some tables call `average`, is always `acc_average`, as
-//! in [`crate::record`].
+//! `data/paper/*.csv` is transcribed from the paper's source, including errors, which the audit
+//! ([`crate::artifact::audit`]) reports. Accuracy and memory are in percent, latency in milliseconds. The mean
+//! accuracy, which some tables call `average`, is always `acc_average`, as in [`crate::record`].
 
 mod entry;
 
@@ -12,15 +11,15 @@ pub use entry::PaperNumber;
 use crate::error::{Error, Result};
 use crate::results::record::Record;
 
-/// Returns the numbers of one table in order, with their locations.
+/// Returns the numbers of one table with their locations.
 ///
 /// # Errors
-/// Fails if the table is unknown (suggesting the closest name) or the embedded data is invalid.
+/// Fails if the table is unknown or the embedded data is invalid.
 pub fn entries(artifact: &str) -> Result<Vec<PaperNumber>> {
     PaperTable::find(artifact)?.entries()
 }
 
-/// Returns the numbers of one table (`table2` to `tableA10`) in order.
+/// Returns the numbers of one table (`table2` to `tableA10`).
 ///
 /// # Errors
 /// Fails like [`entries`].
@@ -69,7 +68,6 @@ static TABLES: [PaperTable; 11] = [
     table!("tableA10", &[]),        // two ways to compute the ghost layer
 ];
 
-/// Returns all tables in paper order.
 pub fn tables() -> &'static [PaperTable] {
     &TABLES
 }
@@ -86,10 +84,10 @@ impl PaperTable {
         })
     }
 
-    /// Returns the table's numbers in order.
+    /// Returns the table's numbers.
     ///
     /// # Errors
-    /// Fails if the embedded data is invalid. The error names the line.
+    /// Fails with the line number if the embedded data is invalid.
     pub fn entries(&self) -> Result<Vec<PaperNumber>> {
         PaperNumber::parse(self.name, self.text)
     }
@@ -104,7 +102,7 @@ const LABELS: [(&str, &str); 6] = [
     ("qwen-3-14b", "Qwen-3-14B"),
 ];
 
-/// Returns the paper's label of a backbone, or `name` itself for other backbones.
+/// Returns the paper's label of a backbone, or `name` itself.
 pub fn backbone_label(name: &str) -> &str {
     LABELS.iter().find(|(known, _)| *known == name).map_or(name, |(_, label)| label)
 }

@@ -1,8 +1,7 @@
 //! Simulates hundreds of workers on a grid in virtual time.
 //!
-//! Everything except the arithmetic is real: plan, job order, leases, calibration passes, solving, scoring, journals,
-//! objects and records. The simulated engine advances the clock by the cost model's time for a backbone with 8 billion
-//! weights.
+//! Only the arithmetic is simulated: the engine advances the clock by the cost model's time for a backbone with 8
+//! billion weights.
 //!
 //! `GHOSTLAB_PLAY=1,8,64 cargo test --release --lib workers_share_backbones -- --nocapture` prints the table in
 //! benches/results/simulated/workers.csv for these numbers of workers.
@@ -33,10 +32,8 @@ mod simulated;
 use simulated::network::{Client, Network, Server};
 use simulated::played_time::Time;
 
-/// Number of tokens per simulated window.
 const LENGTH: usize = 8;
 const LAYERS: usize = 32;
-/// Number of channels of the simulated backbones.
 const CHANNELS: usize = 8;
 
 /// Size of a simulated grid.
@@ -47,9 +44,9 @@ struct Grounds {
     ridges: usize,
     depths: &'static str,
     sequences: usize,
-    /// Number of windows of each of the two texts.
+    /// Windows per text.
     windows: usize,
-    /// Number of real tokens per simulated token.
+    /// Real tokens per simulated token.
     scale: usize,
 }
 
@@ -69,12 +66,12 @@ struct Weather {
     /// Share of workers interrupted and share killed per hour.
     preempted: f64,
     killed: f64,
-    /// Share of workers paused per hour, for longer than the stale timeout.
+    /// Share of workers paused beyond the stale timeout, per hour.
     halted: f64,
     seed: u64,
 }
 
-/// Duration of a pause, longer than the time after which a process is considered dead.
+/// Duration of a pause, longer than the stale timeout.
 const HALT: Duration = Duration::from_secs(400);
 
 /// Delay until an ended worker is rescheduled.
@@ -91,7 +88,7 @@ struct RunState {
 /// Totals over all workers.
 #[derive(Default)]
 struct Tally {
-    /// Computing time in microseconds, whether or not its results were used.
+    /// Computing time in microseconds, including discarded work.
     computed: AtomicU64,
     loaded: AtomicUsize,
     deaths: AtomicUsize,
@@ -127,7 +124,7 @@ fn config(hidden: usize, heads: [usize; 3], intermediate: usize, vocab: usize) -
     })
 }
 
-/// Returns placeholder weights of the simulated shape that differ between backbones.
+/// Returns placeholder weights that differ between backbones.
 fn weights(number: usize) -> Vec<u8> {
     let mut shapes =
         vec![("model.embed_tokens.weight".to_owned(), vec![300, 8]), ("lm_head.weight".into(), vec![300, 8])];
@@ -147,7 +144,7 @@ fn weights(number: usize) -> Vec<u8> {
             shapes.push((format!("model.layers.{layer}.{name}.weight"), shape));
         }
     }
-    // Backbones are identified by their tensors, so the first value must differ.
+    // The tensors identify a backbone, so the first value must differ.
     let mut zeros = vec![0; 4 * 300 * 8];
     zeros[..4].copy_from_slice(&(number as f32).to_le_bytes());
     let number = [("number".to_owned(), number.to_string())].into_iter().collect();
@@ -207,7 +204,7 @@ impl RunState {
         Self { _folder: folder, grid, shape, scale: grounds.scale }
     }
 
-    /// Plans the grid on a server that has all tokens.
+    /// Plans the grid on a server that already has all tokens.
     fn plan(&self, server: &Arc<Server>) -> Plan<'_> {
         let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::WORDS);
         let plan = Plan::new(&self.grid, &store, settings().engine, Some(LENGTH)).unwrap();
@@ -216,7 +213,7 @@ impl RunState {
         plan
     }
 
-    /// Returns the total time of the plan by the cost model, in seconds, without repeated work.
+    /// Returns the plan's total time by the cost model, in seconds.
     fn planned(&self, server: &Arc<Server>) -> f64 {
         let mut plan = self.plan(server);
         let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::WORDS);
@@ -225,7 +222,7 @@ impl RunState {
         job_costs(&plan, &state).unwrap().iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
     }
 
-    /// Returns the cost model's operations for solving each operator, by key hash.
+    /// Returns the estimated operations for solving each operator, by key hash.
     fn solves(&self, plan: &Plan<'_>) -> BTreeMap<String, f64> {
         let sequences = plan.backbones[0].calibrations[0].calibration.sequences;
         let load = Load::windows(sequences * LENGTH * self.scale, LENGTH * self.scale);
@@ -264,7 +261,7 @@ impl RunState {
         }
     }
 
-    /// Runs one worker from start to end. Returns whether it found no work left.
+    /// Runs one worker, and returns whether it found no work left.
     #[allow(clippy::too_many_arguments, reason = "what a machine is")]
     fn work(
         &self,
@@ -287,7 +284,7 @@ impl RunState {
         });
         let solving = Arc::clone(&pace);
         let solves = self.solves(plan);
-        // Charge the cost model's time for solving when an operator is stored.
+        // Charge the time for solving when an operator is stored.
         let client = move |path: &Path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if let Some(flops) = solves.get(&*name).filter(|_| path.to_string_lossy().contains("/operator-v")) {
@@ -356,7 +353,6 @@ impl RunState {
         }
     }
 
-    /// Runs [`work`] with an existing plan.
     fn grid_of(&self, plan: &Plan<'_>, store: &Store, pace: &Arc<Pace>, stop: &AtomicBool) -> Result<()> {
         let recorder = Recorder::worker(&self.grid, store, &Failing)?;
         reserve(plan, store, &recorder, stop)?;
@@ -383,7 +379,6 @@ impl Reporter for Failing {
     }
 }
 
-/// Speed and state of a worker's machine.
 struct Pace {
     /// Whether the machine is down.
     down: Arc<AtomicBool>,
@@ -397,7 +392,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Advances the virtual clock by `time`, plus any pause. Returns early if the machine goes down.
+    /// Advances the virtual clock, including any pause. Returns early if the machine goes down.
     fn wait(&self, time: Duration) {
         let end = self.time.now() + time;
         let until = || end.max(Duration::from_micros(self.halted.load(Relaxed)));
@@ -409,7 +404,6 @@ impl Pace {
     fn spend(&self, seconds: f64) {
         let before = self.time.now();
         self.wait(Duration::from_secs_f64(seconds));
-        // Only count the time until the machine went down.
         self.tally.computed.fetch_add((self.time.now() - before).as_micros() as u64, Relaxed);
     }
 
@@ -423,7 +417,6 @@ impl Pace {
     }
 }
 
-/// Engine loader that only advances the virtual clock.
 struct Paced(Arc<Pace>);
 
 impl Engines for Paced {
@@ -532,7 +525,7 @@ impl Draws {
     }
 }
 
-/// Reads the payloads of all planned objects by path. Every simulation must produce the same ones.
+/// Reads the payloads of all planned objects, which must be the same in every simulation.
 fn results(stage: &RunState, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = stage.plan(&played.server);
     let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::WORDS);
@@ -555,8 +548,7 @@ fn plan_predicts_one_worker_and_workers_share_the_time() {
     let stage = RunState::new(SMALL);
     let alone = stage.play(1, Weather::default());
     let planned = stage.planned(&alone.server);
-    // The plan assumes a pass over all layers where the run stops at the last one needed, and separate steps for maps
-    // that are folded into an MLP.
+    // The plan assumes a full pass and separate steps for folded maps, so it slightly overestimates.
     assert!((0.95..1.05).contains(&(alone.computed / planned)), "{} s of {planned}", alone.computed);
     assert_eq!(alone.loaded, 2);
     let expected = results(&stage, &alone);
@@ -577,7 +569,7 @@ fn suspended_workers_resume_and_take_no_jobs_back() {
     let expected = results(&stage, &stage.play(1, Weather::default()));
     let mut robbed = 0;
     for seed in 1..=4 {
-        // Each worker is paused about once every two minutes.
+        // Each worker is paused about every two minutes.
         let played = stage.play(5, Weather { halted: 3000.0, seed, ..Weather::default() });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
         assert_eq!(played.server.removed(), 0, "seed {seed}: a resumed process removed another's claim");
@@ -615,7 +607,7 @@ fn results_survive_faulty_network_and_dying_workers() {
 }
 
 /// Simulates 10,001 cells with `GHOSTLAB_PLAY` workers, or some of their backbones (`64/9`: 64 workers, nine
-/// backbones). The default is three backbones.
+/// backbones).
 #[test]
 fn workers_share_backbones_with_little_waste() {
     let asked = std::env::var("GHOSTLAB_PLAY").ok();
@@ -639,14 +631,13 @@ fn workers_share_backbones_with_little_waste() {
         played.server.by_kind().iter().take(16).for_each(|(kind, count)| println!("  {count} {kind}"));
         assert_eq!(played.server.robbed(), 0);
         if asked.is_none() {
-            // Without failures, no work is repeated, and two workers share the chunks of each backbone.
+            // Without failures, no work is repeated.
             let alone = stage.play(1, Weather::default());
             assert!(results(&stage, &alone) == results(&stage, &played), "the result differs");
             assert!(played.computed < 1.02 * alone.computed, "{} s of {}", played.computed, alone.computed);
             let speed = alone.took.as_secs_f64() / played.took.as_secs_f64();
             assert!(speed > 4.0, "{speed}");
-            // Workers do not read each other's scores, so file operations grow with the work and not with the number of
-            // workers.
+            // Workers do not read each other's scores, so file operations grow with the work only.
             let [one, six] = [&alone, &played].map(|run| run.server.operations());
             assert!(six < one * 3 / 2, "{six} operations of six workers, {one} of one");
         }

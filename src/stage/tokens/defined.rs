@@ -1,4 +1,4 @@
-//! Tokenizes tasks given by definitions: their requests to a backbone, and the data needed to judge the answers.
+//! Tokenizes the requests of task definitions, and stores the data to judge the answers.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,26 +25,26 @@ use crate::work::backbone::BackbonePlan;
 use crate::work::inputs::Given;
 use ghostlab_store::{Key, Store, StoredObject};
 
-/// Payload with a definition's documents and the assignment of scores to them.
+/// Payload with the documents of a definition.
 const DOCUMENTS: &str = "documents.json";
 
 /// Data for judging the answers to a stored task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {
-    /// Number of documents in the split, before the limit is applied.
+    /// Number of documents before the limit is applied.
     pub original: usize,
     rows: Vec<Value>,
-    /// Number of scored texts per document: its requests, or the windows of its only request.
+    /// Number of scored texts per document.
     counts: Vec<usize>,
     /// Number of texts whose context was truncated.
     pub truncated: usize,
 }
 
-/// Loads a definition with the rows that it evaluates.
+/// Loads a definition with its evaluated rows.
 ///
 /// # Errors
-/// Fails if rows are missing, or if the definition does not apply to them.
+/// Fails if rows are missing or do not fit the definition.
 pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
     let task = &given.grid.definitions[&used.name];
     let files = task.files(task.definition.evaluated());
@@ -53,7 +53,7 @@ pub(crate) fn task(given: Given<'_>, used: &DefinitionUse) -> Result<Task> {
     given.inputs.guarded(&files, || Task::limited(task.definition.clone(), &task.rows, limit))
 }
 
-/// Renders all requests of a definition in a child process first.
+/// Renders all requests of a definition in a child process.
 ///
 /// # Errors
 /// Fails if the definition, a row or the chat template exceeds the limits for untrusted input.
@@ -72,7 +72,7 @@ pub(super) fn try_out(given: Given<'_>, backbone: &BackbonePlan, used: &Definiti
     sandbox::check(Probe::Task(Box::new(probe)))
 }
 
-/// Builds all requests of a definition to a backbone, in document order.
+/// Builds all requests of a definition, in document order.
 ///
 /// # Errors
 /// Fails like [`Task::requests`], and if a required chat template is missing.
@@ -96,7 +96,6 @@ pub(crate) fn requests(
     given.inputs.guarded(&files, || task.requests(&definition_task.rows, &setting))
 }
 
-/// Target of tokenization: the backbone, and the store key for its tokens.
 #[derive(Clone, Copy)]
 pub(super) struct TokensTarget<'a> {
     pub(super) given: Given<'a>,
@@ -107,7 +106,6 @@ pub(super) struct TokensTarget<'a> {
 }
 
 impl<'a> TokensTarget<'a> {
-    /// Returns the backbone's encoder and its context length.
     fn reader(&self, max_length: Option<usize>) -> Result<(TaskEncoder<'a>, usize)> {
         let [config, tokenizer_config] = self.given.inputs.configs(&self.backbone.folder)?;
         let length = max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
@@ -115,7 +113,7 @@ impl<'a> TokensTarget<'a> {
     }
 }
 
-/// Stores the tokenized requests of a task that is scored by likelihoods.
+/// Stores the tokens of a task that is scored by likelihoods.
 pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     if task.definition.output == Output::Generate {
         return store_prompts(to, used, task, seconds);
@@ -131,7 +129,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, sec
         let (now, later) = rest.split_at(if apart { 1 } else { together(rest) });
         rest = later;
         let joined = together_with(&mut ids, now.iter().flatten());
-        // Windows of a text have no common prefix, so each is scored separately.
+        // Windows have no common prefix, so each is scored separately.
         match apart {
             true => lengths.extend(joined.into_iter().map(|length| vec![length])),
             false => lengths.push(joined),
@@ -146,7 +144,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, sec
     store_requests(to, (ids, &lengths), (DOCUMENTS, to_json(&documents)?), seconds())
 }
 
-/// Stores the tokenized requests of a built-in task.
+/// Stores the tokens of a built-in task.
 pub(super) fn store_known(to: TokensTarget<'_>, used: &TaskUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     let known = tasks::Task::find(&task.definition.name)?;
     let (encoder, length) = to.reader(used.max_length)?;
@@ -172,14 +170,13 @@ fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenis
         .collect()
 }
 
-/// Maximum number of tokens of documents that are scored together.
+/// Maximum number of tokens scored together.
 const TOGETHER: usize = 2048;
 
-/// Returns the number of leading documents to score together. Their common prefix, such as few-shot examples, then runs
-/// only once.
+/// Returns the number of leading documents to score together, so that common few-shot examples run only once.
 fn together(documents: &[Vec<Tokenised>]) -> usize {
     let Some(first) = documents.first().and_then(|document| document.first()) else { return 1 };
-    // Number of distinct inputs, their total length, and the length of their common prefix.
+    // Distinct inputs, their total length, and the length of their common prefix.
     let measure = |tokeniseds: &[Tokenised]| {
         let inputs: BTreeSet<&[u32]> = tokeniseds.iter().map(|text| text.input_ids.as_slice()).collect();
         let shared = inputs
@@ -189,14 +186,13 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
             .unwrap_or(0);
         (inputs.len(), inputs.iter().map(|input| input.len()).sum::<usize>(), shared)
     };
-    // Number of tokens if the common prefix counts once.
     let tokens = |(inputs, all, shared): (usize, usize, usize)| all - inputs.saturating_sub(1) * shared;
     let mut so_far = measure(&documents[0]);
     let mut count = 1;
     for document in &documents[1..] {
         let measured = measure(document);
         let with = (so_far.0 + measured.0, so_far.1 + measured.1, so_far.2.min(measured.2));
-        // A document's own texts may share a longer prefix than all documents do.
+        // A document's own texts may share a longer prefix.
         let inputs: BTreeSet<&[u32]> = document.iter().map(|text| text.input_ids.as_slice()).collect();
         let mut each = inputs.iter();
         let head = each.next().copied().unwrap_or_default();
@@ -213,7 +209,6 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
     count
 }
 
-/// Stores the prompts of a generative task.
 fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, context) = to.reader(used.how.max_length)?;
@@ -239,7 +234,6 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
         })
         .collect();
     let all: Vec<Vec<u32>> = all.into_iter().collect::<Result<_>>()?;
-    // Greedy decoding gives the same answer each time.
     let times = |request: &Request| if sampling.is_some() { request.repeats } else { 1 };
     let prompts = requests.iter().zip(&all).flat_map(|(request, ids)| {
         let identity = move |time: usize| format!("{}.{time}", request.document);
@@ -259,7 +253,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &DefinitionUse, task: &Task, second
     });
     // lm-evaluation-harness also stops at the text of the EOS token.
     let stops = until.into_iter().chain(end).collect();
-    // Prompts are truncated to leave space for the task's `max_tokens`, as in lm-evaluation-harness.
+    // Truncate prompts to leave space for `max_tokens`, as lm-evaluation-harness does.
     let max_new_tokens = generation.max_new_tokens.unwrap_or(max_tokens);
     let plain = Settings::greedy(max_new_tokens, context - max_tokens + max_new_tokens);
     let settings = Settings { stops, end_of_text, processors: generation.processors, sampling, ..plain };
@@ -292,7 +286,6 @@ impl Documents {
         Task::with_documents(definition.clone(), self.rows.clone())
     }
 
-    /// Iterates over the range of texts of each document.
     pub fn spans(&self) -> impl Iterator<Item = Range<usize>> {
         self.counts.iter().scan(0, |at, count| {
             *at += count;
@@ -300,7 +293,7 @@ impl Documents {
         })
     }
 
-    /// Converts the scores of all texts to answers by document.
+    /// Converts scores to answers by document.
     ///
     /// # Errors
     /// Fails if the number of scores differs from the number of texts.
@@ -316,7 +309,6 @@ impl Documents {
         Ok(each.collect())
     }
 
-    /// Checks that the number of answers equals the number of texts.
     fn fits(&self, answers: usize, called: &str, error: Error) -> Result<()> {
         let texts = self.counts.iter().sum::<usize>();
         match answers == texts {
@@ -325,10 +317,10 @@ impl Documents {
         }
     }
 
-    /// Reads a variant's answers, and counts the documents with a non-finite answer.
+    /// Reads a variant's answers, and counts the documents with a non-finite one.
     ///
     /// # Errors
-    /// Fails if the object is damaged, or if the number of answers differs from the number of texts.
+    /// Fails if the object is damaged or has a wrong number of answers.
     pub fn answered(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
         if definition.output != Output::Generate {
             let answers = self.answers(definition.output, &scores::read(object)?)?;
@@ -356,7 +348,7 @@ impl Documents {
         Ok(each.collect())
     }
 
-    /// Judges answers by a definition. `error` computes standard errors, as in [`judged`].
+    /// Judges answers by a definition, with standard errors by `error`.
     ///
     /// # Errors
     /// Fails like [`judged`].
@@ -398,7 +390,7 @@ mod tests {
         assert_eq!(together(&[row(&[&a, &a]), row(&[&b, &b]), row(&[&c])]), 3);
         let other: Vec<u32> = (100..140).collect();
         assert_eq!(together(&[row(&[&a]), row(&[&other]), row(&[&b])]), 1);
-        // Scoring together would repeat the long question of the second document.
+        // Together, the long question of the second document would run twice.
         let long: Vec<u32> = (200..290).collect();
         let [one, two] = [[&[0][..], &long, &[1]].concat(), [&[0][..], &long, &[2]].concat()];
         assert_eq!(together(&[row(&[&[0, 5]]), row(&[&one, &two])]), 1);

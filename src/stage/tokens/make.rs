@@ -1,4 +1,4 @@
-//! Tokenizes texts and tasks whose tokens are missing or damaged, and reads them.
+//! Tokenizes texts and tasks, and reads their tokens.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -56,7 +56,7 @@ pub(crate) fn tokenise_missing(
     if look().is_empty() {
         return Ok(());
     }
-    // Use a single lease for all texts. With one lease per text, a thread could deadlock with itself.
+    // Use one lease for all texts. With one per text, a thread could deadlock with itself.
     let _lease = progress::claim(store, "tokenising", "tokenising", reporter, stop)?;
     // Another process may have made them in the meantime.
     let missing = look();
@@ -99,7 +99,7 @@ pub(crate) fn text(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject
     }
 }
 
-/// Returns the tokens of a complete text or task, ignoring any sampling.
+/// Returns the tokens of a text or task, ignoring any sampling.
 pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subject, key: &Key) -> Result<Text> {
     tokens(run, backbone, key, |artifact: &StoredObject| match subject {
         Subject::Windows(_) => read_windows(artifact).map(Text::Windows),
@@ -112,7 +112,6 @@ pub(crate) fn whole(run: &Context<'_>, backbone: &BackbonePlan, subject: &Subjec
     })
 }
 
-/// Returns the windows of a text, remaking damaged ones.
 pub(crate) fn windows(run: &Context<'_>, backbone: &BackbonePlan, key: &Key) -> Result<Windows> {
     tokens(run, backbone, key, read_windows)
 }
@@ -133,7 +132,7 @@ fn tokens<T>(
     }
 }
 
-/// Tokenizes one text or task again because its stored tokens are damaged.
+/// Tokenizes a text or task again because its tokens are damaged.
 fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<WantedTokens<'_>> =
         all(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
@@ -144,7 +143,7 @@ fn remake(given: Given<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -
     wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources).map(drop))
 }
 
-/// Renders the definitions that a backbone needs in a child process, before any of their rows is read.
+/// Renders definitions in a child process before their rows are read.
 fn try_definitions(given: Given<'_>, backbone: &BackbonePlan, wanted: &[WantedTokens<'_>]) -> Result<()> {
     wanted.iter().try_for_each(|(_, what)| match what {
         What::Evaluation(Subject::Defined(used)) => defined::try_out(given, backbone, used),
@@ -152,14 +151,12 @@ fn try_definitions(given: Given<'_>, backbone: &BackbonePlan, wanted: &[WantedTo
     })
 }
 
-/// Returns all texts and tasks that a backbone needs tokens of.
 fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
     let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
     let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.subject)));
     calibrations.chain(evaluations).collect()
 }
 
-/// Returns the keys of missing or damaged tokens without duplicates.
 fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
     let mut missing: Vec<WantedTokens<'_>> = Vec::new();
     for (key, what) in all(backbone) {
@@ -170,8 +167,7 @@ fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporte
     missing
 }
 
-/// Returns whether all bytes of the tokens are stored and intact. The data next to the ids must be intact too, because
-/// results are judged by it.
+/// Returns whether all bytes of the tokens are intact, including the data for judging.
 fn stored(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     match store.get(key) {
         Lookup::Absent => false,
@@ -241,12 +237,11 @@ impl Sources {
         Ok(sources)
     }
 
-    /// Returns a note for each task with unlabeled documents.
     fn notes_of_unlabelled(&self) -> Vec<String> {
         self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabelled()?))).collect()
     }
 
-    /// Returns notes about WikiText-2 rules that found no rows to join. Published perplexities use joined rows.
+    /// Returns notes about WikiText-2 rules without rows to join. Published perplexities use joined rows.
     fn notes_of_single_rows<'a>(
         &self,
         given: Given<'_>,
@@ -272,12 +267,11 @@ impl Sources {
     }
 }
 
-/// Returns the name of a definition's task, which may differ from a built-in task of the same name.
+/// Returns a definition's task name, distinct from built-in ones.
 fn defined_as(used: &DefinitionUse) -> String {
     format!("{used}, by its definition")
 }
 
-/// Reads the documents of a built-in task.
 fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task> {
     let data = &given.grid.tasks[&used.name];
     let limit = used.limit.map(DocumentLimit::new).transpose()?;
@@ -289,7 +283,7 @@ fn known(given: Given<'_>, used: &TaskUse) -> Result<ghostlab_definitions::Task>
     })
 }
 
-/// Tokenizes one text or task, and returns a note about it, if any.
+/// Tokenizes one text or task, and returns a note about it.
 fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<Option<String>> {
     let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();
@@ -342,7 +336,6 @@ fn seconds_since(started: &Instant) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// Returns a note if a calibration draws more tokens than its text has.
 fn note_of_overlap(calibration: &Calibration, windows: &Windows) -> Option<String> {
     let Calibration { corpus, sequences, length, .. } = calibration;
     let drawn = sequences.saturating_mul(*length);

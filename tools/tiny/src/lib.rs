@@ -1,5 +1,6 @@
-//! Makes what is in `data/tiny/`: an invented world's texts and tasks ([`world`]), and backbones trained on them
-//! ([`train`]). Also untrained ones in the shapes of real backbones ([`random`]). The program `ghostlab` reads the files and does not depend on this.
+//! Generates the contents of `data/tiny/`: texts and tasks of an invented world ([`world`]), and backbones trained on
+//! them ([`train`]). Also generates untrained backbones in the shapes of real ones ([`random`]). `ghostlab` reads the
+//! files, and does not depend on this crate.
 
 pub mod random;
 pub mod train;

@@ -1,4 +1,5 @@
-//! `ghostlab-tiny write FOLDER`, `ghostlab-tiny train ARCHITECTURE FOLDER`, `ghostlab-tiny random --like SHAPE FOLDER`.
+//! Command line of the generator: `ghostlab-tiny write FOLDER`, `ghostlab-tiny train ARCHITECTURE FOLDER`,
+//! `ghostlab-tiny random --like SHAPE FOLDER`.
 #![allow(clippy::disallowed_macros, reason = "a tool prints")]
 
 use std::io::IsTerminal;
@@ -19,22 +20,22 @@ use ghostlab_tiny::train::run::{Habits, train};
 use ghostlab_tiny::train::shape::trained;
 use ghostlab_tiny::world::{SEED, World, write};
 
-/// Freed memory is kept for the next step: with the system's allocator each large intermediate is mapped again, page by page.
+/// Reuses freed memory for the next step. The system's allocator would map each large intermediate again, page by page.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Makes what is in data/tiny: texts, tasks, backbones.
+/// Generate the contents of data/tiny: texts, tasks, backbones.
 #[derive(Parser)]
 #[command(version)]
 enum Command {
     /// Write the world's texts and tasks below a folder, as corpora/*.jsonl.gz and tasks/*.jsonl.gz.
     Write {
-        /// Where they are put.
+        /// Output folder.
         folder: PathBuf,
     },
-    /// Train a backbone on the world's text, from nothing.
+    /// Train a backbone on the world's text from scratch.
     Train(Training),
-    /// Write an untrained backbone in the shape of a real one: bf16 shards with an index, to measure with.
+    /// Write an untrained backbone in the shape of a real one for benchmarks: bf16 shards with an index.
     Random(Untrained),
 }
 
@@ -42,12 +43,12 @@ enum Command {
 struct Training {
     /// llama, qwen3 or olmo2.
     architecture: String,
-    /// Where the backbone is put, with its manifest; a run that was stopped goes on from the checkpoint there.
+    /// Output folder for the backbone and its manifest; a stopped run resumes from the checkpoint there.
     folder: PathBuf,
-    /// Tokens to train on before the lessons, each epoch counted again; the lessons are shortened alike.
+    /// Number of tokens before the final phase, counting repeated epochs; the final phase is scaled accordingly.
     #[arg(long)]
     tokens: Option<usize>,
-    /// Of the first weights and of the order of the text.
+    /// Seed of the initial weights and the text order.
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -57,12 +58,12 @@ struct Untrained {
     /// llama-3.1-8b, qwen3-14b or olmo-2-7b.
     #[arg(long, value_name = "SHAPE")]
     like: String,
-    /// Where the backbone is put; nothing may be there.
+    /// Output folder; must be empty or missing.
     folder: PathBuf,
-    /// Decoder layers, where not as many as the real one has.
+    /// Number of decoder layers, if different from the real model's.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     layers: Option<u16>,
-    /// Of the weights.
+    /// Seed of the weights.
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -127,7 +128,8 @@ fn draw(arguments: &Untrained) -> Result<()> {
     Ok(())
 }
 
-/// The first Ctrl-C saves a checkpoint and stops; the second stops at once.
+/// Returns a flag that the first Ctrl-C sets, so that training saves a checkpoint and stops. The second Ctrl-C exits
+/// immediately.
 fn on_ctrl_c() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
@@ -141,7 +143,7 @@ fn on_ctrl_c() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Name, version and the commit of the checkout that this was built in, as far as git tells.
+/// Returns the program's name, version and git commit (if known).
 fn program() -> String {
     let git = |arguments: &[&str]| {
         let output = Process::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output().ok()?;

@@ -1,4 +1,4 @@
-//! What is in data/tiny is what this crate makes.
+//! Checks that data/tiny matches the output of this crate.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ fn the_committed_texts_and_tasks_are_those_of_the_world() {
     for (name, text) in &made {
         let mut there = Vec::new();
         GzDecoder::new(File::open(folder(name)).unwrap()).read_to_end(&mut there).unwrap();
-        // Not the packed bytes: another version of the packer may pack the same text otherwise.
+        // Compare unpacked text, because another gzip version may produce other bytes.
         assert!(there == text.as_bytes(), "{name} has changed: `ghostlab-tiny write data/tiny` makes it anew");
     }
     let count = |part: &str| fs::read_dir(folder(part)).unwrap().count();

@@ -55,12 +55,10 @@ impl ActivationShape {
         (SHARD_BYTES / sequence.max(1)).clamp(1, self.sequences.max(1)) * self.length
     }
 
-    /// Returns the total number of rows.
     pub fn rows(self) -> usize {
         self.sequences * self.length
     }
 
-    /// Returns the shards as ranges of sequences.
     pub fn shards(self) -> impl Iterator<Item = Range<usize>> {
         let step = (self.shard_rows() / self.length.max(1)).max(1);
         (0..self.sequences).step_by(step).map(move |first| first..(first + step).min(self.sequences))
@@ -168,7 +166,6 @@ impl Activations {
         self.shape
     }
 
-    /// Returns whether a hook point was captured.
     pub fn has(&self, site: HookPoint) -> bool {
         self.sites.contains_key(&site)
     }

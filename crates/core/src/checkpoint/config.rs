@@ -1,18 +1,18 @@
 //! The `config.json` of a variant, which is the backbone's own with fewer layers, and the modelling file for operators
-//! that no weight can absorb.
+//! that no weight can absorb and for layers without attention or MLP.
 
 use serde_json::{Map, Value, json};
 
 use super::layout::{Attached, Layout};
 use crate::error::Result;
 use crate::model::architecture::{self, Architecture, RopeEntries, SlidingWindow, activation_names};
-use crate::model::attached::{ACTIVATION, AttachedForm, ENTRY};
+use crate::model::attached_form::{ACTIVATION, AttachedForm, DROPPED, ENTRY, OPERATORS};
 use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
 
 /// Converts a backbone's config to that of a variant: renumbers the layers and drops settings of removed layers. If
-/// operators accompany the weights, it names the modelling file and a nonexistent activation, so that a loader without that
+/// operators accompany the weights or layers lack a sublayer, it names the modelling file and a nonexistent activation, so that a loader without that
 /// file fails. The model type stays, so that transformers finds the tokenizer class without remote code.
 ///
 /// # Errors
@@ -44,16 +44,11 @@ pub fn trimmed(
             config.insert(key.into(), name.into());
         }
     }
-    if !layout.attached.is_empty() {
-        let operators: Result<Vec<Value>> = layout.attached.iter().map(|attached| {
-            let Attached { layer, place, operator } = attached;
-            Ok(json!({"layer": layer, "at": place.name(), "form": AttachedForm::of(operator)?.name(), "bias": operator.has_bias()}))
-        }).collect();
+    if layout.needs_code() {
         let file = MODELING.trim_end_matches(".py");
         let named = |suffix: &str| format!("{file}.{}", class(architecture, suffix));
         let key = architecture.activation.0;
-        let activation = activation_names(unpruned.activation)[0];
-        config.insert(ENTRY.into(), json!({ "operators": operators?, ACTIVATION: activation }));
+        config.insert(ENTRY.into(), export_entry(unpruned, layout)?);
         config.insert(key.into(), GUARD.into());
         config.insert("architectures".into(), json!([class(architecture, "ForCausalLM")]));
         config.insert("model_type".into(), architecture.model_type.into());
@@ -61,6 +56,20 @@ pub fn trimmed(
         config.insert("auto_map".into(), map);
     }
     Ok(config)
+}
+
+/// Returns the entry that describes the operators and the dropped sublayers.
+fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
+    let operators = layout.attached.iter().map(|Attached { layer, place, operator }| {
+        let form = AttachedForm::of(operator)?.name();
+        Ok(json!({"layer": layer, "at": place.name(), "form": form, "bias": operator.has_bias()}))
+    });
+    let operators = operators.collect::<Result<Vec<Value>>>()?;
+    let mut entry = json!({OPERATORS: operators, ACTIVATION: activation_names(unpruned.activation)[0]});
+    if !layout.dropped.is_empty() {
+        entry[DROPPED] = json!(layout.dropped);
+    }
+    Ok(entry)
 }
 
 /// Keeps the per-layer settings of the kept layers.
@@ -113,7 +122,9 @@ pub(super) const GUARD: &str = "load this model with trust_remote_code=True: mod
 /// Returns the modelling file of an architecture.
 pub fn modeling(architecture: &Architecture) -> String {
     let (inner, folder) = architecture.python.unwrap_or((prefix(architecture), architecture.model_type));
+    let norms = architecture.norms.map(|norm| norm.map_or("None".to_owned(), |norm| format!("\"{norm}\""))).join(", ");
     let names = [
+        ("NORM_NAMES", &*format!("({norms})")),
         ("GUARD", GUARD),
         ("ACTIVATION", architecture.activation.0),
         ("BACKBONE", prefix(architecture)),

@@ -8,49 +8,16 @@ use candle_core::quantized::gguf_file::Value;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor as Array};
 
+use super::deci;
+use super::gguf_tensor::{GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, refused};
 use super::layout::{CheckpointTensor, Layout, TensorContent};
 use super::shards::{each_block, encode};
 use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
 use crate::model::architecture::{GgufForm, GgufPlaces};
 use crate::model::config::Scaling;
-use crate::model::gguf::{ROPE_FACTORS, divisors_of, has_one_more, name_in_gguf, scale_in_gguf, takes_turns};
+use crate::model::gguf::{ROPE_FACTORS, divisors_of, has_one_more, scale_in_gguf, takes_turns};
 use crate::model::{Config, FloatType};
-use crate::named::named;
-
-/// Type of the matrices of a GGUF file. Norms and biases are f32, as llama.cpp requires.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GgufType {
-    F32,
-    Bf16,
-    F16,
-    Q8_0,
-}
-
-named!(GgufType: F32 = "f32", Bf16 = "bf16", F16 = "f16", Q8_0 = "q8_0");
-
-impl GgufType {
-    /// Returns `general.file_type` (`llama_ftype` in llama.h).
-    fn number(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q8_0 => 7,
-            Self::Bf16 => 32,
-        }
-    }
-
-    /// Returns the type a tensor is written in. Rows that are not whole blocks stay f16.
-    fn of(self, shape: &[usize]) -> GgmlDType {
-        match self {
-            _ if shape.len() < 2 => GgmlDType::F32,
-            Self::F32 => GgmlDType::F32,
-            Self::Bf16 => GgmlDType::BF16,
-            Self::Q8_0 if shape.last().is_some_and(|row| row % GgmlDType::Q8_0.block_size() == 0) => GgmlDType::Q8_0,
-            Self::F16 | Self::Q8_0 => GgmlDType::F16,
-        }
-    }
-}
 
 /// Metadata of a GGUF file besides its tensors and shape.
 #[derive(Debug, Clone)]
@@ -61,29 +28,14 @@ pub struct GgufText {
     pub entries: Vec<(String, Value)>,
 }
 
-fn refused(expected: &str, found: String) -> Error {
-    Error::bad_input("the cell has no form as GGUF")
-        .expected(expected)
-        .found(found)
-        .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
-}
-
-/// Returns the error for a repair that no weight can absorb.
-pub fn no_place_for_operators(found: String) -> Error {
-    refused("a repair that weights take in, since GGUF has no place for operators", found)
-}
-
 /// Refuses a variant that a GGUF file cannot say, or that llama.cpp would compute otherwise.
 ///
 /// # Errors
-/// The variant has operators next to the weights, an architecture that llama.cpp does not have, or windows that it
-/// ignores.
+/// The variant has operators or dropped sublayers that `deci` cannot hold, an architecture that llama.cpp does not have, or
+/// windows that it ignores.
 pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
-    let form = config.architecture.gguf;
-    let form = form.ok_or_else(|| refused("an architecture of llama.cpp", config.architecture.class.to_owned()))?;
-    if !layout.attached.is_empty() {
-        return Err(no_place_for_operators(format!("{} operators next to the weights", layout.attached.len())));
-    }
+    let form = if layout.needs_code() { Some(deci::form(config, layout)?) } else { config.architecture.gguf };
+    let form = form.ok_or_else(|| refused("an architecture of llama.cpp", config.architecture.class))?;
     let context = config.max_positions.unwrap_or(usize::MAX);
     let windows = || layout.kept.iter().map(|&layer| config.windows[layer].filter(|&window| window < context));
     let unlike = |pattern: &dyn Fn(usize) -> bool, original: &dyn Fn(usize) -> bool| {
@@ -101,7 +53,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
             return Err(refused(&expected, format!("{found} in remaining layer {index}")));
         }
         if windows().flatten().collect::<BTreeSet<_>>().len() > 1 {
-            return Err(refused("one width of all windows", "several".to_owned()));
+            return Err(refused("one width of all windows", "several"));
         }
     }
     if let GgufPlaces::Unrotated(every) = form.places
@@ -118,17 +70,17 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     // llama.cpp's defaults for missing entries.
     let capped = config.architecture.caps.iter().zip([config.score_cap, config.logit_cap]);
     if form.name == "gemma2" && capped.clone().any(|(key, cap)| key.is_some() && cap.is_none()) {
-        return Err(refused("caps of scores and of logits, which llama.cpp always has in `gemma2`", "none".to_owned()));
+        return Err(refused("caps of scores and of logits, which llama.cpp always has in `gemma2`", "none"));
     }
     if form.name == "gemma2" && !config.tied_embeddings {
-        return Err(refused("a tied output projection, as llama.cpp has it in `gemma2`", "one of its own".to_owned()));
+        return Err(refused("a tied output projection, as llama.cpp has it in `gemma2`", "one of its own"));
     }
     if config.architecture.fused && config.heads * config.head_dim != config.hidden {
         let found = format!("{} heads of {} channels", config.heads, config.head_dim);
         return Err(refused(&format!("heads of {} channels in all, as llama.cpp has them", config.hidden), found));
     }
     if config.window_rope.as_ref().is_some_and(|rope| rope.scaling.is_some()) {
-        return Err(refused("a plain rotary embedding in windows", "a stretched one".to_owned()));
+        return Err(refused("a plain rotary embedding in windows", "a stretched one"));
     }
     stretched(config)?;
     Ok(form)
@@ -177,12 +129,11 @@ fn string_value(text: &str) -> Value {
 
 impl Layout {
     /// Computes the size of a GGUF file's tensors in bytes.
-    pub fn gguf_bytes(&self, dtype: GgufType) -> u64 {
-        self.tensors
-            .iter()
-            .map(|tensor| (tensor.numbers(), dtype.of(&tensor.shape)))
-            .map(|(numbers, dtype)| numbers / dtype.block_size() as u64 * dtype.type_size() as u64)
-            .sum()
+    ///
+    /// # Errors
+    /// As [`fits_gguf`].
+    pub fn gguf_bytes(&self, config: &Config, numbers: GgufType) -> Result<u64> {
+        Ok(self.gguf_tensors(config, numbers)?.iter().map(|tensor| tensor.info.bytes() as u64).sum())
     }
 
     /// Writes the variant as a GGUF file. `wrote` receives the bytes of every block.
@@ -199,18 +150,61 @@ impl Layout {
         wrote: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let form = fits_gguf(config, self)?;
-        let mut infos = self
-            .tensors
-            .iter()
-            .map(|tensor| {
-                let name = name_in_gguf(config.architecture, &tensor.name).ok_or_else(|| {
-                    Error::job("a tensor has no name in GGUF files").at(format!("tensor {}", tensor.name))
-                })?;
-                Ok(GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let stretched = stretched(config)?;
-        let mut factors = None;
+        let tensors = self.gguf_tensors(config, numbers)?;
+        let mut put = |bytes: &[u8]| {
+            out.write_all(bytes).map_err(|error| Error::io("write", path, &error))?;
+            wrote(bytes.len() as u64)
+        };
+        let infos: Vec<&GgufInfo> = tensors.iter().map(|tensor| &tensor.info).collect();
+        put(&gguf_writer::header(&self.gguf_entries(config, form, numbers, text)?, &infos)?)?;
+        for GgufTensor { info, content } in &tensors {
+            match content {
+                GgufContent::Checkpoint(tensor) => self.put_checkpoint(config, form, tensor, info.dtype, &mut put)?,
+                GgufContent::Numbers(values) => put(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())?,
+                // A block of zeros has zero bytes in every type.
+                GgufContent::Zeros => put(&vec![0; info.bytes()])?,
+            }
+            put(&vec![0; padding(info.bytes())])?;
+        }
+        Ok(())
+    }
+
+    /// Writes the numbers of a tensor of the checkpoint.
+    fn put_checkpoint(
+        &self,
+        config: &Config,
+        form: GgufForm,
+        tensor: &CheckpointTensor,
+        dtype: GgmlDType,
+        put: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut bytes = Vec::new();
+        let one_more = has_one_more(config.architecture, &tensor.name);
+        let mut write = |values: &[f32]| {
+            if one_more {
+                let more: Vec<f32> = values.iter().map(|value| value + 1.0).collect();
+                stored(tensor, dtype, &more, &mut bytes)?;
+            } else {
+                stored(tensor, dtype, values, &mut bytes)?;
+            }
+            put(&bytes)
+        };
+        match &tensor.content {
+            TensorContent::Stored(name) if takes_turns(form, &tensor.name) => {
+                write(&in_turns(&self.weights.take(name, &tensor.shape)?, tensor.shape[0], config.head_dim))
+            }
+            _ => each_block(tensor, &self.weights, &mut write),
+        }
+    }
+
+    /// Returns the tensors of the GGUF file in their order.
+    fn gguf_tensors(&self, config: &Config, numbers: GgufType) -> Result<Vec<GgufTensor<'_>>> {
+        let mut tensors = if self.needs_code() {
+            deci::tensors(self, config, numbers)?
+        } else {
+            let named = self.tensors.iter().map(|tensor| checkpoint_tensor(config, &tensor.name, tensor, numbers));
+            named.collect::<Result<Vec<_>>>()?
+        };
         if let Some(Scaling::Llama3(scaling)) = &config.rope.scaling {
             let llama3 = [
                 scaling.factor,
@@ -218,40 +212,12 @@ impl Layout {
                 scaling.high_freq_factor,
                 scaling.original_max_position_embeddings,
             ];
-            let factors = factors.insert(divisors_of(config.rope.theta, config.head_dim / 2, llama3));
-            infos.push(GgufInfo { name: ROPE_FACTORS.to_owned(), dtype: GgmlDType::F32, shape: vec![factors.len()] });
+            let factors = divisors_of(config.rope.theta, config.head_dim / 2, llama3);
+            let factors: Vec<f32> = factors.into_iter().map(|factor| factor as f32).collect();
+            let info = GgufInfo { name: ROPE_FACTORS.to_owned(), dtype: GgmlDType::F32, shape: vec![factors.len()] };
+            tensors.push(GgufTensor { info, content: GgufContent::Numbers(factors) });
         }
-        let mut put = |bytes: &[u8]| {
-            out.write_all(bytes).map_err(|error| Error::io("write", path, &error))?;
-            wrote(bytes.len() as u64)
-        };
-        put(&gguf_writer::header(&self.gguf_entries(config, form, numbers, text, stretched), &infos)?)?;
-        for (tensor, info) in self.tensors.iter().zip(&infos) {
-            let mut bytes = Vec::new();
-            let one_more = has_one_more(config.architecture, &tensor.name);
-            let mut write = |values: &[f32]| {
-                if one_more {
-                    let more: Vec<f32> = values.iter().map(|value| value + 1.0).collect();
-                    stored(tensor, info.dtype, &more, &mut bytes)?;
-                } else {
-                    stored(tensor, info.dtype, values, &mut bytes)?;
-                }
-                put(&bytes)
-            };
-            match &tensor.content {
-                TensorContent::Stored(name) if takes_turns(form, &tensor.name) => {
-                    write(&in_turns(&self.weights.take(name, &tensor.shape)?, tensor.shape[0], config.head_dim))?;
-                }
-                _ => each_block(tensor, &self.weights, &mut write)?,
-            }
-            put(&vec![0; padding(info.bytes())])?;
-        }
-        if let Some(factors) = factors {
-            let bytes: Vec<u8> = factors.iter().flat_map(|factor| (*factor as f32).to_le_bytes()).collect();
-            put(&bytes)?;
-            put(&vec![0; padding(bytes.len())])?;
-        }
-        Ok(())
+        Ok(tensors)
     }
 
     fn gguf_entries(
@@ -260,8 +226,7 @@ impl Layout {
         form: GgufForm,
         numbers: GgufType,
         text: &GgufText,
-        stretched: Vec<(&'static str, Value)>,
-    ) -> Vec<(String, Value)> {
+    ) -> Result<Vec<(String, Value)>> {
         let general = [
             ("architecture", Value::String(form.name.to_owned())),
             ("type", Value::String("model".to_owned())),
@@ -272,13 +237,23 @@ impl Layout {
         ];
         // A context that the config does not tell: what every llama.cpp program asks for by itself.
         let context = config.max_positions.unwrap_or(2048);
+        let counts = if self.needs_code() {
+            deci::counts(self, config)
+        } else {
+            LayerCounts {
+                blocks: self.kept.len(),
+                heads: count_value(config.heads),
+                kv_heads: count_value(config.kv_heads),
+                intermediate: count_value(config.intermediate),
+            }
+        };
         let pairs = [
-            ("block_count", count_value(self.kept.len())),
+            ("block_count", count_value(counts.blocks)),
             ("context_length", count_value(context)),
             ("embedding_length", count_value(config.hidden)),
-            ("feed_forward_length", count_value(config.intermediate)),
-            ("attention.head_count", count_value(config.heads)),
-            ("attention.head_count_kv", count_value(config.kv_heads)),
+            ("feed_forward_length", counts.intermediate),
+            ("attention.head_count", counts.heads),
+            ("attention.head_count_kv", counts.kv_heads),
             ("attention.key_length", count_value(config.head_dim)),
             ("attention.value_length", count_value(config.head_dim)),
             ("attention.layer_norm_rms_epsilon", Value::F32(config.norm_eps)),
@@ -296,14 +271,11 @@ impl Layout {
         pairs.extend(caps.into_iter().filter_map(|(key, cap)| Some((key, Value::F32(cap?)))));
         pairs.extend(config.window_rope.as_ref().map(|rope| ("rope.freq_base_swa", Value::F32(rope.theta as f32))));
         let general = general.map(|(key, value)| (format!("general.{key}"), value));
-        let scaling = stretched.into_iter().map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
+        let scaling =
+            stretched(config)?.into_iter().map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
         let pairs = pairs.into_iter().map(|(key, value)| (format!("{}.{key}", form.name), value));
-        general.into_iter().chain(pairs).chain(scaling).chain(text.entries.iter().cloned()).collect()
+        Ok(general.into_iter().chain(pairs).chain(scaling).chain(text.entries.iter().cloned()).collect())
     }
-}
-
-fn count_value(n: usize) -> Value {
-    Value::U32(u32::try_from(n).unwrap_or(u32::MAX))
 }
 
 /// Interleaves the halves of each head: row 2·i + j of a head is row i of its half j.
@@ -346,18 +318,5 @@ mod tests {
         // Two heads of four rows, of one number each.
         let values = [0.0, 1.0, 2.0, 3.0, 10.0, 11.0, 12.0, 13.0];
         assert_eq!(in_turns(&values, 8, 4), [0.0, 2.0, 1.0, 3.0, 10.0, 12.0, 11.0, 13.0]);
-    }
-
-    #[test]
-    fn rows_that_are_no_whole_blocks_stay_in_f16_and_norms_in_f32() {
-        for (dtype, shape, expected) in [
-            (GgufType::Q8_0, &[4, 64][..], GgmlDType::Q8_0),
-            (GgufType::Q8_0, &[4, 40], GgmlDType::F16),
-            (GgufType::Q8_0, &[64], GgmlDType::F32),
-            (GgufType::Bf16, &[64], GgmlDType::F32),
-            (GgufType::Bf16, &[1, 3], GgmlDType::BF16),
-        ] {
-            assert_eq!(dtype.of(shape), expected, "{dtype:?} {shape:?}");
-        }
     }
 }

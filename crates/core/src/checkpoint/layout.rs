@@ -4,16 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::model::attached::{AttachedForm, bias_name, input_norm_name, norm_name};
+use crate::model::attached_form::{AttachedForm, bias_name, input_norm_name, norm_name};
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, name};
-use crate::model::tensors::{checked, stored};
+use crate::model::tensors::{checked, stored, sublayer_of};
 use crate::model::weights::Weights;
-use crate::model::{BranchPlace, Config, Deployed, FloatType, Operator, Step, Sublayer};
+use crate::model::{BranchPlace, Config, Cut, Deployed, FloatType, Operator, Step};
 
 /// The checkpoint of a variant before it is written: renumbered layers and tensors.
 pub struct Layout {
-    /// The layers of the backbone that stay, in their order.
+    /// The layers of the backbone that stay at least in part, in their order.
     pub kept: Vec<usize>,
+    /// The sublayers that layers of `kept` do not have. Layers are counted among those that stay.
+    pub dropped: Cut,
     /// The operators that are no part of any weight.
     pub attached: Vec<Attached>,
     pub(super) weights: Weights,
@@ -27,6 +29,20 @@ pub struct Attached {
     pub layer: usize,
     pub place: BranchPlace,
     pub operator: Arc<Operator>,
+}
+
+impl Attached {
+    /// Whether a tensor of the checkpoint is a part of the operator.
+    pub(super) fn holds(&self, tensor: &str) -> bool {
+        let module = self.place.module();
+        let names = [name(self.layer, &module), input_norm_name(self.layer, &module), bias_name(self.layer, &module)];
+        names.iter().any(|name| name == tensor)
+    }
+
+    /// Whether the operator reads the stream through a norm with a weight.
+    pub(super) fn is_weighted(&self) -> bool {
+        matches!(AttachedForm::of(&self.operator), Ok(AttachedForm::Normed { weighted: true }))
+    }
 }
 
 /// A tensor of the checkpoint.
@@ -68,7 +84,7 @@ impl Layout {
     /// Weights that do not fit the config; a program that leaves no layer.
     pub fn of(config: &Config, folder: &Path, deployed: &Deployed, dtype: Option<FloatType>) -> Result<Self> {
         let weights = checked(config, folder)?;
-        let (kept, attached) = walked(config, deployed)?;
+        let Walked { kept, dropped, attached } = walked(config, deployed)?;
         let c = config.hidden;
         let vocab = config.vocab;
         let mut tensors = Vec::new();
@@ -85,6 +101,9 @@ impl Layout {
         for (index, &layer) in kept.iter().enumerate() {
             let of_layer = || attached.iter().filter(|attached| attached.layer == index);
             for part in stored(config, layer) {
+                if dropped.contains(index, sublayer_of(config.architecture, &part.holds[0].0)) {
+                    continue;
+                }
                 let tensor = name(layer, &part.name);
                 let content = match part.ends.and_then(|half| deployed.folds.get(&(layer, half))) {
                     Some(operator) => TensorContent::Folded(tensor, Arc::clone(operator)),
@@ -115,12 +134,17 @@ impl Layout {
         if !config.tied_embeddings {
             add(HEAD.to_owned(), vec![vocab, c], TensorContent::Stored(HEAD.to_owned()));
         }
-        Ok(Self { kept, attached, tensors, weights })
+        Ok(Self { kept, dropped, attached, tensors, weights })
     }
 
     /// Whether it has an output projection of its own.
     pub(super) fn has_head(&self) -> bool {
         self.tensors.iter().any(|tensor| tensor.name == HEAD)
+    }
+
+    /// Whether loaders need the modelling file: operators are next to the weights, or layers lack a sublayer.
+    pub fn needs_code(&self) -> bool {
+        !self.attached.is_empty() || !self.dropped.is_empty()
     }
 
     /// Returns the size of all numbers in bytes.
@@ -134,45 +158,58 @@ impl Layout {
     }
 }
 
-/// Returns the layers that a program runs, and the operators between and in them. Adjacent operators are multiplied.
-fn walked(config: &Config, deployed: &Deployed) -> Result<(Vec<usize>, Vec<Attached>)> {
-    let mut kept = Vec::new();
+/// The layers that a program runs, what they lack, and the operators between and in them.
+struct Walked {
+    kept: Vec<usize>,
+    dropped: Cut,
+    attached: Vec<Attached>,
+}
+
+/// Returns the layers and operators of a program. Adjacent operators are multiplied.
+fn walked(config: &Config, deployed: &Deployed) -> Result<Walked> {
+    let mut kept: Vec<usize> = Vec::new();
+    let mut present = Cut::default();
     let mut attached = Vec::new();
     let mut waiting: Option<Arc<Operator>> = None;
     for step in &deployed.program.0 {
-        match step {
-            Step::Apply(operator) => {
-                waiting = Some(match waiting.take() {
-                    Some(first) => first.then(operator)?,
-                    None => Arc::clone(operator),
-                });
-            }
-            Step::Attention(layer) | Step::Edited(Sublayer::Attention, layer, _) => {
-                let index = kept.len();
-                kept.push(*layer);
-                let before =
-                    waiting.take().map(|operator| Attached { layer: index, place: BranchPlace::Before, operator });
-                attached.extend(before);
-            }
-            Step::Embed | Step::Mlp(_) | Step::Edited(Sublayer::Mlp, ..) | Step::Head => {}
+        if let Step::Apply(operator) = step {
+            waiting = Some(match waiting.take() {
+                Some(first) => first.then(operator)?,
+                None => Arc::clone(operator),
+            });
         }
+        let Some((half, layer)) = step.half() else { continue };
+        if kept.last() != Some(&layer) {
+            kept.push(layer);
+            let index = kept.len() - 1;
+            attached.extend(waiting.take().map(|operator| Attached {
+                layer: index,
+                place: BranchPlace::Before,
+                operator,
+            }));
+        }
+        if waiting.is_some() {
+            return Err(Error::job("an operator between the sublayers of a layer has no place in a checkpoint")
+                .at(format!("layer {layer}")));
+        }
+        let index = kept.len() - 1;
+        present = present.with(index, half);
         if let Step::Edited(half, _, operator) = step {
-            let norm = config.norm_after(*half).filter(|_| !kept.is_empty());
+            let norm = config.norm_after(*half);
             let norm = norm.ok_or_else(|| Error::job("a branch keeps a map that its weights could take in"))?;
-            let layer = kept.len() - 1;
-            let operator = Arc::clone(operator);
-            attached.push(Attached { layer, place: BranchPlace::Norm(norm), operator });
+            attached.push(Attached { layer: index, place: BranchPlace::Norm(norm), operator: Arc::clone(operator) });
         }
     }
     let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers has no checkpoint"))?;
     attached.extend(waiting.map(|operator| Attached { layer: last, place: BranchPlace::After, operator }));
-    Ok((kept, attached))
+    let dropped = Cut::layers(0..kept.len()).iter().filter(|&(layer, half)| !present.contains(layer, half)).collect();
+    Ok(Walked { kept, dropped, attached })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Cut, Program, Repairs, deployed};
+    use crate::model::{Program, Repairs, Sublayer, deployed};
 
     fn config(name: &str) -> Config {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/arch/{name}/config.json"));
@@ -181,7 +218,7 @@ mod tests {
 
     fn places(config: &Config, removed: &[usize], repairs: &Repairs) -> (Vec<usize>, Vec<(usize, &'static str)>) {
         let program = Program::repaired(6, &Cut::layers(removed.iter().copied()), repairs);
-        let (kept, attached) = walked(config, &deployed(&program, config)).unwrap();
+        let Walked { kept, attached, .. } = walked(config, &deployed(&program, config)).unwrap();
         (kept, attached.iter().map(|attached| (attached.layer, attached.place.name())).collect())
     }
 
@@ -209,9 +246,31 @@ mod tests {
         let config = config("llama-gqa");
         let stream = [(1, one_channel(2.0)), (2, one_channel(5.0))].into();
         let program = Program::repaired(4, &Cut::layers([1, 2]), &Repairs { stream, ..Repairs::default() });
-        let (_, attached) = walked(&config, &deployed(&program, &config)).unwrap();
+        let Walked { attached, .. } = walked(&config, &deployed(&program, &config)).unwrap();
         assert_eq!(attached.len(), 1);
         assert_eq!(attached[0].operator.parts().unwrap().1, [10.0]);
+    }
+
+    #[test]
+    fn dropped_sublayers_are_counted_among_the_layers_that_stay() {
+        use Sublayer::{Attention, Mlp};
+        let config = config("llama-gqa");
+        let cut = Cut::layers([1]).with(0, Attention).with(2, Mlp);
+        let program = Program::without(4, &cut);
+        let Walked { kept, dropped, attached } = walked(&config, &deployed(&program, &config)).unwrap();
+        assert_eq!((kept, attached.len()), (vec![0, 2, 3], 0));
+        assert_eq!(dropped, Cut::sublayers([(0, Attention), (1, Mlp)]));
+    }
+
+    #[test]
+    fn operator_before_a_layer_without_attention_is_of_that_layer() {
+        let config = config("llama-gqa");
+        let steps = [Step::Embed, Step::Apply(one_channel(2.0)), Step::Mlp(3), Step::Head];
+        let Walked { kept, dropped, attached } = walked(&config, &deployed(&Program(steps.to_vec()), &config)).unwrap();
+        assert_eq!((kept, dropped), (vec![3], Cut::sublayers([(0, Sublayer::Attention)])));
+        assert_eq!((attached[0].layer, attached[0].place), (0, BranchPlace::Before));
+        let between = [Step::Attention(0), Step::Apply(one_channel(2.0)), Step::Mlp(0)];
+        walked(&config, &deployed(&Program(between.to_vec()), &config)).err().unwrap();
     }
 
     fn one_channel(d: f32) -> Arc<Operator> {

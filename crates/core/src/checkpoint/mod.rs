@@ -6,6 +6,8 @@
 //! | `shards` | its weight files, written tensor by tensor |
 //! | `config` | its `config.json`, and the Python file that applies operators of the stream, where there are any |
 //! | `gguf` | the same as one GGUF file |
+//! | `gguf_tensor` | the tensors of that file |
+//! | `deci` | layers of a GGUF file that lack a sublayer or hold an operator |
 //!
 //! ```
 //! use ghostlab_core::checkpoint::Layout;
@@ -22,11 +24,15 @@
 //! ```
 
 mod config;
+mod deci;
 mod gguf;
+mod gguf_tensor;
 mod layout;
 mod shards;
 
 pub use config::{MODELING, modeling, trimmed};
-pub use gguf::{GgufText, GgufType, fits_gguf, no_place_for_operators};
+pub use deci::{fits_deci, fits_deci_step};
+pub use gguf::{GgufText, fits_gguf};
+pub use gguf_tensor::GgufType;
 pub use layout::{Attached, Layout};
 pub use shards::{INDEX, WeightFiles, header};

@@ -1,13 +1,18 @@
-"""A pruned BACKBONE model with linear maps where layers were removed. Written by ghostlab.
+"""A pruned BACKBONE model: linear maps where layers were removed, and layers without attention or MLP. Written by ghostlab.
 
-The maps stand in the base model; everything else is transformers' own. `config.ghostlab["operators"]` says where: `layer`
-counts the layers that stayed, `at` is `before` or `after` the layer, or the norm that one of its branches ends in.
+Everything else is transformers' own. `config.ghostlab["operators"]` says where the maps are: `layer` counts the layers that
+stayed, `at` is `before` or `after` the layer, or the norm that one of its branches ends in. `config.ghostlab["dropped"]`
+lists the sublayers that these layers do not have, such as "attention 3" or "mlp 5".
 """
 
 import torch
 from torch import nn
 from transformers import INNERConfig, BACKBONEForCausalLM, INNERModel
 from transformers.models.FOLDER.modeling_FOLDER import BACKBONEDecoderLayer
+
+# Names of a layer's norms, before and after the attention, before and after the MLP.
+NORMS = NORM_NAMES
+
 
 class InputNorm(nn.Module):
     """The weight of the norm that a map reads the stream through."""
@@ -72,6 +77,39 @@ class MappedNorm(nn.Module):
         return self.branch_map(self.norm(x))
 
 
+# A name that ends in Attention would tell transformers that this file has attention of its own.
+class DroppedAttn(nn.Module):
+    """Replaces a dropped attention: adds nothing to the stream.
+
+    transformers takes the length of the text from the KV cache of single layers, so the cache of this one counts the tokens,
+    with one number for each.
+    """
+
+    def __init__(self, layer_idx):
+        super().__init__()
+        self.layer_idx = layer_idx
+
+    def forward(self, hidden_states, *args, **kwargs):
+        # The argument was renamed in 4.56 and in 5.24.
+        caches = (kwargs.get(name) for name in ("cache", "past_key_values", "past_key_value"))
+        cache = next((cache for cache in caches if cache is not None), None)
+        if cache is not None:
+            layers = getattr(cache, "layers", [])
+            keys = layers[self.layer_idx].keys if self.layer_idx < len(layers) else None
+            # A static cache may have been made for heads already.
+            heads, width = (keys.shape[1], keys.shape[3]) if keys is not None and keys.dim() == 4 else (1, 1)
+            token = hidden_states.new_ones(hidden_states.shape[0], heads, hidden_states.shape[1], width)
+            cache.update(token, token, self.layer_idx, {"cache_position": kwargs.get("cache_position")})
+        return torch.zeros_like(hidden_states), None
+
+
+class DroppedMlp(nn.Module):
+    """Replaces a dropped MLP: adds nothing to the stream."""
+
+    def forward(self, hidden_states):
+        return torch.zeros_like(hidden_states)
+
+
 class GhostedBACKBONEConfig(INNERConfig):
     # config.json names no activation there is, so that nothing takes these weights for the whole model: what does not run
     # this file stops before it reads them. Tokenizers load without it, and nobody is asked anything.
@@ -83,9 +121,20 @@ class GhostedBACKBONEConfig(INNERConfig):
         return {**super().to_diff_dict(), "ACTIVATION": "GUARD"}
 
 
+def drop(layer, kind, index):
+    """Removes the attention or the MLP of a layer, with its norms."""
+    norms = NORMS[:2] if kind == "attention" else NORMS[2:]
+    for name in filter(None, norms):
+        setattr(layer, name, nn.Identity())
+    if kind == "attention":
+        layer.self_attn = DroppedAttn(index)
+    else:
+        layer.mlp = DroppedMlp()
+
+
 def attach(model):
-    """Puts the maps into a base model whose layers are plain; what they are called, which stays in float32 in a model of
-    another type."""
+    """Puts the maps into a base model whose layers are plain, and removes dropped sublayers. Returns the names of the maps,
+    which stay in float32 in a model of another type."""
     config = model.config
     places = {(place["layer"], place["at"]): place for place in config.ghostlab["operators"]}
     for layer in sorted({layer for layer, at in places if at in ("before", "after")}):
@@ -95,6 +144,9 @@ def attach(model):
         if at not in ("before", "after"):
             norm = getattr(model.layers[layer], at)
             setattr(model.layers[layer], at, MappedNorm(norm, place, config))
+    for sublayer in config.ghostlab.get("dropped", []):
+        kind, index = sublayer.split()
+        drop(model.layers[int(index)], kind, int(index))
     return sorted({{"before": "boundary", "after": "boundary_after"}.get(at, "branch_map") for _, at in places})
 
 

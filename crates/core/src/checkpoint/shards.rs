@@ -23,10 +23,8 @@ const BLOCK: usize = 1 << 20;
 /// Elements converted by one thread at a time.
 const SHARE: usize = 1 << 14;
 
-/// Written weight files.
 #[derive(Debug)]
 pub struct WeightFiles {
-    /// File names.
     pub names: Vec<String>,
     /// Index, if there are several files.
     pub index: Option<Value>,

@@ -126,7 +126,7 @@ pub fn added_beside(tokenizer: &Path) -> Result<Option<Value>> {
     Ok((!added.is_empty()).then(|| json!(added)))
 }
 
-/// Returns the id of an added token of a `tokenizer.json`, or `None` for other formats.
+/// Returns the id of an added token, or `None` if the file is not a `tokenizer.json` or does not list the token.
 ///
 /// # Errors
 /// Fails if the file cannot be read.
@@ -245,7 +245,7 @@ mod tests {
         json!({"content": content, "lstrip": false, "normalized": false, "rstrip": false, "single_word": false, "special": true})
     }
 
-    /// Ids as assigned by `PreTrainedTokenizerFast.from_pretrained` of transformers 5.24 for the same files.
+    /// Expected ids: `PreTrainedTokenizerFast.from_pretrained` of transformers 5.24 with the same files.
     #[test]
     fn tokens_of_files_beside_are_one_token_each() {
         let description = sample::description();

@@ -8,7 +8,6 @@ use super::windows::{Documents, Start, Windows, last_start, predicted_bytes};
 use super::{PythonRandom, Tokenizer};
 use crate::error::{Error, Result};
 
-/// Number of C4 perplexity windows.
 const C4_WINDOWS: usize = 256;
 
 /// Seed of the C4 perplexity windows and of the streaming shuffle they are drawn from.
@@ -274,8 +273,8 @@ mod tests {
     }
 
     /// Expected values, with `sizes = [(i * 7) % 23 + 2 for i in range(40)]`, T = 16 and `random.seed(3)`: six times
-    /// `while True: d = randint(0, int(0.9 * 40) - 1); if sizes[d] >= T + 1: break`, then `randint(0, sizes[d] - T -
-    /// 1)`.
+    /// `while True: d = randint(0, int(0.9 * 40) - 1); if sizes[d] >= T + 1: break`, then
+    /// `randint(0, sizes[d] - T - 1)`.
     #[test]
     fn documents_are_drawn_until_one_is_long_enough() {
         let windows = calibration(Rule::C4, &documents(), &sample::words(), 6, 16, 3).unwrap();

@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Value of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Field {
     Text(String),

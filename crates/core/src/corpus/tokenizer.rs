@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(sample::load(&description).unwrap_err().exit_code(), 2);
     }
 
-    /// These files either made the library panic or gave out-of-range ids.
+    /// Each of these files made the library panic or gave out-of-range ids.
     #[test]
     fn a_damaged_file_is_an_error_that_names_it_and_not_a_panic() {
         assert_eq!(sample_with("post_processor", template_with_ids(&json!([4000]))).unwrap().vocab_size(), 4001);

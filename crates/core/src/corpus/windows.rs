@@ -8,7 +8,6 @@ use crate::error::{Error, Result};
 pub struct Start {
     /// Index of the document (row), 0 if all rows are joined into one text.
     pub document: usize,
-    /// Index of the first token within the document.
     pub token: usize,
 }
 
@@ -19,7 +18,6 @@ pub struct Windows {
     pub ids: Vec<u32>,
     /// Tokens per window, at least 2.
     pub length: usize,
-    /// Start of each window in the corpus.
     pub starts: Vec<Start>,
     /// Tokens of the corpus. Under [`Rule::C4`](super::Rule::C4) only drawn documents count.
     pub corpus_tokens: usize,
@@ -64,7 +62,6 @@ impl Windows {
         &self.ids[index * self.length..(index + 1) * self.length]
     }
 
-    /// Iterates over the windows in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.ids.chunks_exact(self.length)
     }

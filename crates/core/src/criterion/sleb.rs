@@ -79,8 +79,8 @@ mod tests {
     #[test]
     fn each_step_measures_the_remaining_layers() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
-        // Individually, layer 1 costs least and layer 2 second-least. After layer 1, layer 2 costs most and layer 3
-        // least.
+        // Removed alone, layer 1 costs least and layer 2 second-least. Once layer 1 is removed, layer 2 costs most and
+        // layer 3 least.
         let selection = select(
             &super::ENTRY,
             &json!({}),

@@ -1,5 +1,5 @@
-//! Spectral clustering of layers, like scikit-learn's `SpectralClustering(affinity="precomputed",
-//! assign_labels="kmeans")`.
+//! Spectral clustering of layers, like scikit-learn's
+//! `SpectralClustering(affinity="precomputed", assign_labels="kmeans")`.
 //!
 //! Given the affinity `A` with its diagonal set to zero and the degrees `d = A·1`, the first `K` eigenvectors of the
 //! normalized Laplacian `I − D^(−½)·A·D^(−½)`, divided by `√d`, embed each layer in `K` dimensions. k-means clusters

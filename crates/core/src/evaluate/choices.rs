@@ -100,7 +100,6 @@ impl<'a> DocumentTrees<'a> {
 pub struct MultipleChoiceEval<'a> {
     documents: &'a [Vec<TokenisedChoice<'a>>],
     trees: Vec<DocumentTrees<'a>>,
-    /// Documents in each chunk.
     batches: Vec<Vec<usize>>,
 }
 

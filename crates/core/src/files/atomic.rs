@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 /// the cache timeout of shared file systems.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Suffix of temporary files.
 const ENDING: &str = ".ghostlab-tmp";
 
 /// Creates `dir` if necessary and checks that files can be written there, so that a run does not fail at its very end.

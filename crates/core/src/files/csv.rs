@@ -59,7 +59,6 @@ fn broken(file: &str, error: &csv::Error) -> Error {
     .at(format!("{file}:{line}"))
 }
 
-/// Creates the error for an invalid field.
 pub fn wrong(column: &str, expected: &str, found: &str) -> Error {
     Error::damaged(format!("the column `{column}` is wrong")).expected(expected).found(format!("`{found}`"))
 }

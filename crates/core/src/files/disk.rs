@@ -33,7 +33,6 @@ pub fn free_inodes(folder: &Path) -> Option<u64> {
     None
 }
 
-/// File system of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSystem {
     pub name: &'static str,

@@ -155,6 +155,17 @@ impl Gguf {
         })
     }
 
+    /// Reads integers of any width: a list, or a single one.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn counts(&self, key: &str) -> Result<Option<Vec<u64>>> {
+        self.typed(key, "a whole number, or one for each layer", |value| match value {
+            Value::Array(list) => list.iter().map(whole).collect(),
+            value => whole(value).map(|count| vec![count]),
+        })
+    }
+
     /// Reads a number.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ impl GgufInfo {
 ///
 /// # Errors
 /// A list of unlike values, which the format has no place for.
-pub fn header(entries: &[(String, Value)], tensors: &[GgufInfo]) -> Result<Vec<u8>> {
+pub fn header(entries: &[(String, Value)], tensors: &[&GgufInfo]) -> Result<Vec<u8>> {
     let mut out = b"GGUF".to_vec();
     out.extend(3_u32.to_le_bytes());
     out.extend((tensors.len() as u64).to_le_bytes());
@@ -128,7 +128,7 @@ mod tests {
             GgufInfo { name: "w".into(), dtype: GgmlDType::F16, shape: vec![3, 5] },
             GgufInfo { name: "v".into(), dtype: GgmlDType::Q8_0, shape: vec![2, 32] },
         ];
-        let mut bytes = header(&entries, &tensors).unwrap();
+        let mut bytes = header(&entries, &tensors.iter().collect::<Vec<_>>()).unwrap();
         let start = bytes.len();
         for tensor in &tensors {
             bytes.resize(bytes.len() + tensor.bytes() + padding(tensor.bytes()), 0);

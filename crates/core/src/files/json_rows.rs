@@ -15,11 +15,8 @@ use crate::error::{Error, Result};
 /// Layout of the rows in a JSON file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JsonLayout {
-    /// Not detected yet.
     Unknown,
-    /// One row per line.
     Lines,
-    /// A list of rows.
     List,
     /// A list whose end was read.
     EndedList,

@@ -25,7 +25,6 @@ impl TextLimit {
         Self(MOST.load(Relaxed))
     }
 
-    /// Sets the limit of this process.
     pub fn set(bytes: u64) {
         MOST.store(bytes, Relaxed);
     }

@@ -77,7 +77,6 @@ fn system() -> Option<String> {
     Some(format!("{} {}", boot.trim(), namespace.display()))
 }
 
-/// Path of procfs.
 const PROC: &str = "/proc";
 
 /// Visibility of a process in procfs.

@@ -80,7 +80,8 @@ fn stored_type(field: &ParquetType) -> ParquetType {
     }
 }
 
-/// Returns whether a type is text or an unsigned integer, which every polars build supports.
+/// Returns whether every polars build supports a type's logical type: text, unsigned integers of 32 and 64 bits, and
+/// none.
 fn is_plain(primitive: &PrimitiveType) -> bool {
     use PrimitiveConvertedType as Converted;
     use PrimitiveLogicalType as Logical;

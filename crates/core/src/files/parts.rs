@@ -44,7 +44,6 @@ pub fn beside(backbone: &Path, name: &str) -> PathBuf {
     }
 }
 
-/// Returns whether a path may be a backbone.
 pub fn is_backbone(path: &Path) -> bool {
     path.is_dir() || is_gguf(path) && path.is_file()
 }

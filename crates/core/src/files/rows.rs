@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 pub enum RowForm {
     /// Plain text. A corpus treats the file as one row, a task each line.
     Text,
-    /// CSV with a header line.
     Csv,
     Json {
         zipped: bool,
@@ -80,7 +79,6 @@ impl RowFiles {
         Ok((file, form))
     }
 
-    /// Creates the error for a file without rows.
     pub fn empty(&self, path: &Path) -> Error {
         bad(format!("the {} file is empty", self.noun), path).expected("at least one row")
     }
@@ -149,7 +147,6 @@ fn from_str<'de, S: DeserializeSeed<'de>>(seed: S, text: &'de str) -> serde_json
 /// Byte order mark that some editors write at the start of a UTF-8 file.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Creates an error about a file.
 pub fn bad(what: impl std::fmt::Display, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }

@@ -6,12 +6,10 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-/// Formats a digest in hexadecimal.
 pub fn hex(digest: impl AsRef<[u8]>) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hashes bytes.
 pub fn of_bytes(bytes: impl AsRef<[u8]>) -> String {
     hex(Sha256::digest(bytes))
 }

@@ -112,7 +112,6 @@ fn to_set(ids: &[u32]) -> BTreeSet<u32> {
     ids.iter().copied().collect::<BTreeSet<u32>>()
 }
 
-/// Entries of a settings file.
 struct Settings<'a> {
     name: &'static str,
     entries: &'a Map<String, Value>,
@@ -177,7 +176,6 @@ impl Settings<'_> {
         count.map(Some).ok_or_else(|| wrong(self.name, key, &format!("a whole number from {least}"), value))
     }
 
-    /// Reads one token or a list of tokens.
     fn tokens(&self, key: &str) -> Result<Vec<u32>> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let listed = value.as_array().map_or_else(|| std::slice::from_ref(value), Vec::as_slice);
@@ -223,7 +221,6 @@ fn token(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
-/// Parses a sequence and its bias.
 fn biased(pair: &Value) -> Option<(Vec<u32>, f64)> {
     let [ids, bias] = pair.as_array()?.as_slice() else { return None };
     Some((sequence(ids)?, bias.as_f64()?))

@@ -49,7 +49,6 @@ pub struct LogitsProcessors {
 pub(super) struct Generated<'a> {
     pub(super) prompt: &'a [u32],
     pub(super) new: &'a [u32],
-    /// Maximum number of new tokens.
     pub(super) max_new_tokens: usize,
 }
 
@@ -72,7 +71,6 @@ impl LogitsProcessors {
         sequences.flatten().chain(forced).copied().max()
     }
 
-    /// Modifies the logits of the next token.
     pub(super) fn apply(&self, logits: &mut [f32], generated: Generated<'_>) {
         let ids = [generated.prompt, generated.new].concat();
         let biases = self.sequence_bias.iter().map(|(sequence, bias)| (sequence, *bias as f32));

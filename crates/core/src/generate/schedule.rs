@@ -15,7 +15,6 @@ use super::text::{Detokenizer, End, Generation, end};
 use crate::error::{Error, Result};
 use crate::model::{BlockId, Config, Decoding, Engine, Run, Trie, likeliest};
 
-/// Prompt to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
     /// Identity that seeds the prompt's sampling, combined with the seed.

@@ -25,7 +25,6 @@ pub struct Sampling {
 /// Settings of generated text and of its batching.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Maximum tokens of a continuation.
     pub max_new_tokens: usize,
     /// Maximum tokens of prompt and continuation. A longer prompt is truncated from the left so that `max_new_tokens`
     /// fit.

@@ -28,13 +28,11 @@ pub enum End {
     EndOfText,
     /// The text contains a stop.
     Stop,
-    /// The maximum number of new tokens was reached.
     Length,
     /// A logit was NaN or +∞, or none was finite.
     NotFinite,
 }
 
-/// Continuation of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generation {
     /// All new tokens, including those of a stop.

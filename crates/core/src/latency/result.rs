@@ -48,7 +48,6 @@ impl LatencyResult {
         [self.spread(), decoded].into_iter().flatten().any(|spread| spread.is_noise())
     }
 
-    /// Returns the counted rounds.
     pub fn counted<'t>(&self, times: &'t [f64]) -> &'t [f64] {
         counted(self.first, times)
     }

@@ -166,7 +166,6 @@ fn quietest(timed: &[Timed], count: usize) -> usize {
     all.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
 }
 
-/// Times one pass in milliseconds.
 fn pass(engine: &dyn Engine, trie: &Trie, batch: &Batch) -> Result<f64> {
     let started = Instant::now();
     let predictions = engine.run(trie, batch, &mut ())?;

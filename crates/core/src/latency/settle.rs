@@ -36,7 +36,6 @@ pub fn settled(
 mod tests {
     use super::*;
 
-    /// Creates a variant with the given times.
     fn variant(times: [f64; 2]) -> LatencyResult {
         LatencyResult {
             times: Some(times.to_vec()),

@@ -121,7 +121,7 @@ pub enum GgufPlaces {
 
 impl GgufForm {
     /// Returns a form whose layers are all equal.
-    const fn alike(name: &'static str, turns: bool) -> Self {
+    pub(crate) const fn alike(name: &'static str, turns: bool) -> Self {
         Self { name, turns, places: GgufPlaces::Alike }
     }
 }

@@ -1,138 +1,19 @@
-//! Operators stored next to a backbone's weights, as exports have them if no weight can absorb a repair (`checkpoint`
-//! writes such folders).
+//! What distinguishes an export from a plain backbone: operators stored next to the weights, where no weight can absorb a
+//! repair, and dropped sublayers (`checkpoint` writes such folders).
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::architecture::Architecture;
+use super::attached_form::{AttachedForm, BranchPlace, DROPPED, ENTRY, OPERATORS, bias_name, input_norm_name};
+use super::cut::Cut;
 use super::entries::Entries;
 use super::operator::Operator;
 use super::rms_norm::RmsNorm;
 use super::tensor_name::name;
 use super::weights::Weights;
 use crate::error::Result;
-
-/// Its entry in the config.
-pub(crate) const ENTRY: &str = "ghostlab";
-/// The activation's entry in that one: the config's own keeps others from reading the weights without the operators.
-pub(crate) const ACTIVATION: &str = "activation";
-
-/// Where in a layer an operator stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BranchPlace {
-    /// On the stream that enters the layer.
-    Before,
-    /// On the stream that leaves it.
-    After,
-    /// On a branch, behind the norm of this name.
-    Norm(&'static str),
-}
-
-impl BranchPlace {
-    /// Returns the config's name of the place.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Before => "before",
-            Self::After => "after",
-            Self::Norm(norm) => norm,
-        }
-    }
-
-    /// Returns the module that holds the operator, below the layer's module.
-    pub(crate) fn module(self) -> String {
-        match self {
-            Self::Before => "boundary".to_owned(),
-            Self::After => "boundary_after".to_owned(),
-            Self::Norm(norm) => format!("{norm}.branch_map"),
-        }
-    }
-
-    /// Returns all places of a layer.
-    fn all(architecture: &Architecture) -> impl Iterator<Item = Self> {
-        let behind = [architecture.norms[1], architecture.norms[3]];
-        [Self::Before, Self::After].into_iter().chain(behind.into_iter().flatten().map(Self::Norm))
-    }
-}
-
-/// Returns the name of an operator's bias tensor.
-pub(crate) fn bias_name(layer: usize, module: &str) -> String {
-    format!("model.layers.{layer}.{module}.bias")
-}
-
-/// Returns the name of the weight of the norm that an operator reads the stream through.
-pub(crate) fn input_norm_name(layer: usize, module: &str) -> String {
-    name(layer, &format!("{module}.input_norm"))
-}
-
-/// Returns the name of a norm that is followed by an operator, inside a module of both.
-pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
-    name(layer, &format!("{norm}.norm"))
-}
-
-/// Form of an operator in a config, apart from its bias.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttachedForm {
-    Diagonal,
-    Dense,
-    /// Nothing but a bias.
-    Bias,
-    /// A map of the normed stream, with the backbone's epsilon. `weighted` says whether the norm has a weight.
-    Normed {
-        weighted: bool,
-    },
-}
-
-impl AttachedForm {
-    /// Returns the form of an operator.
-    ///
-    /// # Errors
-    /// The operator cannot be read.
-    pub fn of(operator: &Operator) -> Result<Self> {
-        Ok(match operator.norm()? {
-            Some(norm) => Self::Normed { weighted: norm.weight.is_some() },
-            None if operator.is_bias_only() => Self::Bias,
-            None if operator.is_diagonal() => Self::Diagonal,
-            None => Self::Dense,
-        })
-    }
-
-    /// Returns the config's name of the form.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Diagonal => "diagonal",
-            Self::Dense => "dense",
-            Self::Bias => "bias",
-            Self::Normed { weighted: true } => "normed",
-            Self::Normed { weighted: false } => "normed-unweighted",
-        }
-    }
-
-    /// Returns whether an operator of this form can stand at a place, with or without a bias.
-    ///
-    /// A diagonal behind a norm would be another one than the decoder's, which comes before that norm.
-    fn fits(self, place: BranchPlace, bias: bool) -> bool {
-        let on_stream = !matches!(place, BranchPlace::Norm(_));
-        match self {
-            Self::Dense => true,
-            Self::Diagonal => on_stream && !bias,
-            Self::Bias => on_stream && bias,
-            Self::Normed { .. } => on_stream,
-        }
-    }
-
-    /// Returns the shape of the operator's matrix, if it has one.
-    pub(crate) fn shape(self, hidden: usize) -> Option<Vec<usize>> {
-        match self {
-            Self::Bias => None,
-            Self::Diagonal => Some(vec![hidden]),
-            Self::Dense | Self::Normed { .. } => Some(vec![hidden; 2]),
-        }
-    }
-
-    const ALL: [Self; 5] =
-        [Self::Diagonal, Self::Dense, Self::Bias, Self::Normed { weighted: true }, Self::Normed { weighted: false }];
-}
 
 /// An operator that a config names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,13 +62,47 @@ impl Attachment {
     }
 }
 
-/// Parses the operators that a config names, for a folder with `layers` layers.
-pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
+/// Description of an export in a config.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct ExportEntries {
+    pub(super) attachments: Vec<Attachment>,
+    pub(super) dropped: Cut,
+}
+
+/// Parses the description of an export with `layers` layers.
+pub(super) fn export_entries(
+    entries: &Entries<'_>,
+    architecture: &Architecture,
+    layers: usize,
+) -> Result<ExportEntries> {
     let section = entries.map_at(ENTRY)?.ok_or_else(|| entries.wrong(ENTRY, "a map with operators"))?;
-    let expected = "a list of operators: a layer, `at` a place of the architecture, a `form` that can be there, `bias`";
-    let wrong = || section.wrong("operators", expected);
+    let dropped = dropped_sublayers(&section, layers)?;
+    let attachments = listed(&section, architecture, layers)?;
+    if attachments.is_empty() && dropped.is_empty() {
+        return Err(section.wrong(OPERATORS, LISTED));
+    }
+    Ok(ExportEntries { attachments, dropped })
+}
+
+/// Parses the sublayers that the layers of an export do not have.
+fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
+    let Some(value) = section.get(DROPPED) else { return Ok(Cut::default()) };
+    let cut = serde_json::from_value::<Cut>(value.clone()).ok();
+    let cut = cut.filter(|cut| cut.iter().all(|(layer, _)| layer < layers));
+    cut.ok_or_else(|| {
+        section.wrong(DROPPED, "a list of sublayers such as `attention 3` or `mlp 3`, of layers that exist")
+    })
+}
+
+/// Expected form of the operators in a config.
+const LISTED: &str =
+    "a list of operators: a layer, `at` a place of the architecture, a `form` that can be there, `bias`";
+
+/// Parses the operators that a config names.
+fn listed(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
+    let wrong = || section.wrong(OPERATORS, LISTED);
     let mut found: Vec<Attachment> = Vec::new();
-    for value in section.get("operators").and_then(Value::as_array).ok_or_else(wrong)? {
+    for value in section.get(OPERATORS).and_then(Value::as_array).ok_or_else(wrong)? {
         let layer = value.get("layer").and_then(Value::as_u64).and_then(|layer| usize::try_from(layer).ok());
         let layer = layer.filter(|&layer| layer < layers).ok_or_else(wrong)?;
         let branch = BranchPlace::all(architecture)
@@ -201,7 +116,7 @@ pub(super) fn listed(entries: &Entries<'_>, architecture: &Architecture, layers:
         }
         found.push(Attachment { layer, place: branch, form, bias });
     }
-    if found.is_empty() { Err(wrong()) } else { Ok(found) }
+    Ok(found)
 }
 
 fn text_of<'a>(key: &str, value: &'a Value) -> Option<&'a str> {

@@ -13,7 +13,6 @@ use super::program::Program;
 use crate::error::{Error, Result};
 use crate::named::named;
 
-/// Name of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineName {
     /// Kernels of this project: CPU, f32 or bf16.

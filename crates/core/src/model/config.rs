@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::architecture::{Activation, Architecture, AttentionBias, RopeEntries, activation_names};
-use super::attached::{self, ACTIVATION, Attachment, ENTRY};
+use super::attached::{self, Attachment, ExportEntries};
+use super::attached_form::{ACTIVATION, ENTRY};
+use super::cut::Cut;
 use super::entries::Entries;
 use super::experts::{self, Experts};
 use super::gguf;
@@ -22,6 +24,7 @@ use super::window::{self, MAX_TOKENS};
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{parts, regular};
+use crate::quantity::counted;
 
 /// No backbone is near these; they keep products of a config's numbers far below what overflows or cannot be planned.
 /// What it really holds is compared with the weight files before anything else is done (`check_weights`).
@@ -82,6 +85,8 @@ pub struct Config {
     pub max_positions: Option<usize>,
     /// Operators stored next to the weights. Only exports have them, and [`Self::read`] returns none.
     pub attachments: Vec<Attachment>,
+    /// Sublayers that its layers do not have. Only exports of such cuts have any, and [`Self::read`] returns none.
+    pub dropped: Cut,
     /// Type that the matrices are quantised to when they are read. Never set by a config.
     pub rounded: Option<WeightType>,
     /// Defaults assumed for missing entries.
@@ -94,6 +99,22 @@ impl Config {
         self.norm_after(half).is_some()
     }
 
+    /// Whether every layer has both sublayers and no operator is next to the weights.
+    pub fn is_plain(&self) -> bool {
+        self.attachments.is_empty() && self.dropped.is_empty()
+    }
+
+    /// Describes what distinguishes an export from a plain backbone.
+    pub fn export_text(&self) -> String {
+        let operators = format!("{} next to the weights", counted(self.attachments.len(), "operator"));
+        let sublayers = format!("{} dropped", counted(self.dropped.len(), "sublayer"));
+        match (self.attachments.is_empty(), self.dropped.is_empty()) {
+            (_, true) => operators,
+            (true, false) => sublayers,
+            (false, false) => format!("{operators}, {sublayers}"),
+        }
+    }
+
     /// Returns the name of the norm that follows a sublayer, if any.
     pub fn norm_after(&self, half: Sublayer) -> Option<&'static str> {
         self.architecture.norms[half.norms()[1]]
@@ -103,12 +124,12 @@ impl Config {
     ///
     /// # Errors
     /// A missing or malformed file; a missing, mistyped or unsupported entry, with expected and found values; or an
-    /// export with operators next to its weights, which would be another model without them.
+    /// export with operators next to its weights or without some sublayers, which would be another model as a plain one.
     pub fn read(folder: &Path) -> Result<Self> {
         Self::read_with_attachments(folder)?.plain(&parts::config(folder))
     }
 
-    /// Reads a config with [`Self::read`], including exports with operators. Such a backbone must run
+    /// Reads a config with [`Self::read`], including exports that are not plain. Such a backbone must run
     /// [`whole`](super::whole).
     ///
     /// # Errors
@@ -147,16 +168,14 @@ impl Config {
     }
 
     fn plain(self, path: &Path) -> Result<Self> {
-        match self.attachments.len() {
-            0 => Ok(self),
-            count => Err(Error::bad_input("the backbone has operators next to its weights")
-                .at(path.display())
-                .expected("a backbone without any")
-                .found(format!("an export with {count}"))
-                .hint(
-                    "`ghostlab score` and the dense cells of grids take it; prune the model that it was exported from",
-                )),
+        if self.is_plain() {
+            return Ok(self);
         }
+        Err(Error::bad_input("the backbone has operators next to its weights or lacks sublayers")
+            .at(path.display())
+            .expected("a plain backbone")
+            .found(format!("an export: {}", self.export_text()))
+            .hint("`ghostlab score` and the dense cells of grids take it; prune the model that it was exported from"))
     }
 
     fn parse_file(path: &Path) -> Result<Self> {
@@ -216,7 +235,10 @@ impl Config {
             let cap = key.map_or(Ok(None), |key| entries.optional_number(key, 1e-3..=1e9))?;
             Ok(cap.map(|cap| cap as f32))
         });
-        let (experts, sparse) = experts::of(entries, architecture, layers)?;
+        let (experts, mut sparse) = experts::of(entries, architecture, layers)?;
+        let ExportEntries { attachments, dropped } =
+            if ours { attached::export_entries(entries, architecture, layers)? } else { ExportEntries::default() };
+        sparse.iter_mut().enumerate().for_each(|(layer, sparse)| *sparse &= !dropped.contains(layer, Sublayer::Mlp));
         Ok(Self {
             architecture,
             layers,
@@ -245,7 +267,8 @@ impl Config {
             windows,
             rounded: None,
             max_positions: entries.optional_count("max_position_embeddings", MAX_TOKENS)?,
-            attachments: if ours { attached::listed(entries, architecture, layers)? } else { Vec::new() },
+            attachments,
+            dropped,
             notes,
         })
     }

@@ -9,7 +9,8 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::architecture::{Activation, Architecture, QueryKeyNorm};
-use super::attached::{AttachedForm, Attachment};
+use super::attached::Attachment;
+use super::attached_form::AttachedForm;
 use super::config::{Biases, Config, Llama3Scaling, LongRope, Rope, Scaling, Yarn};
 use super::experts::Experts;
 use super::held::TensorInfo;
@@ -117,6 +118,7 @@ fn canonical(config: &Config) -> Value {
         // How far it was trained: nothing is computed from it.
         max_positions: _,
         attachments,
+        dropped,
         // Quantisation is a separate part of keys.
         rounded: _,
         notes: _,
@@ -174,6 +176,7 @@ fn canonical(config: &Config) -> Value {
         ("score_cap", score_cap.map(|cap| json!(cap))),
         ("logit_cap", logit_cap.map(|cap| json!(cap))),
         ("experts", experts),
+        ("dropped", (!dropped.is_empty()).then(|| json!(dropped))),
         // Scores from before sequences of unlike regimes were kept apart are others.
         ("lengths", config.has_length_regimes().then(|| json!("apart"))),
     ];

@@ -10,8 +10,7 @@ use super::operator::Operator;
 use super::parts::NamedPart;
 use super::program::{Program, Step};
 use super::sublayer::Sublayer;
-use super::tensor_name::MLP;
-use super::tensors::parts;
+use super::tensors::{parts, sublayer_of};
 use super::trie::{Cost, Trie};
 
 /// How much text a step has to do with.
@@ -96,12 +95,7 @@ impl Config {
 
     /// Returns the number of parameters of a sublayer with its norms and biases.
     fn sublayer_parameters(&self, sublayer: Sublayer, layer: usize) -> usize {
-        let norms = self.architecture.norms;
-        let of_mlp = |part: &str| {
-            let is_mlp_norm = Sublayer::Mlp.norms().iter().any(|&norm| norms[norm] == Some(part));
-            is_mlp_norm || part.split('.').next() == Some(MLP)
-        };
-        let parts = parts(self, layer).into_iter().filter(|(part, _)| of_mlp(part) == (sublayer == Sublayer::Mlp));
+        let parts = parts(self, layer).into_iter().filter(|(part, _)| sublayer_of(self.architecture, part) == sublayer);
         parts.map(|(_, shape)| shape.iter().product::<usize>()).sum()
     }
 
@@ -129,7 +123,12 @@ impl Config {
 
     /// Returns the weights of a layer without norms and biases.
     pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
-        (self.attention_numbers() + self.mlp_numbers(layer, |experts| experts.count)) as u64
+        let sizes = [
+            (Sublayer::Attention, self.attention_numbers()),
+            (Sublayer::Mlp, self.mlp_numbers(layer, |experts| experts.count)),
+        ];
+        let kept = sizes.into_iter().filter(|&(sublayer, _)| !self.dropped.contains(layer, sublayer));
+        kept.map(|(_, numbers)| numbers as u64).sum()
     }
 
     /// Returns the bytes of weights in the CPU engine. A tied output projection has its own copy in another layout.

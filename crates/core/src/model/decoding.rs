@@ -51,7 +51,6 @@ pub trait Decoding {
     /// See [`Self::run`].
     fn likeliest(&mut self, runs: &[Run]) -> Result<Vec<Vec<Option<u32>>>>;
 
-    /// Frees a block.
     fn free(&mut self, block: BlockId);
 
     /// Returns the KV-cache bytes per token for these programs.
@@ -201,7 +200,6 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         Ok(Self { model, trie, blocks: M::Blocks::default(), lengths: HashMap::new(), regimes: HashMap::new() })
     }
 
-    /// Returns the attention nodes of the programs.
     fn attention(&self, programs: &[usize]) -> Vec<usize> {
         let nodes: BTreeSet<usize> = programs.iter().flat_map(|&program| self.trie.path(program)).copied().collect();
         nodes.into_iter().filter(|&node| self.trie.step(node).is_attention()).collect()
@@ -261,7 +259,6 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         Ok(())
     }
 
-    /// Batches the given runs.
     fn together<'r>(&self, runs: &'r [Run], members: Vec<usize>) -> Result<Rc<Together<'r, M::Shared>>> {
         let mut start = 0;
         let placed = members.iter().map(|&member| {

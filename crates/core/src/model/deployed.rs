@@ -1,16 +1,17 @@
 //! The deployed form of a variant: operators are folded into weights where possible and remain steps elsewhere. Also
-//! the program of a folder with such operators next to its weights.
+//! the program of a folder with such operators next to its weights, or without some sublayers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::attached::BranchPlace;
+use super::attached_form::BranchPlace;
 use super::config::Config;
 use super::operator::Operator;
 use super::program::{Program, Step};
 use super::sublayer::Sublayer;
 use super::tensors::checked;
+use super::weights::Weights;
 use crate::error::Result;
 
 /// A variant whose weights have absorbed every operator that they can.
@@ -87,39 +88,33 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
     Ok(Deployed { program: Program(steps), folds })
 }
 
-/// Returns the program of a backbone folder: all layers, and the operators stored next to the weights.
+/// Returns the program of a backbone folder: all sublayers that it has, and the operators stored next to the weights.
 ///
 /// # Errors
 /// An operator that cannot be read; weights that do not fit the config.
 pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
-    let dense = Program::dense(config.layers);
-    if config.attachments.is_empty() {
-        return Ok(dense);
+    if config.is_plain() {
+        return Ok(Program::dense(config.layers));
     }
     let weights = checked(config, folder)?;
-    let operator_at = |layer: usize, branch: Option<BranchPlace>| {
-        let attachment =
-            config.attachments.iter().find(|attached| attached.layer == layer && Some(attached.place) == branch);
-        attachment.map(|attached| attached.operator(config.hidden, config.norm_eps, &weights)).transpose()
-    };
-    let mut steps = Vec::new();
-    for step in dense.0 {
-        let Some((half, layer)) = step.half() else {
-            steps.push(step);
-            continue;
-        };
-        if half == Sublayer::Attention {
-            steps.extend(operator_at(layer, Some(BranchPlace::Before))?.map(Step::Apply));
+    let mut steps = vec![Step::Embed];
+    for layer in 0..config.layers {
+        steps.extend(operator_at(config, &weights, layer, BranchPlace::Before)?.map(Step::Apply));
+        for half in Sublayer::BOTH.into_iter().filter(|&half| !config.dropped.contains(layer, half)) {
+            let norm = config.norm_after(half).map(BranchPlace::Norm);
+            let map = norm.map_or(Ok(None), |norm| operator_at(config, &weights, layer, norm))?;
+            steps.push(map.map_or_else(|| half.step(layer), |operator| Step::Edited(half, layer, operator)));
         }
-        steps.push(match operator_at(layer, config.norm_after(half).map(BranchPlace::Norm))? {
-            Some(operator) => Step::Edited(half, layer, operator),
-            None => step,
-        });
-        if half == Sublayer::Mlp {
-            steps.extend(operator_at(layer, Some(BranchPlace::After))?.map(Step::Apply));
-        }
+        steps.extend(operator_at(config, &weights, layer, BranchPlace::After)?.map(Step::Apply));
     }
+    steps.push(Step::Head);
     Ok(Program(steps))
+}
+
+/// Reads the operator at a place of a layer, if the config names one.
+fn operator_at(config: &Config, weights: &Weights, layer: usize, place: BranchPlace) -> Result<Option<Arc<Operator>>> {
+    let attachment = config.attachments.iter().find(|attached| (attached.layer, attached.place) == (layer, place));
+    attachment.map(|attached| attached.operator(config.hidden, config.norm_eps, weights)).transpose()
 }
 
 #[cfg(test)]

@@ -51,7 +51,6 @@ impl<'a> Entries<'a> {
         self.optional_count(key, most)?.ok_or_else(|| self.wrong(key, &counted(most)))
     }
 
-    /// Reads a number within `range`.
     pub(super) fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
         self.typed(key, &within(&range), |value| value.as_f64().filter(|x| range.contains(x)))
     }

@@ -11,6 +11,7 @@ use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
 use super::architecture::{ARCHITECTURES, Architecture, GgufForm, GgufPlaces, RopeEntries};
+use super::deci::{self, DECI, DeciLayers, FolderName};
 use super::held::{Held, TensorInfo};
 use super::tensor_name::{EMBEDDING, FINAL_NORM, HEAD};
 use crate::error::{Error, Result};
@@ -54,9 +55,13 @@ const NEUTRAL: [(&str, &[&str]); 9] = [
 /// Returns the architecture of a file, with its GGUF form.
 fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let name = file.text("general.architecture")?;
+    if name == Some(DECI) {
+        return deci::architecture(file);
+    }
     let known = || ARCHITECTURES.iter().filter_map(|candidate| Some((candidate, candidate.gguf?)));
     known().find(|(_, form)| Some(form.name) == name).ok_or_else(|| {
         let mut names: Vec<&str> = known().map(|(_, form)| form.name).collect();
+        names.push(DECI);
         names.sort_unstable();
         names.dedup();
         Error::bad_input("unknown architecture of a GGUF file")
@@ -128,10 +133,15 @@ pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
 /// Returns the tensors of a file by their Hugging Face names; unknown ones keep their name.
 pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
     let (architecture, form) = architecture(file)?;
-    let head_dim = head_dim(file, form)? as usize;
+    let deci = deci_layers(file, form)?;
+    let head_dim = head_dim(file, form, deci.as_ref())? as usize;
     let mut tensors = BTreeMap::new();
     for (stored_name, tensor) in file.tensors.iter().filter(|(name, _)| *name != ROPE_FACTORS) {
-        let name = name_in_folder(architecture, stored_name).unwrap_or_else(|| stored_name.clone());
+        let name = match deci.as_ref().map_or(FolderName::Usual, |layers| layers.folder_name(stored_name)) {
+            FolderName::Usual => name_in_folder(architecture, stored_name).unwrap_or_else(|| stored_name.clone()),
+            FolderName::Operator(name) => name,
+            FolderName::Filler => continue,
+        };
         let turns = takes_turns(form, &name).then_some(head_dim);
         let rows = tensor.shape.first().copied().unwrap_or(0);
         if turns.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
@@ -172,12 +182,18 @@ fn lacking(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("a GGUF file has no such entry").at(file.place(key)).expected(expected).found("nothing")
 }
 
-fn head_dim(file: &Gguf, form: GgufForm) -> Result<u64> {
+/// Reads the layers of a file of the architecture `deci`.
+fn deci_layers(file: &Gguf, form: GgufForm) -> Result<Option<DeciLayers>> {
+    (form.name == DECI).then(|| DeciLayers::read(file)).transpose()
+}
+
+fn head_dim(file: &Gguf, form: GgufForm, deci: Option<&DeciLayers>) -> Result<u64> {
     let key = |name: &str| format!("{}.{name}", form.name);
-    match file.count(&key("attention.key_length"))? {
-        Some(width) => Ok(width),
-        None => Ok(count(file, &key("embedding_length"))? / count(file, &key("attention.head_count"))?.max(1)),
+    if let Some(width) = file.count(&key("attention.key_length"))? {
+        return Ok(width);
     }
+    let heads = deci.map_or_else(|| count(file, &key("attention.head_count")), |layers| Ok(layers.heads))?;
+    Ok(count(file, &key("embedding_length"))? / heads.max(1))
 }
 
 /// Builds the `config.json` of such a backbone.
@@ -192,8 +208,16 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
         read.borrow_mut().insert(name.to_owned());
         format!("{}.{name}", form.name)
     };
-    let heads = count(file, &key("attention.head_count"))?;
-    let head_dim = head_dim(file, form)?;
+    let deci = deci_layers(file, form)?;
+    let head_keys = ["attention.head_count", "attention.head_count_kv", "feed_forward_length"].map(key);
+    let [heads, kv_heads, intermediate] = match &deci {
+        Some(layers) => [layers.heads, layers.kv_heads, layers.intermediate],
+        None => {
+            let heads = count(file, &head_keys[0])?;
+            [heads, file.count(&head_keys[1])?.unwrap_or(heads), count(file, &head_keys[2])?]
+        }
+    };
+    let head_dim = head_dim(file, form, deci.as_ref())?;
     // Values are as wide as keys, and all of a head's channels turn but in Phi-3.
     let turning = file.count(&key("rope.dimension_count"))?.unwrap_or(head_dim);
     let in_part = architecture.rope == RopeEntries::Partial && turning <= head_dim;
@@ -217,9 +241,9 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     say("model_type", architecture.model_type.into());
     say("num_hidden_layers", count(file, &key("block_count"))?.into());
     say("hidden_size", count(file, &key("embedding_length"))?.into());
-    say("intermediate_size", count(file, &key("feed_forward_length"))?.into());
+    say("intermediate_size", intermediate.into());
     say("num_attention_heads", heads.into());
-    say("num_key_value_heads", file.count(&key("attention.head_count_kv"))?.unwrap_or(heads).into());
+    say("num_key_value_heads", kv_heads.into());
     say("head_dim", head_dim.into());
     say("vocab_size", embedding.shape[0].into());
     say("rms_norm_eps", json!(single(found.ok_or_else(|| lacking(file, &epsilon, "a number"))?)));
@@ -260,6 +284,7 @@ pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
     if let Some(scaling) = scaling(file, head_dim, &key)? {
         say("rope_scaling", scaling);
     }
+    config.extend(deci.map(|layers| layers.entries(architecture)).unwrap_or_default());
     for key in file.keys() {
         let Some(name) = key.strip_prefix(form.name).and_then(|rest| rest.strip_prefix('.')) else { continue };
         if read.borrow().contains(name) {

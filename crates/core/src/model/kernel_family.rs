@@ -4,7 +4,6 @@ use crate::error::{Error, Result};
 use crate::linalg::amx::{self, AmxStatus};
 use crate::named::named;
 
-/// Kernel family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelFamily {
     /// Kernels for every processor.

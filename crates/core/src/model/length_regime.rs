@@ -33,7 +33,6 @@ impl Rope {
 }
 
 impl Config {
-    /// Returns the regime of a sequence of `length` tokens.
     pub fn length_regime(&self, length: usize) -> LengthRegime {
         let window = self.window_rope.as_ref().map_or(0, |rope| rope.regime(length));
         LengthRegime([self.rope.regime(length), window])
@@ -45,7 +44,6 @@ impl Config {
         self.rope.stable_length().min(window)
     }
 
-    /// Returns whether frequencies depend on the sequence length.
     pub(super) fn has_length_regimes(&self) -> bool {
         self.stable_length() < usize::MAX
     }

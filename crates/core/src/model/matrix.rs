@@ -25,7 +25,6 @@ pub enum Products {
 }
 
 impl Products {
-    /// Returns the bf16 products of a kernel family.
     pub const fn bf16(kernels: KernelFamily) -> Self {
         match kernels {
             KernelFamily::Portable => Self::Bf16,
@@ -33,7 +32,6 @@ impl Products {
         }
     }
 
-    /// Returns the kernel family.
     pub const fn kernels(self) -> KernelFamily {
         match self {
             Self::F32 | Self::Bf16 => KernelFamily::Portable,
@@ -59,7 +57,6 @@ impl Products {
         EngineId { name: CPU.name, dtype: self.name(), device: self.device_class() }
     }
 
-    /// Returns the bf16 kernels, or `None` for f32.
     pub(super) fn bf16_kernels(self) -> Option<Bf16Kernels> {
         match self {
             Self::F32 => None,
@@ -68,7 +65,6 @@ impl Products {
         }
     }
 
-    /// Returns the bytes per weight.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
@@ -107,7 +103,6 @@ impl LayerMatrix {
         Weight::Laid(self.laid())
     }
 
-    /// Borrows the panels.
     pub(super) fn laid(&self) -> Laid<'_> {
         match self {
             Self::F32(panels) => Laid::F32(panels),

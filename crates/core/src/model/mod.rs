@@ -16,6 +16,7 @@
 
 pub mod architecture;
 pub(crate) mod attached;
+pub(crate) mod attached_form;
 pub mod batch;
 mod cache;
 pub mod candle;
@@ -26,6 +27,7 @@ mod content;
 mod cost;
 mod cpu;
 pub mod cut;
+mod deci;
 pub mod decoder;
 mod decoding;
 mod deployed;
@@ -57,7 +59,8 @@ pub mod trie;
 pub mod weights;
 pub(crate) mod window;
 
-pub use attached::{AttachedForm, Attachment, BranchPlace};
+pub use attached::Attachment;
+pub use attached_form::{AttachedForm, BranchPlace, StepForm};
 pub use batch::{Batch, Divergence, Prediction, ScoredRow};
 pub use candle::{CandleEngine, CandlesOwn, DeviceName, FloatType, FrozenWeights, Gpu, Placement};
 pub(crate) use candle::{is_out_of_memory, out_of_memory};
@@ -66,6 +69,7 @@ pub use config::{Config, LongRope, Rope, Scaling};
 pub use content::{TensorHashes, content, tensor_hashes};
 pub use cost::Load;
 pub use cut::Cut;
+pub use deci::DECI;
 pub use decoder::Decoder;
 pub(crate) use decoding::likeliest;
 pub use decoding::{BlockId, Decoding, Run};

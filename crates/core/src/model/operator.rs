@@ -180,7 +180,6 @@ impl Operator {
         matches!(self.matrix, Matrix::Normed { .. })
     }
 
-    /// Returns whether the operator only adds a bias.
     pub fn is_bias_only(&self) -> bool {
         matches!(self.matrix, Matrix::Identity)
     }
@@ -234,7 +233,6 @@ impl Operator {
         }
     }
 
-    /// Copies the operator to a device.
     pub(super) fn to_device(&self, device: &Device) -> Result<Self> {
         let matrix = match &self.matrix {
             Matrix::Identity => Matrix::Identity,

@@ -13,7 +13,6 @@ pub(super) const NORMED: &str = "normed";
 const UNWEIGHTED: &str = "-unweighted";
 const WITH_BIAS: &str = "-affine";
 
-/// Returns the form name of a normed operator.
 pub(super) fn normed_form(weighted: bool, has_bias: bool) -> String {
     format!("{NORMED}{}{}", if weighted { "" } else { UNWEIGHTED }, if has_bias { WITH_BIAS } else { "" })
 }

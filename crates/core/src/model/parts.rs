@@ -45,7 +45,6 @@ pub(super) enum Mlp {
     Experts(Tensor),
 }
 
-/// Gated MLP.
 #[derive(Clone)]
 pub(super) struct Gated {
     pub(super) gate_up: LayerMatrix,         // [C, 2F]
@@ -58,7 +57,6 @@ pub(super) struct Gated {
 #[derive(Clone)]
 pub(super) struct Parts {
     held: HeldParts,
-    /// Factor applied to embeddings.
     embedding_factor: Option<f32>,
 }
 
@@ -100,7 +98,6 @@ impl Parts {
         Ok(Self { held: HeldParts::ByNeed { weights, cache: Arc::new(cache) }, embedding_factor })
     }
 
-    /// Returns whether all parts are in memory.
     pub(super) fn kept(&self) -> bool {
         matches!(self.held, HeldParts::Kept { .. })
     }
@@ -279,7 +276,6 @@ impl Layer {
     }
 }
 
-/// Reader for the parts of one layer.
 struct Reader<'a> {
     config: &'a Config,
     products: Products,

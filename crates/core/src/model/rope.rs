@@ -78,7 +78,6 @@ impl Rotaries {
         }
     }
 
-    /// Returns the rotary embedding of a layer.
     pub(super) fn of(&self, layer: usize) -> &Rotary {
         &self.all[self.of_layer[layer]]
     }

@@ -86,14 +86,12 @@ pub struct LongRope {
     pub attention: f64,
 }
 
-/// Rotary embeddings of a backbone.
 pub(super) struct Ropes {
     pub(super) rope: Rope,
     /// Embedding of sliding-window layers, if it differs.
     pub(super) of_windows: Option<Rope>,
     /// Rotated channels per head.
     pub(super) width: usize,
-    /// Whether each layer has a rotary embedding.
     pub(super) rotated: Vec<bool>,
 }
 

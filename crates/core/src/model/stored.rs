@@ -290,6 +290,10 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
         .enumerate()
         .flat_map(|(matrix, stored)| (0..stored.matrix()[0]).map(move |row| (matrix, row)))
         .collect();
+    // A dropped sublayer has no matrices.
+    if rows.is_empty() {
+        return Ok(Panels::new(Vec::new(), inner, 0));
+    }
     let mut out = vec![K::Word::default(); Panels::<K>::length(inner, rows.len())];
     let panels = out.par_chunks_mut(Panels::<K>::panel(inner)).zip(rows.par_chunks(K::lanes()));
     first_error(panels.map(|(panel, rows)| {

@@ -20,7 +20,6 @@ pub(crate) fn name(layer: usize, part: &str) -> String {
     format!("model.layers.{layer}.{part}{suffix}")
 }
 
-/// Returns the name prefix of an expert's tensors.
 pub(crate) fn expert(number: usize) -> String {
     format!("{MLP}.experts.{number}")
 }

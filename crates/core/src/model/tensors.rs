@@ -10,8 +10,8 @@ use candle_core::quantized::GgmlDType;
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-use super::architecture::QueryKeyNorm;
-use super::attached::{BranchPlace, norm_name};
+use super::architecture::{Architecture, QueryKeyNorm};
+use super::attached_form::{BranchPlace, norm_name};
 use super::config::Config;
 use super::rounding::{WeightType, word};
 use super::sublayer::Sublayer;
@@ -97,7 +97,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
 /// A part of a layer with its shape: matrices `[out, in]`.
 pub(crate) type Part = (String, Vec<usize>);
 
-/// Returns the parts of a layer for the decoder, with the norms and biases of the architecture.
+/// Returns the parts of a layer for the decoder, with the norms and biases of the architecture. Dropped sublayers have none.
 pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
     let c = config.hidden;
     let q = config.heads * config.head_dim;
@@ -126,7 +126,14 @@ pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
     let norms = [(QUERY_NORM, query), (KEY_NORM, key)].into_iter();
     parts.extend(norms.filter_map(|(part, width)| Some((part.to_owned(), vec![width?]))));
     parts.extend(config.architecture.norms.into_iter().flatten().map(|part| (part.to_owned(), vec![c])));
+    parts.retain(|(part, _)| !config.dropped.contains(layer, sublayer_of(config.architecture, part)));
     parts
+}
+
+/// Returns the sublayer that a part of a layer belongs to, norms and biases included.
+pub(crate) fn sublayer_of(architecture: &Architecture, part: &str) -> Sublayer {
+    let is_mlp_norm = Sublayer::Mlp.norms().iter().any(|&norm| architecture.norms[norm] == Some(part));
+    if is_mlp_norm || part.split('.').next() == Some(MLP) { Sublayer::Mlp } else { Sublayer::Attention }
 }
 
 fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part>) {

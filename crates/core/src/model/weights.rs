@@ -20,7 +20,6 @@ use crate::linalg::panels::{Kind, Panels};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Weights of one backbone.
 pub struct Weights {
     folder: PathBuf,
     shards: Vec<Shard>,

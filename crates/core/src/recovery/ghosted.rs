@@ -12,7 +12,7 @@ use super::method::{F64_COST, Fitted, Recovery, RecoveryEntry, least_squares_ope
 use super::stream_fit;
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
-use crate::model::Operator;
+use crate::model::{Config, Operator, StepForm};
 use crate::options::{self, Options, Variant};
 use crate::style::{Dash, Hue, Marker, Style};
 
@@ -105,6 +105,10 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
 impl Recovery for Ghosted {
     fn tunable(&self) -> bool {
         self.boundary == Placement::Region && self.input.is_stream()
+    }
+
+    fn step_form(&self, _: &Config) -> Option<StepForm> {
+        Some(if self.input.is_stream() { StepForm::Stream } else { StepForm::Normed })
     }
 
     fn check_export(&self) -> Result<()> {

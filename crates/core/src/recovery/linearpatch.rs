@@ -49,7 +49,8 @@ fn fitted_sequences(case: &PruneCase<'_>) -> usize {
 /// Epsilon that the reference code adds to the mean magnitude before a removed layer in the layer-by-layer repair.
 const MAGNITUDE_EPSILON: f64 = 1e-8;
 
-/// One scale per channel of the stream (`diag`) or of the stream rotated by a Hadamard matrix (`rotate`).
+/// LinearPatch: one scale per channel of the stream (`linearpatch-diag`), or of the stream rotated by a Hadamard matrix
+/// (`linearpatch-rotate`).
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LinearPatchOptions {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::boundary::{Boundary, Placement, Repair, Solution, Span};
 use super::method::{ELEMENT_COST, Fitted, Recovery, RecoveryEntry, build};
 use crate::error::Result;
-use crate::model::Operator;
+use crate::model::{Config, Operator, StepForm};
 
 const NAME: &str = "mean";
 const SOURCE: &str = "https://arxiv.org/abs/2407.16286";
@@ -24,6 +24,10 @@ struct Mean {
 }
 
 impl Recovery for Mean {
+    fn step_form(&self, _: &Config) -> Option<StepForm> {
+        Some(StepForm::Constant)
+    }
+
     fn spans(&self, region: Span) -> Vec<Span> {
         self.boundary.spans(region)
     }

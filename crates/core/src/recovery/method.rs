@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use super::boundary::{Boundary, Solution, Span};
 use crate::calibrate::HookPoint;
 use crate::error::Result;
-use crate::model::{Config, Sublayer};
+use crate::model::{Config, StepForm, Sublayer};
 use crate::options::{self, Options};
 
 /// A method that repairs a boundary without training.
@@ -32,12 +32,12 @@ pub trait Recovery: Send + Sync {
         Place::Stream
     }
 
-    /// Returns whether an exported checkpoint keeps the operator as a step next to its weights, whatever it is solved to.
-    fn stays_step(&self, config: &Config) -> bool {
+    /// Returns the form of the operator that an exported checkpoint keeps next to its weights, whatever it is solved to.
+    fn step_form(&self, config: &Config) -> Option<StepForm> {
         match self.place() {
-            Place::Nothing | Place::Rows => false,
-            Place::Branch => config.ends_in_norm(Sublayer::Mlp),
-            Place::Stream => true,
+            Place::Nothing | Place::Rows => None,
+            Place::Branch => config.ends_in_norm(Sublayer::Mlp).then_some(StepForm::Branch),
+            Place::Stream => Some(StepForm::Stream),
         }
     }
 

@@ -7,7 +7,7 @@ use super::boundary::{Boundary, Placement, Repair, Solution, Span, add_magnitude
 use super::method::{ELEMENT_COST, Place, Recovery, RecoveryEntry};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
-use crate::model::{Config, Operator, Sublayer};
+use crate::model::{Config, Operator, StepForm, Sublayer};
 use crate::options::{self, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
@@ -94,9 +94,11 @@ impl Recovery for PruneAndComp {
         }
     }
 
-    fn stays_step(&self, config: &Config) -> bool {
+    fn step_form(&self, config: &Config) -> Option<StepForm> {
         // One factor goes into the branches that follow, unless norms end them.
-        self.granularity == Granularity::Scalar && Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half))
+        let is_step =
+            self.granularity == Granularity::Scalar && Sublayer::BOTH.iter().any(|half| config.ends_in_norm(*half));
+        is_step.then_some(StepForm::Stream)
     }
 
     fn spans(&self, region: Span) -> Vec<Span> {

@@ -204,7 +204,6 @@ impl BatchStep {
     }
 }
 
-/// Computes `out = x − y`.
 fn subtract(out: &mut [f32], x: &[f32], y: &[f32]) {
     out.iter_mut().zip(x.iter().zip(y)).for_each(|(out, (x, y))| *out = x - y);
 }

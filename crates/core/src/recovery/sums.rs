@@ -19,7 +19,6 @@ pub(super) struct Sums {
 
 struct OnDevice {
     device: Device,
-    /// Dtype of the products.
     dtype: DType,
     /// `XᵀX` and `YᵀX`, each `[C, C]`, and their number of rows.
     sums: Option<([Tensor; 2], usize)>,

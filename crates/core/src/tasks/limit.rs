@@ -23,7 +23,7 @@ impl DocumentLimit {
         Err(Error::bad_input("the limit of documents cannot be used").expected(EXPECTED).found(value))
     }
 
-    /// Returns the limit as it was given.
+    /// Returns the limit as given by the user.
     pub fn value(self) -> f64 {
         self.0
     }

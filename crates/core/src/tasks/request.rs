@@ -202,7 +202,7 @@ impl<E: Encoder> Coder<'_, E> {
         // Truncation removes leading tokens first, including BOS.
         let truncated_left = input_ids.len().saturating_sub(self.max_length.saturating_add(1));
         let cut_ids = input_ids.drain(..truncated_left).collect();
-        // Nothing is predicted after the last id, so the model does not need it.
+        // The model does not need the last id, because no token is predicted after it.
         input_ids.pop();
         Ok(Tokenised { input_ids, continuation_ids, cut_ids })
     }

@@ -38,7 +38,6 @@ impl Solutions {
         Self { task: task.name.to_owned(), original, documents }
     }
 
-    /// Selects documents by index.
     #[must_use]
     pub fn only(&self, documents: &[usize]) -> Self {
         let documents = documents.iter().filter_map(|&document| self.documents.get(document).cloned()).collect();
@@ -57,7 +56,6 @@ impl Solutions {
         self.documents.len()
     }
 
-    /// Returns the number of requests of all documents.
     pub fn requests(&self) -> usize {
         self.documents.iter().map(|document| document.choices.len()).sum()
     }

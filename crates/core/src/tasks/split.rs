@@ -83,7 +83,6 @@ pub fn split_files(folder: &Path, word: &str) -> Result<Option<Vec<PathBuf>>> {
     files_named(folder, &listed(folder)?, &[&word.to_lowercase()])
 }
 
-/// Lists the names in a folder, sorted.
 fn listed(folder: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|error| read_error(&error, folder))? {

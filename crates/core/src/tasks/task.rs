@@ -27,7 +27,6 @@ pub struct Task {
     pub label: &'static str,
     /// Whether the task is a column of the paper and part of its average.
     pub in_paper: bool,
-    /// Source of the documents.
     pub source: &'static str,
     /// lm-eval's version of the task (1 stands for 1.0).
     pub version: u32,
@@ -180,7 +179,6 @@ impl Task {
 }
 
 impl PartialEq for Task {
-    /// Compares tasks by name.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }

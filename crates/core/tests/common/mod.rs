@@ -82,7 +82,6 @@ pub fn engines_with(config: &Path, folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read_file(config).unwrap(), folder)
 }
 
-/// Returns the engines with a given config.
 pub fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Decoder::load_with(config.clone(), folder).unwrap())];
     engines.extend([Some(DeviceName::Cpu), gpu()].into_iter().flatten().map(|device| {
@@ -112,7 +111,6 @@ fn load_decoder(products: Products, memory: u64, folder: &Path) -> Box<dyn Engin
     Box::new(Decoder::load_within(Config::read(folder).unwrap(), folder, products, memory).unwrap())
 }
 
-/// Returns all elements as f64.
 pub fn flat(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }

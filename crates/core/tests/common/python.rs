@@ -23,7 +23,6 @@ pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
     path
 }
 
-/// Returns the folder of scripts.
 fn tools() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()

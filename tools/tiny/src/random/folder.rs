@@ -1,4 +1,4 @@
-//! The folder of an untrained backbone: config, tokenizer, and weights in shards with an index.
+//! Writes the folder of an untrained backbone: config, tokenizer, and sharded weights with an index.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,36 +16,36 @@ use ghostlab_core::files::atomic::{sweep, temporary_folder, write_whole};
 use ghostlab_core::files::{disk, sha256};
 use ghostlab_core::quantity::distinct_sizes;
 
-/// A backbone to be written.
+/// Untrained backbone to be written.
 pub struct Backbone {
-    /// As `config.json` says it.
+    /// Contents of `config.json`.
     pub config: Value,
     tokenizer: Tokens,
     tensors: Vec<Tensor>,
 }
 
-/// How it is written.
 pub struct Writing<'a> {
-    /// The most bytes of numbers in a file; a tensor is never split.
+    /// Maximum bytes of tensor data per file; tensors are never split.
     pub shard: u64,
-    /// Set by somebody who wants it to stop.
+    /// Flag that cancels the write.
     pub stop: &'a AtomicBool,
-    /// Told the bytes that are written and those that will be.
+    /// Callback that receives the bytes written so far and the total.
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
-/// The most bytes of a shard where nobody says otherwise.
+/// Default maximum bytes of a shard.
 pub const SHARD: u64 = 4_000_000_000;
-/// Room that must be left for headers, index and tokenizer.
+/// Disk space reserved for headers, index and tokenizer.
 const BESIDE: u64 = 16 << 20;
 
 impl Backbone {
-    /// A backbone of a shape: the same config and seed are the same bytes on every machine.
+    /// Creates a backbone from a config. The same config and seed give the same bytes on every machine.
     ///
     /// # Errors
-    /// A config that the decoder does not take, or a vocabulary smaller than the tokenizer's.
+    /// Fails if the decoder does not support the config, or if the vocabulary is smaller than the tokenizer's.
     pub fn new(mut config: Value, seed: u64) -> Result<Self> {
-        // The vocabulary of the project's own backbones: real text stays text, and ids lie below any real vocabulary.
+        // Use the tokenizer of the bundled backbones: its ids fit into any real vocabulary, and text tokenizes
+        // normally.
         let tokenizer = Tokens::parse(match config.get("model_type").and_then(Value::as_str) {
             Some("llama") => include_bytes!("../../../../data/tiny/llama/tokenizer.json"),
             Some("qwen3") => include_bytes!("../../../../data/tiny/qwen3/tokenizer.json"),
@@ -54,7 +54,7 @@ impl Backbone {
         for key in ["bos_token_id", "eos_token_id"] {
             config[key] = tokenizer.end.into();
         }
-        // Both names: transformers before 4.56 reads the second.
+        // transformers before 4.56 reads `torch_dtype`.
         for key in ["dtype", "torch_dtype"] {
             config[key] = "bfloat16".into();
         }
@@ -76,15 +76,15 @@ impl Backbone {
         Ok(Self { config, tokenizer, tensors })
     }
 
-    /// Bytes of all weights.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.bytes() as u64).sum()
     }
 
-    /// Writes the folder next to its place and then moves it there. Gives the number of its weight files.
+    /// Writes the folder next to its final path, moves it there, and returns the number of weight files.
     ///
     /// # Errors
-    /// Something stands there; no room on its disk; a file cannot be written; `stop` was set: nothing is left then.
+    /// Fails if the folder exists and is not empty, the disk lacks space, a file cannot be written, or `stop` is set. A
+    /// failed write leaves no files.
     pub fn write(&self, folder: &Path, writing: &mut Writing<'_>) -> Result<usize> {
         let (parent, name) = place(folder)?;
         fs::create_dir_all(&parent).map_err(|error| Error::io("create", &parent, &error))?;
@@ -92,7 +92,7 @@ impl Backbone {
         self.enough_room(&parent)?;
         let draft = temporary_folder(&parent, &name).map_err(|error| Error::io("create", &parent, &error))?;
         self.files(draft.path(), writing)?;
-        // Nobody has put anything there meanwhile, or this fails.
+        // If the folder is no longer empty, the rename fails.
         fs::remove_dir(folder).ok();
         fs::rename(draft.path(), folder).map_err(|error| Error::io("create", folder, &error))?;
         let _moved = draft.keep();
@@ -141,7 +141,7 @@ impl Backbone {
         write_whole(&folder.join("model.safetensors.index.json"), pretty(&index)?.as_bytes())
     }
 
-    /// The tensors in order, as many in a file as it may hold.
+    /// Groups the tensors in order into files of at most `most` bytes.
     fn shards(&self, most: u64) -> Vec<&[Tensor]> {
         let mut shards = Vec::new();
         let mut first = 0;
@@ -159,7 +159,7 @@ impl Backbone {
     }
 }
 
-/// The folder that a new folder is in, and its name. A folder with something in it stays as it is.
+/// Splits the path of a new folder into its parent and its name. Fails if the folder is not empty.
 fn place(folder: &Path) -> Result<(PathBuf, String)> {
     let whole = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
     let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
@@ -175,7 +175,8 @@ fn place(folder: &Path) -> Result<(PathBuf, String)> {
     Ok((parent.to_path_buf(), name.to_string_lossy().into_owned()))
 }
 
-/// What decides a tensor's numbers: not its place, so that layer 0 begins equally with one layer and with 32.
+/// Returns the random key of a tensor. The key depends on its name and not its offset, so that layer 0 is the same with
+/// one layer and with 32.
 fn key(seed: u64, name: &str) -> u64 {
     let hash = sha256::of_bytes(format!("{seed} {name}"));
     u64::from_str_radix(&hash[..16], 16).unwrap_or(seed)

@@ -1,4 +1,5 @@
-//! Folders of very small shapes: the decoder reads them, they are the same every time, and none is half there.
+//! Tests with folders of very small shapes: the decoder reads them, they are deterministic, and none is left
+//! incomplete.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,7 +49,7 @@ fn decoder_reads_every_architecture_with_finite_perplexity() {
         let starts = (0..2).map(|at| Start { document: 0, token: 64 * at }).collect();
         let windows = Windows { ids, length: 64, starts, corpus_tokens: 128, bytes: 0 };
         let perplexities = perplexity::of(&engine, &[Program::dense(3)], &windows).unwrap();
-        // Knowing nothing is one in 2,050.
+        // The perplexity of a uniform distribution is 2,050.
         assert!((1000.0..4000.0).contains(&perplexities[0]), "{}: {perplexities:?}", architecture.class);
     }
 }

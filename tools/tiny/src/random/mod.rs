@@ -1,10 +1,10 @@
-//! Untrained backbones in the shapes of real ones: what a run at that size takes can be measured without a download.
+//! Untrained backbones in the shapes of real ones, for benchmarks at full size without a download.
 //!
-//! | file | noun |
+//! | file | content |
 //! | --- | --- |
-//! | `shape` | the shapes, by name |
-//! | `folder` | a backbone's folder, whole or not at all |
-//! | `shard` | a weight file, written block by block |
+//! | `shape` | shapes by name |
+//! | `folder` | atomic writing of a backbone's folder |
+//! | `shard` | blockwise writing of a weight file |
 
 pub mod folder;
 #[cfg(test)]

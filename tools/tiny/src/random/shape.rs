@@ -1,10 +1,10 @@
-//! Shapes of real backbones: their public `config.json`, as far as it decides what is computed.
+//! Shapes of real backbones: the entries of their public `config.json` that affect the computation.
 
 use serde_json::{Value, json};
 
 use ghostlab_core::error::{Error, Result};
 
-/// From the repositories of the Hugging Face hub that are named next to them.
+/// Returns shapes from the Hugging Face repositories named below.
 fn shapes() -> [(&'static str, Value); 3] {
     [
         // meta-llama/Llama-3.1-8B
@@ -44,10 +44,10 @@ fn shapes() -> [(&'static str, Value); 3] {
     ]
 }
 
-/// The config of a backbone like a real one; with `layers`, of so many.
+/// Returns the config of a real backbone, with its number of layers replaced by `layers` if given.
 ///
 /// # Errors
-/// An unknown name.
+/// Fails if the name is unknown.
 pub fn like(name: &str, layers: Option<usize>) -> Result<Value> {
     let names = shapes().map(|(name, _)| name);
     let Some((_, mut config)) = shapes().into_iter().find(|(known, _)| *known == name) else {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::random::folder::Backbone;
 
-    /// Expected: the number of weights that the hub shows for each.
+    /// Expected: the number of weights that the hub shows for each model.
     #[test]
     fn each_shape_has_as_many_weights_as_the_real_one() {
         for (name, weights) in

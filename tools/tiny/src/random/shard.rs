@@ -1,4 +1,4 @@
-//! A weight file in bf16, written block by block: memory stays small whatever its size.
+//! Writes a bf16 weight file block by block, with bounded memory.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,17 +10,17 @@ use safetensors::Dtype;
 use ghostlab_core::checkpoint::header;
 use ghostlab_core::error::{Error, Result};
 
-/// A tensor to be drawn.
+/// Random tensor to be written.
 pub(super) struct Tensor {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
-    /// Decides its numbers.
+    /// Key of the random generator.
     pub(super) key: u64,
-    /// Of a uniform distribution around 0; without one, all numbers are 1.
+    /// Standard deviation of a uniform distribution around 0; if `None`, all values are 1.
     pub(super) deviation: Option<f64>,
 }
 
-/// Bytes that are drawn before they are written: few enough to stay in the cache.
+/// Bytes drawn before each write; small enough to stay in the cache.
 const BLOCK: usize = 4 << 20;
 /// Bytes that a thread draws at a time.
 const SHARE: usize = 1 << 18;
@@ -30,13 +30,14 @@ impl Tensor {
         2 * self.shape.iter().product::<usize>()
     }
 
-    /// Its bytes from an offset, both a multiple of eight unless the tensor ends.
+    /// Draws the tensor's bytes from an offset. Offset and length are multiples of eight, except at the end of the
+    /// tensor.
     fn draw(&self, offset: usize, bytes: &mut [u8]) {
         let Some(deviation) = self.deviation else {
             bytes.as_chunks_mut::<2>().0.fill(bf16::ONE.to_le_bytes());
             return;
         };
-        // The most of a uniform distribution of this deviation, for each of 2^15 steps to either side.
+        // The distribution's maximum is `deviation * √3`, split into 2^15 steps on either side.
         let step = (deviation * 3_f64.sqrt() / 32_768.0) as f32;
         bytes.par_chunks_mut(SHARE).enumerate().for_each(|(share, bytes)| {
             let first = ((offset + share * SHARE) / 8) as u64;
@@ -51,7 +52,8 @@ impl Tensor {
     }
 }
 
-/// Four bf16 numbers of 16 random bits each. Zero is none of them, so that both signs are as frequent.
+/// Converts 64 random bits into four bf16 values of 16 bits each. Zero is excluded, so that both signs are equally
+/// frequent.
 fn four(bits: u64, step: f32) -> [u8; 8] {
     let mut bytes = [0; 8];
     for (place, number) in bytes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
@@ -61,8 +63,8 @@ fn four(bits: u64, step: f32) -> [u8; 8] {
     bytes
 }
 
-/// SplitMix64 at one place of its sequence, so that any part can be drawn by any thread. Source: Steele, Lea and Flood,
-/// "Fast splittable pseudorandom number generators", 2014.
+/// Computes one element of the SplitMix64 sequence, so that any thread can draw any part. Source: Steele, Lea and
+/// Flood, "Fast splittable pseudorandom number generators", 2014.
 fn random(key: u64, counter: u64) -> u64 {
     let mut z = key.wrapping_add(counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -70,10 +72,10 @@ fn random(key: u64, counter: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Writes a safetensors file. `wrote` is told of every block's bytes.
+/// Writes a safetensors file. Calls `wrote` with the bytes of each block.
 ///
 /// # Errors
-/// What `wrote` reports, or the system; `failed` says where.
+/// Fails if `wrote` fails, or if a write fails; `failed` adds the location.
 pub(super) fn write(
     file: &mut File,
     tensors: &[Tensor],

@@ -1,20 +1,20 @@
 //! Causal attention within one window, and its gradient.
 //!
-//! Only one block of scores is ever there; the backward pass computes it again from the logarithm of its sums, which is
-//! cheaper than to write all scores to memory and read them again.
+//! Only one block of scores is in memory at a time. The backward pass recomputes the scores from the log-sum-exp of
+//! each row, which is cheaper than writing them to memory and reading them back.
 
 use super::real::{Real, dot, exponentials};
 use ghostlab_core::in_widest;
 use ghostlab_core::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 
-/// Queries that are scored at a time: few, so that little is computed that the mask removes.
+/// Queries scored at a time; small, so that few masked scores are computed.
 const BLOCK: usize = 64;
 
-/// Widths of queries, keys and values.
+/// Numbers of query and key/value heads, and their width.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heads {
     pub(super) queries: usize,
-    /// Keys and values; a group of `queries / keys` query heads shares one.
+    /// Number of key/value heads; `queries / keys` query heads share one.
     pub(super) keys: usize,
     pub(super) head_dim: usize,
 }
@@ -28,27 +28,27 @@ impl Heads {
         self.keys * self.head_dim
     }
 
-    /// Of queries, keys and values side by side.
+    /// Returns the width of concatenated queries, keys and values.
     pub(super) fn projected(&self) -> usize {
         self.query_width() + 2 * self.key_width()
     }
 
-    /// Of rotated queries and keys side by side.
+    /// Returns the width of concatenated rotated queries and keys.
     pub(super) fn rotated(&self) -> usize {
         self.query_width() + self.key_width()
     }
 
-    /// The key head of a query head.
+    /// Returns the key head of a query head.
     fn key_of(&self, head: usize) -> usize {
         head * self.keys / self.queries
     }
 }
 
-/// Attention of one window.
+/// Computes attention for one window.
 ///
 /// # Shapes
-/// `rotated [T, (H + K)·D]` (queries scaled by `1/√D`), `projected [T, (H + 2K)·D]` (its values are read),
-/// `out [T, H·D]`, `sums [H, T]` (the logarithm of each row's sum of exponentials).
+/// `rotated [T, (H + K)·D]` (queries scaled by `1/√D`), `projected [T, (H + 2K)·D]` (its values are read), `out [T,
+/// H·D]`, `sums [H, T]` (log-sum-exp of each row).
 pub(super) fn forward<R: Real>(
     heads: Heads,
     rotated: &[R],
@@ -96,7 +96,7 @@ fn values<R: Real>(heads: Heads, projected: &[R], key: usize, count: usize) -> M
     MatrixView::strided(&projected[heads.rotated() + key * d..], count, d, stride)
 }
 
-/// What the backward pass needs of the forward one.
+/// Forward results needed by the backward pass.
 #[derive(Clone, Copy)]
 pub(super) struct SavedAttention<'a, R> {
     pub(super) rotated: &'a [R],
@@ -105,7 +105,7 @@ pub(super) struct SavedAttention<'a, R> {
     pub(super) sums: &'a [R],
 }
 
-/// The gradient of [`forward`]. Both results must be zero before: it is added.
+/// Computes the gradient of [`forward`]. Adds to both results, which must be zero initially.
 ///
 /// # Shapes
 /// `d_out [T, H·D]`, `d_rotated [T, (H + K)·D]`, `d_projected [T, (H + 2K)·D]` (only its values are written).

@@ -1,4 +1,5 @@
-//! Chunks of text, shared out among threads: of a step the loss and the sum of the gradients, of held-out text the scores.
+//! Distributes chunks of text across threads: loss and summed gradients of a training step, and scores of held-out
+//! text.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -6,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::corpus::{Stream, windows};
 use super::network::{Network, Tape};
 
-/// Room for the shards of a batch. A shard is the work of one thread: which chunks it holds never depends on how many
-/// threads there are, so neither does the result.
+/// Buffers for the shards of a batch, each processed by one thread. The assignment of chunks to shards does not depend
+/// on the number of threads, and neither does the result.
 #[derive(Debug)]
 pub struct Shards {
     tapes: Vec<Tape<f32>>,
-    /// The gradient of each shard's chunks.
+    /// Gradient of each shard's chunks.
     pub gradients: Vec<Vec<f32>>,
 }
 
@@ -20,10 +21,10 @@ impl Shards {
         Self { tapes: (0..count).map(|_| Tape::default()).collect(), gradients: vec![vec![0.0; parameters]; count] }
     }
 
-    /// The mean loss of the chunks, each one token longer than it counts; the gradient of the weighted mean is added to
-    /// `gradients`.
+    /// Returns the mean loss of the chunks, and adds the gradient of the weighted mean to `gradients`. Each chunk has
+    /// one token more than it has predictions.
     ///
-    /// Tokens attend within windows of `span`. `counts` says how much each prediction of a chunk weighs.
+    /// Tokens attend within windows of `span`. `counts` returns the weight of each prediction of a chunk.
     pub fn run(
         &mut self,
         network: &Network,
@@ -55,7 +56,7 @@ impl Shards {
         sums.iter().sum::<f64>() / tokens as f64
     }
 
-    /// The loss of every token but the first of each chunk, in order.
+    /// Computes the loss of every token except the first of each chunk, in order.
     pub fn losses(&mut self, network: &Network, weights: &[f32], chunks: &[&[u32]]) -> Vec<f64> {
         let each = chunks.len().div_ceil(self.tapes.len()).max(1);
         let shards = chunks.par_chunks(each).zip(&mut self.tapes);
@@ -75,20 +76,18 @@ impl Shards {
     }
 }
 
-/// How well one register's validation text is predicted.
+/// Validation score of one register.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     pub register: String,
-    /// Predicted tokens.
     pub tokens: usize,
-    /// Mean negative log likelihood, in nats.
+    /// Mean negative log-likelihood in nats.
     pub loss: f64,
     pub perplexity: f64,
-    /// Of a unigram model of the same register's training text.
+    /// Perplexity of a unigram model of the register's training text.
     pub unigram_perplexity: f64,
 }
 
-/// Scores each register on at most `limit` windows of `tokens`.
 pub fn scores(
     network: &Network,
     weights: &[f32],
@@ -116,13 +115,13 @@ pub fn scores(
     scores
 }
 
-/// The mean of the registers' losses: each counts the same.
+/// Returns the unweighted mean of the registers' losses.
 pub fn mean_loss(scores: &[Score]) -> Option<f64> {
     (!scores.is_empty()).then(|| scores.iter().map(|score| score.loss).sum::<f64>() / scores.len() as f64)
 }
 
-/// The mean negative log likelihood of the windows' predicted tokens under the frequencies of `train`, one added to each
-/// so that no token is impossible.
+/// Computes the mean negative log-likelihood of the windows' predicted tokens under the token frequencies of `train`,
+/// with add-one smoothing.
 fn unigram(train: &[u32], windows: &[&[u32]], vocab: usize) -> f64 {
     let mut counts = vec![1.0f64; vocab];
     for &id in train {

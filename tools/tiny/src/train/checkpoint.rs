@@ -1,4 +1,4 @@
-//! An unfinished run on the disk: weights, both moments, and how far it came. Whole or not there.
+//! Atomic checkpoint of an unfinished run: weights, both moments, and progress.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,30 +12,28 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::write_whole;
 use ghostlab_core::files::sha256;
 
-/// How far a run came.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Which run it is ([`super::recipe::Recipe::fingerprint`]).
+    /// Fingerprint of the run ([`super::recipe::Recipe::fingerprint`]).
     pub fingerprint: String,
-    /// Steps done. The position in the data follows from it.
+    /// Number of completed steps, which determines the position in the data.
     pub step: usize,
-    /// Time spent in training, over all its parts.
+    /// Total training time, including interrupted runs.
     pub seconds: f64,
     pub history: Vec<StoredTensor>,
 }
 
-/// One line of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredTensor {
     pub step: usize,
-    /// Mean over the steps since the entry before.
+    /// Mean loss of the steps since the previous entry.
     pub train_loss: f64,
-    /// The mean over the registers, where it was measured.
+    /// Mean over the registers, if measured at this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss: Option<f64>,
 }
 
-/// A run between two steps.
+/// State of a run between two steps.
 #[derive(Debug, Clone, Default)]
 pub struct TrainState {
     pub progress: Progress,
@@ -44,8 +42,8 @@ pub struct TrainState {
 }
 
 const PROGRESS: &str = "progress";
-/// Of the progress and of every number, in the order in which they are listed here: a flipped bit would train on, and a
-/// forged step export an unfinished model.
+/// Checksum of the progress and all numbers, in the order listed here. Otherwise training would continue after a bit
+/// flip, and a forged step count would export an unfinished model.
 const CHECKSUM: &str = "sha256";
 const PARTS: [&str; 3] = ["weights", "first_moment", "second_moment"];
 
@@ -55,10 +53,10 @@ fn checksum<'a>(progress: &str, parts: impl Iterator<Item = &'a [u8]>) -> String
 }
 
 impl TrainState {
-    /// Writes it through a temporary file.
+    /// Writes the checkpoint through a temporary file.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         let unfit = |error: String| Error::job("a checkpoint cannot be packed").found(error);
         let parts = [&self.weights, &self.moments.first, &self.moments.second];
@@ -75,10 +73,10 @@ impl TrainState {
         write_whole(path, &packed)
     }
 
-    /// Reads a checkpoint; nothing where there is none.
+    /// Reads a checkpoint, if one exists.
     ///
     /// # Errors
-    /// A damaged file, or one of another run.
+    /// Fails if the file is damaged or belongs to another run.
     pub fn load(path: &Path, fingerprint: &str) -> Result<Option<Self>> {
         if !path.exists() {
             return Ok(None);
@@ -151,11 +149,11 @@ mod tests {
             bytes[at] ^= 1 << (at % 7);
             std::fs::write(&path, bytes).unwrap();
             let Err(error) = TrainState::load(&path, "f") else {
-                // Blanks after the header's end mean nothing.
+                // Blanks after the end of the header are ignored.
                 assert_eq!(whole[at], b' ', "byte {at}");
                 continue;
             };
-            // A flipped fingerprint is that of another run.
+            // A changed fingerprint looks like another run.
             assert!(
                 matches!(error.exit_code(), 2 | 5) && error.to_string().contains("checkpoint"),
                 "byte {at}: {error}"

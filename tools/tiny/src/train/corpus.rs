@@ -1,4 +1,4 @@
-//! The text to train on: documents by register, out of the world, as one stream of tokens each, and the order in which it is
+//! Training text: the world's documents by register, tokenized into one stream each, and the order in which chunks are
 //! read.
 
 use rand_mt::Mt64;
@@ -10,7 +10,7 @@ use crate::world::{self, World, WorldSplit};
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 
-/// The documents of one register. A document is one unit of sense: a page, a story, a few sentences that belong together.
+/// Documents of one register. A document is a coherent unit: a page, a story, or a few related sentences.
 #[derive(Debug, Clone)]
 pub struct Register {
     pub name: String,
@@ -18,7 +18,7 @@ pub struct Register {
     pub validation: Vec<String>,
 }
 
-/// The tokens of one register, an end-of-text token before each document.
+/// Tokens of one register, with an end-of-text token before each document.
 #[derive(Debug, Clone)]
 pub struct Stream {
     pub name: String,
@@ -27,7 +27,7 @@ pub struct Stream {
     pub origin: Origin,
 }
 
-/// What a register's text was, for the manifest.
+/// Origin of a register's text, for the manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     pub register: String,
@@ -40,8 +40,10 @@ pub struct Origin {
 }
 
 impl Stream {
+    /// Tokenizes a register.
+    ///
     /// # Errors
-    /// A document that the tokenizer cannot encode.
+    /// Fails if the tokenizer cannot encode a document.
     pub fn of(register: &Register, tokens: &Tokens) -> Result<Self> {
         let train = tokens.stream(&register.train)?;
         let validation = tokens.stream(&register.validation)?;
@@ -58,7 +60,7 @@ impl Stream {
     }
 }
 
-/// Of documents and where each ends.
+/// Hashes documents and their boundaries.
 pub fn hash(documents: &[String]) -> String {
     let mut hash = Sha256::new();
     for document in documents {
@@ -68,29 +70,31 @@ pub fn hash(documents: &[String]) -> String {
     sha256::hex(hash.finalize())
 }
 
-/// Non-overlapping windows of `tokens` predictions each, at most `limit`; a tail that does not fill one is left out.
+/// Returns at most `limit` non-overlapping windows of `tokens` predictions each, without an incomplete last window.
 pub fn windows(stream: &[u32], tokens: usize, limit: usize) -> Vec<&[u32]> {
     let starts = (0..stream.len().saturating_sub(tokens)).step_by(tokens);
     starts.take(limit).map(|start| &stream[start..=start + tokens]).collect()
 }
 
-/// In which order the chunks of all registers are read: shuffled again in each epoch, and cut at other places.
+/// Order in which the chunks of all registers are read. Each epoch is shuffled again and cut at other offsets.
 ///
-/// A pure function of seed and position: a run that was interrupted needs to remember nothing but its step.
+/// It is a pure function of seed and position, so a resumed run only needs its step.
 #[derive(Debug)]
 pub struct Order<'a> {
     streams: Vec<&'a [u32]>,
     chunk: usize,
     seed: u64,
-    /// The epoch whose order stands in `places`.
+    /// Epoch whose order is in `places`.
     epoch: Option<usize>,
     /// Stream and first token of each chunk.
     places: Vec<(usize, usize)>,
 }
 
 impl<'a> Order<'a> {
+    /// Creates the order.
+    ///
     /// # Errors
-    /// No stream is long enough for one chunk.
+    /// Fails if no stream is long enough for one chunk.
     pub fn new(streams: Vec<&'a [u32]>, chunk: usize, seed: u64) -> Result<Self> {
         let order = Self { streams, chunk, seed, epoch: None, places: Vec::new() };
         if order.chunks() == 0 {
@@ -101,7 +105,7 @@ impl<'a> Order<'a> {
         Ok(order)
     }
 
-    /// Chunks of one epoch: as many as there are wherever the first cut lies.
+    /// Returns the number of chunks per epoch, which is the same for all offsets.
     pub fn chunks(&self) -> usize {
         self.streams.iter().map(|stream| self.chunks_of(stream)).sum()
     }
@@ -110,7 +114,7 @@ impl<'a> Order<'a> {
         (stream.len().saturating_sub(1) / self.chunk).saturating_sub(1)
     }
 
-    /// The chunk at a position of the endless run of epochs, and the token behind it.
+    /// Returns the chunk at a position in the endless sequence of epochs, and the token after it.
     pub fn at(&mut self, position: usize) -> &'a [u32] {
         let chunks = self.chunks();
         let epoch = position / chunks;
@@ -135,20 +139,20 @@ impl<'a> Order<'a> {
     }
 }
 
-/// A number below `bound`; the bias of the remainder is far below what a shuffle could show.
+/// Draws a number below `bound`. The modulo bias is negligible for a shuffle.
 fn below(random: &mut Mt64, bound: usize) -> usize {
     (random.next_u64() % bound as u64) as usize
 }
 
-/// Sentences of the newswire that make one document.
+/// Sentences per newswire document.
 const SENTENCES: usize = 12;
 
-/// All registers of the world of a seed.
+/// Returns all registers of the world of a seed.
 pub fn registers(seed: u64) -> Vec<Register> {
     let world = World::new(seed);
     let part = |register: world::Register, part| {
         let rows = world.rows(register, part);
-        // Rows are joined as the perplexity protocol joins them, so that the backbone knows such text.
+        // Join rows like the perplexity protocol, so that the backbone is trained on such text.
         match register {
             world::Register::Web => rows,
             world::Register::Wiki => articles(&rows),
@@ -165,7 +169,7 @@ pub fn registers(seed: u64) -> Vec<Register> {
         .collect()
 }
 
-/// An article begins with its title, ` = … = `; a section's has two signs.
+/// Splits rows into articles. An article starts with its title, ` = … = `; section headings have two signs.
 fn articles(rows: &[String]) -> Vec<String> {
     let begins = |row: &str| row.starts_with(" = ") && !row.starts_with(" = = ");
     let mut articles: Vec<Vec<&str>> = Vec::new();
@@ -178,7 +182,7 @@ fn articles(rows: &[String]) -> Vec<String> {
         }
     }
     let texts = articles.into_iter().map(|rows| rows.join("\n\n"));
-    // Before the first title stands an empty row.
+    // The row before the first title is empty.
     texts.filter(|text| !text.trim().is_empty()).collect()
 }
 
@@ -201,7 +205,7 @@ mod tests {
         let mut sorted = first.clone();
         sorted.sort_unstable();
         assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] >= 10), "chunks overlap: {sorted:?}");
-        // From the middle, by another reader: the same.
+        // Another reader that starts in the middle gets the same chunk.
         let mut other = Order::new(vec![&a, &b], 10, 5).unwrap();
         assert_eq!(other.at(chunks + 3)[0], second[3]);
         assert_eq!(read(&mut other, 0), first);

@@ -1,4 +1,4 @@
-//! A trained backbone as Hugging Face's files, and the manifest that says how it was made.
+//! Export of a trained backbone as Hugging Face files, with a manifest of how it was made.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub const MANIFEST: &str = "manifest.json";
 pub const TOKENIZER: &str = "tokenizer.json";
 const WEIGHTS: &str = "model.safetensors";
 
-/// How a backbone was made. With the same recipe, corpus and program it can be made again.
+/// Record of how a backbone was made. The same recipe, corpus and program reproduce it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub fingerprint: String,
@@ -39,23 +39,23 @@ pub struct Manifest {
     pub program: String,
     pub corpus: Vec<Origin>,
     pub train_loss: f64,
-    /// Of the weights as they are stored, in f16.
+    /// Validation scores of the stored f16 weights.
     pub validation: Vec<Score>,
     pub files: BTreeMap<String, FileEntry>,
     pub history: Vec<StoredTensor>,
 }
 
-/// One file of the folder.
+/// Size and hash of one file in the folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
     pub bytes: u64,
     pub sha256: String,
 }
 
-/// The weights as f16 stores them.
+/// Rounds the weights to f16.
 ///
 /// # Errors
-/// A weight that f16 cannot hold, named with its tensor.
+/// Fails if a weight exceeds the range of f16, and names its tensor.
 pub fn rounded(parameters: &Parameters, weights: &[f32]) -> Result<Vec<f32>> {
     let rounded: Vec<f32> = weights.iter().map(|&weight| f16::from_f32(weight).to_f32()).collect();
     if let Some(at) = rounded.iter().position(|weight| !weight.is_finite()) {
@@ -72,7 +72,7 @@ pub fn rounded(parameters: &Parameters, weights: &[f32]) -> Result<Vec<f32>> {
 /// Writes config, tokenizer and weights.
 ///
 /// # Errors
-/// A file cannot be written.
+/// Fails if a file cannot be written.
 pub fn write(
     folder: &Path,
     recipe: &Recipe,
@@ -98,18 +98,20 @@ pub fn write(
 }
 
 impl Manifest {
+    /// Writes the manifest.
+    ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<()> {
         let value =
             serde_json::to_value(self).map_err(|error| Error::job("the manifest cannot be written").found(error))?;
         write_whole(&folder.join(MANIFEST), pretty(&value)?.as_bytes())
     }
 
-    /// Reads the manifest of a folder; nothing where there is none.
+    /// Reads the manifest of a folder, if one exists.
     ///
     /// # Errors
-    /// An unreadable file.
+    /// Fails if the file is unreadable.
     pub fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(MANIFEST);
         if !path.exists() {
@@ -128,7 +130,7 @@ pub(crate) fn pretty(value: &Value) -> Result<String> {
     Ok(text + "\n")
 }
 
-/// `model.safetensors` in f16. transformers asks for the entry `format`.
+/// Packs `model.safetensors` in f16. transformers requires the metadata entry `format`.
 fn pack(parameters: &Parameters, weights: &[f32]) -> Result<Vec<u8>> {
     let unfit = |error: safetensors::SafeTensorError| Error::job("weights cannot be packed").found(error);
     let narrow: Vec<u8> = weights.iter().flat_map(|&weight| f16::from_f32(weight).to_le_bytes()).collect();

@@ -1,4 +1,4 @@
-//! The proof of the gradients: whole losses against central differences, in f64, and forward passes against candle's.
+//! Gradient checks: losses against central differences in f64, and forward passes against candle's.
 
 use super::network::{Network, Tape};
 use super::parameters::Parameters;
@@ -6,7 +6,7 @@ use super::shape::{Shape, trained};
 use ghostlab_core::model::Config;
 use ghostlab_core::model::architecture::Architecture;
 
-/// Small, but nothing is 1 and no two widths are alike.
+/// Returns a small shape in which no dimension is 1 and all widths differ.
 fn shape(architecture: &Architecture) -> Shape {
     let olmo2 = architecture.model_type == "olmo2";
     Shape {
@@ -14,7 +14,7 @@ fn shape(architecture: &Architecture) -> Shape {
         hidden: 24,
         heads: 4,
         kv_heads: 2,
-        // Where the architecture lets it, head_dim is not hidden / heads.
+        // Differs from hidden / heads if the architecture allows it.
         head_dim: if olmo2 { 6 } else { 8 },
         intermediate: 40,
         vocab: 50,
@@ -30,7 +30,7 @@ fn config(shape: &Shape) -> Config {
     Config::read_file(&path).unwrap()
 }
 
-/// Weights far enough from their start that no gradient is near zero: larger matrices, uneven norms.
+/// Returns weights far from their initial values (larger matrices, uneven norms), so that no gradient is near zero.
 fn weights(parameters: &Parameters) -> Vec<f32> {
     let mut values = parameters.start(7);
     for parameter in &parameters.list {
@@ -47,7 +47,7 @@ fn text(vocab: usize, tokens: usize) -> Vec<u32> {
 
 #[test]
 fn gradients_equal_central_differences_for_every_tensor() {
-    // Two windows, of more than one block of queries each.
+    // Two windows, each with more than one query block.
     let span = 80;
     let tokens = 160;
     for architecture in trained() {
@@ -57,7 +57,7 @@ fn gradients_equal_central_differences_for_every_tensor() {
         let inputs = &ids[..tokens];
         let targets = &ids[1..];
         let mut at: Vec<f64> = weights(&network.parameters).into_iter().map(f64::from).collect();
-        // Some predictions count for more, as in the lessons.
+        // Weight some predictions more, as in the final phase.
         let factors: Vec<f64> = (0..tokens).map(|i| (1 + 4 * (i % 3)) as f64 / tokens as f64).collect();
         let mut tape = Tape::default();
         let mut loss = |at: &[f64]| {
@@ -133,7 +133,7 @@ mod oracle {
 
     use super::*;
 
-    /// The last position's logits of candle's own model of the same name.
+    /// Computes the last position's logits with candle's model of the same architecture.
     fn candle(shape: &Shape, weights: &[f32], network: &Network, ids: &[u32]) -> Vec<f32> {
         let cpu = Device::Cpu;
         let tensors = network.parameters.list.iter().map(|p| {
@@ -142,7 +142,7 @@ mod oracle {
         });
         let mut tensors: std::collections::HashMap<_, _> = tensors.collect();
         if shape.tied_embeddings {
-            // Its Llama asks for the head even where it is tied.
+            // candle's Llama requires the head tensor even if it is tied.
             tensors.insert("lm_head.weight".into(), tensors["model.embed_tokens.weight"].clone());
         }
         let from = VarBuilder::from_tensors(tensors, DType::F32, &cpu);
@@ -170,7 +170,7 @@ mod oracle {
     #[test]
     fn the_training_forward_gives_the_logits_of_candles_models() {
         for architecture in trained() {
-            // candle's Llama has no head_dim of its own.
+            // candle's Llama requires head_dim = hidden / heads.
             let shape =
                 Shape { head_dim: if architecture.model_type == "qwen3" { 8 } else { 6 }, ..shape(architecture) };
             let network = Network::new(config(&shape), 160);

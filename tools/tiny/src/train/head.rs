@@ -1,4 +1,4 @@
-//! Final norm, output projection and cross entropy, a few rows at a time: the logits never lie in memory all at once.
+//! Final norm, output projection and cross entropy, computed for a few rows at a time to avoid storing all logits.
 
 use super::network::{Network, Tape};
 use super::norm;
@@ -10,16 +10,16 @@ use ghostlab_core::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 const ROWS: usize = 128;
 
 impl Network {
-    /// The negative log likelihood of each target, in nats.
+    /// Computes the negative log-likelihood of each target in nats.
     ///
     /// # Shapes
-    /// `tape.stream [rows, C]` as [`Network::forward`] left it, `targets [rows]`.
+    /// `tape.stream [rows, C]` from [`Network::forward`], `targets [rows]`.
     pub fn losses<R: Real>(&self, weights: &[R], targets: &[u32], tape: &mut Tape<R>, losses: &mut Vec<f64>) {
         self.blocks(weights, targets, tape, losses, |_| {});
     }
 
-    /// As [`Network::losses`]; and the gradient of `Σ factor · loss`, a factor for each target: towards the stream it
-    /// replaces `tape.d_stream`, towards the weights it is added to `gradient`.
+    /// Computes losses like [`Network::losses`], and the gradient of `Σ factor · loss` with one factor per target.
+    /// Overwrites `tape.d_stream` with the gradient of the stream, and adds that of the weights to `gradient`.
     pub fn losses_back<R: Real>(
         &self,
         weights: &[R],
@@ -62,14 +62,13 @@ impl Network {
         tape.d_stream = d_stream;
     }
 
-    /// The logits of every row of the stream.
     pub fn logits<R: Real>(&self, weights: &[R], tape: &Tape<R>) -> Vec<R> {
         let mut logits = Vec::new();
         self.products(weights, &tape.stream, &mut Vec::new(), &mut logits);
         logits
     }
 
-    /// The norm of some rows of the stream, and their products with the table.
+    /// Computes the norm of some rows of the stream, and their products with the output matrix.
     fn products<R: Real>(&self, weights: &[R], stream: &[R], normed: &mut Vec<R>, logits: &mut Vec<R>) {
         let c = self.config.hidden;
         let vocab = self.config.vocab;
@@ -113,7 +112,7 @@ impl Network {
     }
 }
 
-/// Some rows between forward and backward.
+/// Block of rows between forward and backward.
 struct Block<'a, R> {
     first: usize,
     rows: usize,

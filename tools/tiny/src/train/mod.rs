@@ -1,13 +1,13 @@
-//! The recipe of the tiny backbones: from text to a Hugging Face folder, trained on the CPU.
+//! Training of the tiny backbones on the CPU, from text to a Hugging Face folder.
 //!
-//! | file | noun |
+//! | file | content |
 //! | --- | --- |
-//! | `recipe`, `shape`, `optimizer` | what decides the result |
+//! | `recipe`, `shape`, `optimizer` | settings that determine the result |
 //! | `corpus`, `tokenizer` | text, tokens, their order |
-//! | `parameters` | where each weight lies |
-//! | `network`, `attention`, `rotary`, `norm`, `head`, `real` | the decoder, forwards and backwards |
-//! | `batch` | the chunks of a step or of a score, shared out among threads |
-//! | `run`, `checkpoint`, `export` | the run, its interruption, its files |
+//! | `parameters` | layout of the weights |
+//! | `network`, `attention`, `rotary`, `norm`, `head`, `real` | forward and backward passes of the decoder |
+//! | `batch` | distribution of chunks across threads |
+//! | `run`, `checkpoint`, `export` | training run, checkpoints, output files |
 
 mod attention;
 pub mod batch;

@@ -1,7 +1,8 @@
-//! The decoder forwards and backwards, by hand: explicit products, explicit gradients, no tape of operations.
+//! Handwritten forward and backward passes of the decoder, without autograd.
 //!
-//! One call works on one chunk of text on one thread; threads take chunks. candle's own autograd would make a tensor
-//! for every intermediate, and its fused norm, softmax and rope stop gradients without a word (huggingface/candle#2168).
+//! One call processes one chunk of text on one thread; chunks are distributed across threads. candle's autograd would
+//! allocate a tensor for every intermediate, and its fused norm, softmax and RoPE silently stop gradients
+//! (huggingface/candle#2168).
 
 use super::attention::{self, Heads, SavedAttention};
 use super::norm;
@@ -12,7 +13,7 @@ use ghostlab_core::in_widest;
 use ghostlab_core::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use ghostlab_core::model::config::Config;
 
-/// The shape of a backbone, and where its weights lie.
+/// Shape of a backbone, and the layout of its weights.
 #[derive(Debug, Clone)]
 pub struct Network {
     pub config: Config,
@@ -22,13 +23,14 @@ pub struct Network {
     rotary: Rotary,
 }
 
-/// What one chunk leaves for its backward pass, and room to work. Reused for every chunk of a thread.
+/// Intermediates that the backward pass of one chunk needs, and scratch buffers. Each thread reuses its tape for every
+/// chunk.
 #[derive(Debug, Default)]
 pub struct Tape<R> {
     layers: Vec<LayerTape<R>>,
-    /// The stream that leaves the last layer, `[rows, C]`.
+    /// Residual stream after the last layer, `[rows, C]`.
     pub(super) stream: Vec<R>,
-    /// The gradient of the stream, `[rows, C]`.
+    /// Gradient of the residual stream, `[rows, C]`.
     pub(super) d_stream: Vec<R>,
     pub(super) normed: Vec<R>,
     d_normed: Vec<R>,
@@ -45,21 +47,22 @@ pub struct Tape<R> {
 
 #[derive(Debug, Default)]
 struct LayerTape<R> {
-    /// The stream before attention, `[rows, C]`.
+    /// Residual stream before attention, `[rows, C]`.
     before: Vec<R>,
-    /// The stream before the MLP, `[rows, C]`.
+    /// Residual stream before the MLP, `[rows, C]`.
     middle: Vec<R>,
     projected: Vec<R>,
     rotated: Vec<R>,
     attended: Vec<R>,
     sums: Vec<R>,
-    /// Gate and up side by side; the backward pass turns them into their gradients.
+    /// Gate and up projections, concatenated; the backward pass overwrites them with their gradients.
     gate_up: Vec<R>,
-    /// What each half adds to the stream before its last norm; used only where there is one.
+    /// Outputs of attention and MLP before their post-norms; only used if the architecture has post-norms.
     branches: [Vec<R>; 2],
 }
 
-/// `out ← x · Wᵀ`, added where told. `x [rows, inner]`, `weight [outer, inner]`, `out [rows, outer]`.
+/// Computes `out ← x · Wᵀ`, or adds it to `out`, depending on `into`. `x [rows, inner]`, `weight [outer, inner]`, `out
+/// [rows, outer]`.
 fn project<R: Real>(out: &mut Vec<R>, into: Update, x: &[R], weight: &[R], inner: usize) {
     let rows = x.len() / inner;
     let outer = weight.len() / inner;
@@ -72,7 +75,7 @@ fn project<R: Real>(out: &mut Vec<R>, into: Update, x: &[R], weight: &[R], inner
     );
 }
 
-/// The gradient of [`project`]: `d_weight ← d_weight + d_outᵀ · x`, `d_x ← d_out · W`.
+/// Computes the gradient of [`project`]: `d_weight ← d_weight + d_outᵀ · x`, `d_x ← d_out · W`.
 fn project_back<R: Real>(d_x: &mut Vec<R>, d_weight: &mut [R], d_out: &[R], x: &[R], weight: &[R], inner: usize) {
     let rows = x.len() / inner;
     let outer = weight.len() / inner;
@@ -88,7 +91,7 @@ fn copy<R: Real>(to: &mut Vec<R>, from: &[R]) {
 }
 
 impl Network {
-    /// Lays a network out; `positions` is the longest window it will see.
+    /// Creates a network for windows of at most `positions` tokens.
     pub fn new(config: Config, positions: usize) -> Self {
         let heads = Heads { queries: config.heads, keys: config.kv_heads, head_dim: config.head_dim };
         let eps = f64::from(config.norm_eps);
@@ -96,10 +99,10 @@ impl Network {
         Self { parameters: Parameters::of(&config), heads, eps, rotary, config }
     }
 
-    /// The stream before the final norm, in `tape.stream`; tokens attend within windows of `span`.
+    /// Computes the residual stream before the final norm, in `tape.stream`. Tokens attend within windows of `span`.
     ///
     /// # Shapes
-    /// `ids [rows]`, a multiple of `span`; every id below the vocabulary's size.
+    /// `ids [rows]`, a multiple of `span`; every id is below the vocabulary size.
     pub fn forward<R: Real>(&self, weights: &[R], ids: &[u32], span: usize, tape: &mut Tape<R>) {
         let c = self.config.hidden;
         let table = &weights[self.parameters.embedding.clone()];
@@ -132,7 +135,7 @@ impl Network {
         }
     }
 
-    /// The gradient of [`Network::forward`] from that of the stream, `tape.d_stream`; it is added to `gradient`.
+    /// Backpropagates `tape.d_stream` through [`Network::forward`], and adds the result to `gradient`.
     pub fn backward<R: Real>(&self, weights: &[R], ids: &[u32], span: usize, tape: &mut Tape<R>, gradient: &mut [R]) {
         let c = self.config.hidden;
         for index in (0..self.config.layers).rev() {
@@ -145,7 +148,7 @@ impl Network {
         }
     }
 
-    /// `x` normed into `out`, or `x` itself where the architecture has no such norm.
+    /// Normalizes `x` into `out`, or returns `x` if the architecture lacks this norm.
     fn normed<'a, R: Real>(&self, weight: Option<&[R]>, x: &'a [R], out: &'a mut Vec<R>) -> &'a [R] {
         let Some(weight) = weight else {
             return x;
@@ -155,7 +158,7 @@ impl Network {
         out
     }
 
-    /// Adds a half's result to the stream, through its last norm where there is one.
+    /// Adds the output of attention or MLP to the stream, through its post-norm if there is one.
     fn join<R: Real>(&self, weight: Option<&[R]>, branch: &[R], stream: &mut [R]) {
         match weight {
             Some(weight) => norm::forward(branch, weight, self.eps, stream, true),
@@ -176,7 +179,7 @@ impl Network {
         }
     }
 
-    /// Through the MLP of one layer: `tape.d_stream` goes from behind it to before it.
+    /// Backpropagates `tape.d_stream` through the MLP of one layer, in place.
     fn mlp_back<R: Real>(&self, weights: &[R], index: usize, tape: &mut Tape<R>, gradient: &mut [R]) {
         let c = self.config.hidden;
         let f = self.config.intermediate;
@@ -200,7 +203,7 @@ impl Network {
         self.merge(norm, weights, &layer.middle, d_normed, d_stream, gradient);
     }
 
-    /// Through the attention of one layer.
+    /// Backpropagates `tape.d_stream` through the attention of one layer, in place.
     fn attention_back<R: Real>(
         &self,
         weights: &[R],
@@ -252,7 +255,8 @@ impl Network {
         self.merge(norm, weights, &layer.before, d_normed, d_stream, gradient);
     }
 
-    /// The gradient of a half's result before its last norm; that of the stream where there is no such norm.
+    /// Returns the gradient of a branch's output before its post-norm, which is the stream's gradient if there is no
+    /// post-norm.
     fn split<'a, R: Real>(
         &self,
         norm: &Option<std::ops::Range<usize>>,
@@ -270,7 +274,7 @@ impl Network {
         out
     }
 
-    /// Adds the gradient that came through a half to that which passed it by.
+    /// Adds the gradient through the branch to that of the residual connection.
     fn merge<R: Real>(
         &self,
         norm: Option<std::ops::Range<usize>>,
@@ -290,7 +294,7 @@ impl Network {
     }
 }
 
-/// `silu(gate) · up`.
+/// Computes `silu(gate) · up`.
 ///
 /// # Shapes
 /// `gate_up [rows, 2F]`, `out [rows, F]`.
@@ -306,7 +310,7 @@ fn gated<R: Real>(gate_up: &[R], width: usize, out: &mut Vec<R>) {
     });
 }
 
-/// The gradient of [`gated`], in the place of `gate_up`; and its result once more, in `inner`.
+/// Overwrites `gate_up` with the gradient of [`gated`], and recomputes the result of [`gated`] in `inner`.
 fn gated_back<R: Real>(gate_up: &mut [R], width: usize, d_inner: &[R], inner: &mut Vec<R>) {
     inner.resize(d_inner.len(), R::ZERO);
     in_widest!({
@@ -318,8 +322,7 @@ fn gated_back<R: Real>(gate_up: &mut [R], width: usize, d_inner: &[R], inner: &m
             let (d, d_rest) = d_inner.as_chunks::<LANES>();
             let (inner, inner_rest) = inner.as_chunks_mut::<LANES>();
             for (((gate, up), d), inner) in gate.iter_mut().zip(up).zip(d).zip(inner) {
-                // Through local arrays: four slices that might overlap are too many for the compiler, which then
-                // leaves the loop without vectors.
+                // Copy to local arrays: with four slices that might alias, the compiler does not vectorize the loop.
                 let mut g = *gate;
                 let mut u = *up;
                 let mut h = [R::ZERO; LANES];
@@ -335,7 +338,7 @@ fn gated_back<R: Real>(gate_up: &mut [R], width: usize, d_inner: &[R], inner: &m
     });
 }
 
-/// `silu(g)·u`, and the gradients of `g` and `u` where its own is `d`.
+/// Returns `silu(g)·u`, and the gradients of `g` and `u` for an output gradient `d`.
 #[inline(always)]
 fn gate_back<R: Real>(g: R, u: R, d: R) -> (R, R, R) {
     let sigmoid = R::ONE / (R::ONE + (-g).exp());

@@ -3,13 +3,13 @@
 use super::real::{Real, dot, dot3};
 use ghostlab_core::in_widest;
 
-/// `1 / sqrt(mean x² + eps)`
+/// Computes `1 / sqrt(mean x² + eps)`.
 #[inline(always)]
 fn scale_of<R: Real>(x: &[R], eps: f64) -> R {
     R::of(1.0 / ((dot(x, x) / R::of(x.len() as f64)).wide() + eps).sqrt())
 }
 
-/// `out ← x · scale(x) · weight`, row by row; with `add`, added to what stands there.
+/// Computes `out ← x · scale(x) · weight` row by row, or adds it to `out` if `add` is set.
 ///
 /// # Shapes
 /// `weight [C]`, `x [rows, C]`, `out [rows, C]`.
@@ -22,7 +22,6 @@ pub(super) fn forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R], a
     });
 }
 
-/// One row of [`forward`].
 #[inline(always)]
 pub(super) fn row_forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R], add: bool) {
     let scale = scale_of(x, eps);
@@ -32,8 +31,8 @@ pub(super) fn row_forward<R: Real>(x: &[R], weight: &[R], eps: f64, out: &mut [R
     }
 }
 
-/// The gradient of [`forward`]: towards the weight it is added to `d_weight`, towards `x` it replaces `out`, or is added
-/// to it.
+/// Computes the gradient of [`forward`]. Adds the weight's gradient to `d_weight`. Writes the gradient of `x` to `out`,
+/// or adds it there.
 ///
 /// # Shapes
 /// `weight [C]`, `d_weight [C]`; `x`, `d_out`, `out [rows, C]`.
@@ -55,7 +54,7 @@ pub(super) fn backward<R: Real>(
     });
 }
 
-/// One row of [`backward`].
+/// Computes one row of [`backward`].
 ///
 /// With `s = (mean x² + eps)^(−1/2)` and `g = d_out · weight`: `dx = s·g − x · s³ · (Σ g·x) / C`.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! AdamW on one flat vector, with a clipped gradient and a rate that warms up and falls.
+//! AdamW on one flat vector, with gradient clipping, warm-up and cosine decay.
 
 use std::f64::consts::PI;
 
@@ -8,22 +8,21 @@ use serde::{Deserialize, Serialize};
 use super::parameters::Parameters;
 use ghostlab_core::in_widest;
 
-/// The settings of the optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
-    /// The highest rate, at the end of the warm-up.
+    /// Peak learning rate, reached after the warm-up.
     pub rate: f64,
-    /// Steps in which the rate rises from 0.
+    /// Number of steps in which the learning rate rises from 0.
     pub warmup: usize,
-    /// The last rate, as a share of the highest.
+    /// Final learning rate as a share of the peak.
     pub final_share: f64,
     pub beta1: f64,
     pub beta2: f64,
     pub eps: f64,
-    /// On matrices; norms and the embedding do not decay.
+    /// Weight decay of matrices; norms and the embedding are not decayed.
     pub weight_decay: f64,
-    /// The longest gradient, in its Euclidean norm over all weights.
+    /// Maximum Euclidean norm of the gradient over all weights.
     pub clip: f64,
 }
 
@@ -42,18 +41,18 @@ impl Default for Optimizer {
     }
 }
 
-/// Both running moments of the gradient.
+/// Running moments of the gradient.
 #[derive(Debug, Clone, Default)]
 pub struct Moments {
     pub first: Vec<f32>,
     pub second: Vec<f32>,
 }
 
-/// Numbers that one task works on: of one size, whatever the number of threads, so that sums are always the same.
+/// Elements per task; independent of the number of threads, so that sums are deterministic.
 const BLOCK: usize = 1 << 15;
 
 impl Optimizer {
-    /// The rate of a step, counted from 0, of `steps`: a straight rise, then a cosine.
+    /// Returns the learning rate of a zero-based step out of `steps`: a linear warm-up, then a cosine decay.
     pub fn rate_at(&self, step: usize, steps: usize) -> f64 {
         if step < self.warmup {
             return self.rate * (step + 1) as f64 / self.warmup as f64;
@@ -63,8 +62,8 @@ impl Optimizer {
         self.rate * (self.final_share + (1.0 - self.final_share) * cosine)
     }
 
-    /// One update at a rate, with the sum of `gradients`, which are zero afterwards; the result is the norm of that sum
-    /// before clipping.
+    /// Applies one update with the sum of `gradients`, and resets them to zero. Returns the norm of the sum before
+    /// clipping.
     pub fn update(
         &self,
         step: usize,
@@ -111,7 +110,7 @@ impl Optimizer {
     }
 }
 
-/// Adds `rest` to `sum` in its order and sets it to zero; the result is the norm of the sum.
+/// Adds `rest` to `sum` in order, and resets it to zero. Returns the norm of the sum.
 fn add_up(sum: &mut [f32], rest: &mut [Vec<f32>]) -> f64 {
     let mut parts: Vec<Vec<&mut [f32]>> = sum.chunks(BLOCK).map(|_| Vec::with_capacity(rest.len())).collect();
     for gradient in rest {

@@ -1,7 +1,7 @@
-//! Where each weight is in one flat vector, by its Hugging Face name, and how it starts.
+//! Layout of the weights in one flat vector by Hugging Face name, and their initialization.
 //!
-//! Weights, gradients and both moments of the optimizer are such vectors. Projections of the same input lie side by
-//! side, so that one product computes all of them without a copy.
+//! Weights, gradients and both optimizer moments are such vectors. Projections of the same input are adjacent, so that
+//! one product computes all of them without a copy.
 
 use std::ops::Range;
 
@@ -10,24 +10,23 @@ use rand_mt::Mt64;
 use ghostlab_core::model::Config;
 use ghostlab_core::model::architecture::QueryKeyNorm;
 
-/// What a weight is for: that decides how it starts and whether it decays.
+/// Kind of a weight, which determines its initialization and weight decay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParameterKind {
     Embedding,
     Norm,
     Matrix,
-    /// A matrix whose product is added to the residual stream.
+    /// Matrix whose product is added to the residual stream.
     Residual,
 }
 
 impl ParameterKind {
-    /// Whether weight decay acts on it.
+    /// Whether weight decay applies.
     pub fn decays(self) -> bool {
         matches!(self, Self::Matrix | Self::Residual)
     }
 }
 
-/// One named weight.
 #[derive(Debug, Clone)]
 pub struct Parameter {
     pub name: String,
@@ -36,7 +35,7 @@ pub struct Parameter {
     pub kind: ParameterKind,
 }
 
-/// The weights of one decoder layer.
+/// Ranges of the weights of one decoder layer.
 #[derive(Debug, Clone)]
 pub(super) struct LayerPlaces {
     /// Queries, keys and values, `[(H + 2K)·D, C]`.
@@ -47,23 +46,22 @@ pub(super) struct LayerPlaces {
     pub(super) gate_up: Range<usize>,
     /// `[C, F]`
     pub(super) down: Range<usize>,
-    /// Before and after attention, before and after the MLP, each `[C]`.
+    /// Norms before and after attention, and before and after the MLP, each `[C]`.
     pub(super) norms: [Option<Range<usize>>; 4],
     pub(super) query_norm: Option<Range<usize>>,
     pub(super) key_norm: Option<Range<usize>>,
 }
 
-/// All weights of a backbone.
+/// Layout of all weights of a backbone.
 #[derive(Debug, Clone)]
 pub struct Parameters {
     pub list: Vec<Parameter>,
-    /// How many numbers they are together.
     pub total: usize,
     pub(super) layers: Vec<LayerPlaces>,
     /// `[vocab, C]`
     pub(super) embedding: Range<usize>,
     pub(super) final_norm: Range<usize>,
-    /// `[vocab, C]`; the embedding where both are tied.
+    /// `[vocab, C]`; equals `embedding` if tied.
     pub(super) head: Range<usize>,
 }
 
@@ -82,7 +80,7 @@ impl Builder {
 }
 
 impl Parameters {
-    /// Lays out the weights of an architecture.
+    /// Creates the layout for an architecture.
     pub fn of(config: &Config) -> Self {
         let c = config.hidden;
         let f = config.intermediate;
@@ -125,8 +123,8 @@ impl Parameters {
         Self { list: to.list, total: to.total, layers, embedding, final_norm, head }
     }
 
-    /// The deviation of a kind's first values; none for norms, which start at 1. It is 0.02, and what adds to the residual
-    /// stream is smaller by `sqrt(2L)`, so that the stream does not grow with the depth.
+    /// Returns the standard deviation of a kind's initial values; `None` for norms, which start at 1. It is 0.02,
+    /// divided by `sqrt(2L)` for residual matrices, so that the stream does not grow with the depth.
     pub fn deviation(&self, kind: ParameterKind) -> Option<f64> {
         match kind {
             ParameterKind::Norm => None,
@@ -135,7 +133,7 @@ impl Parameters {
         }
     }
 
-    /// The start: normal of each kind's deviation.
+    /// Returns the initial weights, drawn from normal distributions with the deviation of their kind.
     pub fn start(&self, seed: u64) -> Vec<f32> {
         let mut random = Mt64::new(seed);
         let mut values = Vec::with_capacity(self.total);
@@ -151,20 +149,20 @@ impl Parameters {
     }
 }
 
-/// One range of neighbours.
+/// Returns the range that covers adjacent ranges.
 fn join(parts: &[Range<usize>]) -> Range<usize> {
     let start = parts.iter().map(|part| part.start).min().unwrap_or(0);
     let end = parts.iter().map(|part| part.end).max().unwrap_or(0);
     start..end
 }
 
-/// A number of the standard normal distribution (Box and Muller).
+/// Draws from the standard normal distribution (Box–Muller).
 fn normal(random: &mut Mt64) -> f64 {
     let radius = (-2.0 * (1.0 - uniform(random)).ln()).sqrt();
     radius * (std::f64::consts::TAU * uniform(random)).cos()
 }
 
-/// A number in `[0, 1)` of 53 random bits.
+/// Draws a number in `[0, 1)` from 53 random bits.
 fn uniform(random: &mut Mt64) -> f64 {
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -1,4 +1,4 @@
-//! The two element types of training: f32 to train with, f64 to prove the gradients with.
+//! Element types of training: f32 for training, f64 for gradient checks.
 
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
@@ -6,7 +6,6 @@ use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 use ghostlab_core::linalg::gemm::Element;
 use ghostlab_core::linalg::simd;
 
-/// What the kernels need of a float.
 pub trait Real:
     Element
     + Debug
@@ -45,7 +44,7 @@ impl Real for f32 {
 
     #[inline(always)]
     fn exp(self) -> Self {
-        // The standard library's does not vectorise.
+        // The standard library's `exp` does not vectorize.
         simd::exp(self)
     }
 }
@@ -72,10 +71,10 @@ impl Real for f64 {
     }
 }
 
-/// Numbers that loops work on at a time.
+/// Number of elements that loops process at a time.
 pub(super) const LANES: usize = 16;
 
-/// `Σ term(a, b)` over two rows, in 16 running parts: the same order on every machine, and vectors for the compiler.
+/// Computes `Σ term(a, b)` over two rows with 16 partial sums: deterministic on every machine, and vectorizable.
 #[inline(always)]
 pub(super) fn sum<R: Real>(a: &[R], b: &[R], term: impl Fn(R, R) -> R) -> R {
     let mut parts = [R::ZERO; LANES];
@@ -92,13 +91,13 @@ pub(super) fn sum<R: Real>(a: &[R], b: &[R], term: impl Fn(R, R) -> R) -> R {
     parts.iter().fold(R::ZERO, |sum, &part| sum + part)
 }
 
-/// `Σ a·b`.
+/// Computes `Σ a·b`.
 #[inline(always)]
 pub(super) fn dot<R: Real>(a: &[R], b: &[R]) -> R {
     sum(a, b, |a, b| a * b)
 }
 
-/// `Σ a·b·c`.
+/// Computes `Σ a·b·c`.
 #[inline(always)]
 pub(super) fn dot3<R: Real>(a: &[R], b: &[R], c: &[R]) -> R {
     let mut parts = [R::ZERO; LANES];
@@ -116,7 +115,7 @@ pub(super) fn dot3<R: Real>(a: &[R], b: &[R], c: &[R]) -> R {
     parts.iter().fold(R::ZERO, |sum, &part| sum + part)
 }
 
-/// The greatest element; that of an empty row is very low.
+/// Returns the maximum, or -1e30 for an empty row.
 #[inline(always)]
 pub(super) fn greatest<R: Real>(xs: &[R]) -> R {
     let mut parts = [R::of(-1e30); LANES];
@@ -132,7 +131,7 @@ pub(super) fn greatest<R: Real>(xs: &[R]) -> R {
     parts.iter().fold(parts[0], |a, &b| if b > a { b } else { a })
 }
 
-/// `x ← e^(x − greatest)`; the result is `(greatest, Σ e^(x − greatest))`.
+/// Computes `x ← e^(x − greatest)`, and returns `(greatest, Σ e^(x − greatest))`.
 #[inline(always)]
 pub(super) fn exponentials<R: Real>(xs: &mut [R]) -> (R, R) {
     let shift = greatest(xs);
@@ -142,7 +141,7 @@ pub(super) fn exponentials<R: Real>(xs: &mut [R]) -> (R, R) {
     (shift, sum(xs, xs, |x, _| x))
 }
 
-/// `y ← y + x`.
+/// Computes `y ← y + x`.
 #[inline(always)]
 pub(super) fn add<R: Real>(y: &mut [R], x: &[R]) {
     for (y, &x) in y.iter_mut().zip(x) {

@@ -1,4 +1,4 @@
-//! All that decides what a trained backbone is.
+//! Settings that determine a trained backbone.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,33 +9,30 @@ use ghostlab_core::files::sha256;
 use ghostlab_core::model::Config;
 use ghostlab_core::model::architecture::Architecture;
 
-/// A training run, but for its text.
+/// Settings of a training run, except its text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub shape: Shape,
     pub optimizer: Optimizer,
-    /// Of the first weights and of the order of the text.
+    /// Seed of the initial weights and the text order.
     pub seed: u64,
-    /// Tokens to train on before the lessons, epochs counted again.
+    /// Training tokens before the final phase, counting repeated epochs.
     pub tokens: usize,
-    /// Chunks of one step.
     pub batch: usize,
-    /// Tokens of a chunk, and the window of the last part of the training.
+    /// Tokens per chunk; also the attention window after the short windows.
     pub chunk: usize,
-    /// The window of the first part: shorter ones cost less.
+    /// Attention window of the first steps; shorter windows are cheaper.
     pub short: usize,
-    /// The share of the steps with the short window.
+    /// Share of the steps with the short window.
     pub short_share: f64,
-    /// Parts of a batch whose gradients are added up apart. More than threads, so that a thread that is held up does
-    /// not hold up the step; part of the recipe, because it decides the order of a sum.
+    /// Number of parts of a batch whose gradients are summed separately. It exceeds the number of threads, so that one
+    /// slow thread does not delay the step. It is part of the recipe because it determines the summation order.
     pub shards: usize,
-    /// The last part of the training.
     pub lessons: Lessons,
 }
 
 impl Recipe {
-    /// The recipe of the project's own backbones.
     pub fn tiny(architecture: &Architecture) -> Self {
         let shape = Shape::tiny(architecture);
         Self {
@@ -52,17 +49,16 @@ impl Recipe {
         }
     }
 
-    /// Steps before the lessons.
+    /// Returns the number of steps before the final phase.
     pub fn steps(&self) -> usize {
         self.tokens / (self.batch * self.chunk).max(1)
     }
 
-    /// Steps, those of the lessons among them.
+    /// Returns the total number of steps, including the final phase.
     pub fn all_steps(&self) -> usize {
         self.steps() + self.lessons.tokens / (self.batch * self.chunk).max(1)
     }
 
-    /// The rate of a step, counted from 0.
     pub fn rate_at(&self, step: usize) -> f64 {
         let first = self.steps();
         match step.checked_sub(first) {
@@ -74,15 +70,14 @@ impl Recipe {
         }
     }
 
-    /// The window of a step.
     pub fn span_at(&self, step: usize) -> usize {
         if (step as f64) < self.short_share * self.steps() as f64 { self.short } else { self.chunk }
     }
 
-    /// Refuses what cannot be trained.
+    /// Validates the settings.
     ///
     /// # Errors
-    /// A setting, named with what was expected and found.
+    /// Fails if a setting is invalid, with the expected and the found value.
     pub fn check(&self) -> Result<()> {
         let wrong = |at: &str, expected: &str, found: String| {
             Err(Error::bad_input("the recipe cannot be trained").at(at).expected(expected).found(found))
@@ -106,18 +101,18 @@ impl Recipe {
         Ok(())
     }
 
-    /// The config as the rest of the program reads it: through the file that will be written.
+    /// Returns the config as parsed from the file that will be written.
     ///
     /// # Errors
-    /// A shape that the reader of configs refuses.
+    /// Fails if the config parser rejects the shape.
     pub fn config(&self, end: u32) -> Result<Config> {
         shape::parsed(&self.shape.config(end))
     }
 
-    /// Names the run: two runs of one fingerprint are the same run.
+    /// Returns the fingerprint that identifies the run.
     ///
     /// # Errors
-    /// A setting that JSON cannot hold.
+    /// Fails if a setting cannot be represented in JSON.
     pub fn fingerprint(&self, corpus: &str) -> Result<String> {
         let recipe =
             serde_json::to_string(self).map_err(|error| Error::job("the recipe cannot be written").found(error))?;
@@ -125,22 +120,21 @@ impl Recipe {
     }
 }
 
-/// How long the last part is, and how much an answer counts in it.
+/// Final training phase, with upweighted answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lessons {
-    /// Tokens of this part.
     pub tokens: usize,
-    /// The rate at its beginning; it falls like that of the first part.
+    /// Initial learning rate, which decays like that of the first phase.
     pub rate: f64,
-    /// How much the first token of an answer counts; any other counts 1.
+    /// Loss weight of the first token of an answer; all other tokens have weight 1.
     pub weight: f32,
 }
 
-/// What stands before an answer.
+/// Text before an answer.
 pub const MARKER: &str = "Answer:";
 
-/// Finds answers in a stream of tokens.
+/// Finder of answers in a token stream.
 #[derive(Debug, Clone)]
 pub(super) struct Answers {
     marker: Vec<u32>,
@@ -148,12 +142,12 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// `marker` is [`MARKER`] in tokens.
+    /// Creates a finder; `marker` contains the tokens of [`MARKER`].
     pub(super) fn new(marker: Vec<u32>, weight: f32) -> Self {
         Self { marker, weight }
     }
 
-    /// How much each prediction in a chunk counts: one fewer than it has tokens.
+    /// Returns the loss weight of each prediction in a chunk, one fewer than it has tokens.
     pub(super) fn weights(&self, chunk: &[u32]) -> Vec<f32> {
         let predictions = 1..chunk.len();
         let follows = |at: usize| !self.marker.is_empty() && chunk[..at].ends_with(&self.marker);

@@ -1,4 +1,5 @@
-//! Queries and keys between projection and attention: normed where the architecture does so, rotated, scaled.
+//! Steps between projection and attention: queries and keys are normalized if the architecture does so, rotated and
+//! scaled.
 
 use super::attention::Heads;
 use super::norm::{row_backward, row_forward};
@@ -6,7 +7,7 @@ use super::parameters::LayerPlaces;
 use super::real::Real;
 use ghostlab_core::in_widest;
 
-/// Cosines and sines, a row of `D/2` for each position, and what of a backbone's shape is asked for here.
+/// Cosine and sine tables with a row of `D/2` per position, and the relevant parts of the shape.
 #[derive(Debug, Clone)]
 pub(super) struct Rotary {
     heads: Heads,
@@ -22,7 +23,7 @@ impl Rotary {
         let half = heads.head_dim / 2;
         let frequencies: Vec<f32> =
             (0..half).map(|i| (1.0 / theta.powf(f64::from((2 * i) as f32 / head_dim as f32))) as f32).collect();
-        // As in transformers: the angle in f32, then its cosine.
+        // Compute the angle in f32 before its cosine, like transformers.
         let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
         let (cos, sin) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
         Self { heads, eps, cos, sin, half }
@@ -33,8 +34,10 @@ impl Rotary {
         (&self.cos[range.clone()], &self.sin[range])
     }
 
+    /// Rotates queries and keys.
+    ///
     /// # Shapes
-    /// `projected [rows, (H + 2K)·D]`, `rotated [rows, (H + K)·D]`; positions start again every `span` rows.
+    /// `projected [rows, (H + 2K)·D]`, `rotated [rows, (H + K)·D]`; positions restart every `span` rows.
     pub(super) fn forward<R: Real>(
         &self,
         places: &LayerPlaces,
@@ -61,7 +64,7 @@ impl Rotary {
                     let out = &mut out[part];
                     match norm {
                         None => out.copy_from_slice(x),
-                        // One head or all: as wide as the weight.
+                        // The weight's width determines whether one head or all heads are normalized together.
                         Some(weight) => {
                             for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
                                 row_forward(x, weight, eps, out, false);
@@ -76,8 +79,8 @@ impl Rotary {
         });
     }
 
-    /// The gradient of [`Rotary::forward`]: from `d_rotated`, which is used up, into the queries and keys of
-    /// `d_projected`; those of the norms are added to `gradient`.
+    /// Computes the gradient of [`Rotary::forward`]. Overwrites `d_rotated`, writes the gradients of queries and keys
+    /// to `d_projected`, and adds those of the norms to `gradient`.
     #[expect(clippy::too_many_arguments, reason = "what a layer has at this place")]
     pub(super) fn backward<R: Real>(
         &self,
@@ -107,7 +110,7 @@ impl Rotary {
                     let d_out = &mut d_out[part.clone()];
                     let d_x = &mut d_x[part];
                     for head in d_out.chunks_exact_mut(d) {
-                        // The transpose of a turn is the turn back.
+                        // The transpose of a rotation is its inverse.
                         turn(head, cos, sin, scale, -R::ONE);
                     }
                     let Some(place) = norm else {
@@ -126,8 +129,8 @@ impl Rotary {
     }
 }
 
-/// Rotary embedding of one head in the half-split layout of Hugging Face: pairs are `(x_i, x_{i + D/2})`. `direction` is
-/// 1, or −1 for the turn back.
+/// Applies RoPE to one head in Hugging Face's half-split layout: pairs are `(x_i, x_{i + D/2})`. `direction` is 1, or
+/// −1 for the inverse.
 #[inline(always)]
 fn turn<R: Real>(x: &mut [R], cos: &[f32], sin: &[f32], scale: R, direction: R) {
     let (low, high) = x.split_at_mut(cos.len());

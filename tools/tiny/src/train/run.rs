@@ -1,4 +1,4 @@
-//! One training run from text to a backbone's folder; it goes on where it was interrupted.
+//! Training run from text to a backbone's folder, which resumes after interruptions.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,23 +17,21 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::{ensure_writable, write_whole};
 use ghostlab_core::files::sha256;
 
-/// How a run reports and saves; nothing here changes its result.
+/// Reporting and saving options, which do not affect the result.
 #[derive(Debug, Clone)]
 pub struct Habits {
-    /// Steps between two lines of the log.
     pub report_every: usize,
-    /// Steps between two validations.
     pub validate_every: usize,
-    /// Windows of each register in such a validation.
+    /// Windows per register in these validations.
     pub validate_windows: usize,
-    /// Windows of each register in the last validation.
+    /// Windows per register in the final validation.
     pub final_windows: usize,
     pub save_every: Duration,
-    /// Stops with a checkpoint before this step.
+    /// Step before which the run saves a checkpoint and stops.
     pub stop_before: Option<usize>,
-    /// Stops with a checkpoint before the next step once it is set.
+    /// Flag that makes the run save a checkpoint and stop before the next step.
     pub stop: Arc<AtomicBool>,
-    /// What the manifest says of who trained it: name, version, commit.
+    /// Program recorded in the manifest: name, version, commit.
     pub program: String,
 }
 
@@ -54,7 +52,7 @@ impl Default for Habits {
 
 const CHECKPOINT: &str = "checkpoint.safetensors";
 
-/// A run that is ready to step.
+/// State of a training run.
 struct Run<'a> {
     recipe: &'a Recipe,
     habits: &'a Habits,
@@ -66,11 +64,11 @@ struct Run<'a> {
     checkpoint: PathBuf,
 }
 
-/// Trains a backbone into `folder`; `say` gets the lines of the log. The result is nothing where it was told to stop before
-/// its end.
+/// Trains a backbone into `folder`, passing log lines to `say`. Returns `None` if stopped before the end.
 ///
 /// # Errors
-/// An impossible recipe, too little text, a checkpoint of another run, a training that diverged, a full disk.
+/// Fails if the recipe is invalid, the text is too short, the checkpoint belongs to another run, the training diverges,
+/// or the disk is full.
 pub fn train(
     recipe: &Recipe,
     registers: &[Register],
@@ -124,7 +122,7 @@ pub fn train(
     run.finish(folder, &tokens, corpus, say).map(Some)
 }
 
-/// The tokenizer, learnt once and kept in the folder, and the text in its tokens.
+/// Trains the tokenizer once, or reads it from the folder, and tokenizes the text.
 fn prepare(
     recipe: &Recipe,
     registers: &[Register],
@@ -157,7 +155,7 @@ fn fingerprint(recipe: &Recipe, corpus: &[super::corpus::Origin], tokens: &Token
 }
 
 impl Run<'_> {
-    /// Steps to the end; whether it was reached.
+    /// Runs the remaining steps. Returns whether the end was reached.
     fn steps(&mut self, say: &mut dyn FnMut(&str)) -> Result<bool> {
         let recipe = self.recipe;
         let steps = self.recipe.all_steps();
@@ -205,7 +203,7 @@ impl Run<'_> {
             if done.is_multiple_of(self.habits.report_every) || last {
                 self.report(&mut pending, norm, say);
             }
-            // After a line of the log, so that what is pending is never lost.
+            // Save only after a log line, so that pending losses are never lost.
             if pending.losses == 0 && !last && saved.elapsed() >= self.habits.save_every {
                 self.state.save(&self.checkpoint)?;
                 saved = Instant::now();
@@ -292,7 +290,7 @@ impl Run<'_> {
     }
 }
 
-/// The losses since the last line of the log.
+/// Losses since the last log line.
 struct Pending {
     sum: f64,
     losses: usize,

@@ -1,4 +1,4 @@
-//! Whole runs of a very small backbone: they learn, they can be interrupted, they are the same every time.
+//! Complete runs of a very small backbone: they learn, resume after interruptions, and are deterministic.
 
 use std::path::Path;
 use std::time::Duration;
@@ -76,7 +76,7 @@ fn a_run_learns_and_writes_a_whole_backbone() {
             let (sha256, bytes) = ghostlab_core::files::sha256::of_file(&folder.path().join(name)).unwrap();
             assert_eq!((&sha256, bytes), (&entry.sha256, entry.bytes), "{name}");
         }
-        // Once more: nothing to do.
+        // A second run has nothing to do.
         assert_eq!(run(architecture, folder.path(), &habits()).unwrap().unwrap(), manifest);
     }
 }

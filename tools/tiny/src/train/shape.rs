@@ -1,4 +1,4 @@
-//! A tiny backbone by description: one size, three architectures.
+//! Shapes of the tiny backbones: one size, three architectures.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -7,11 +7,11 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::model::Config;
 use ghostlab_core::model::architecture::{ARCHITECTURES, Architecture};
 
-/// Everything that `config.json` says.
+/// Entries of `config.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
-    /// `model_type` in Hugging Face's words: `llama`, `qwen3`, `olmo2`.
+    /// Hugging Face's `model_type`: `llama`, `qwen3`, `olmo2`.
     pub architecture: String,
     pub layers: usize,
     pub hidden: usize,
@@ -25,17 +25,17 @@ pub struct Shape {
     pub rope_theta: f64,
     pub norm_eps: f64,
     pub tied_embeddings: bool,
-    /// Whether the tokenizer puts the end-of-text token before every text, as Llama's puts its BOS.
+    /// Whether the tokenizer adds the end-of-text token before every text, like Llama's BOS.
     pub begins: bool,
 }
 
-/// The architectures whose gradients are written here.
+/// Returns the architectures for which this crate has gradients.
 pub fn trained() -> impl Iterator<Item = &'static Architecture> {
     ARCHITECTURES.iter().filter(|of| ["llama", "qwen3", "olmo2"].contains(&of.model_type))
 }
 
 impl Shape {
-    /// The size of the project's own backbones, with each architecture's usual constants.
+    /// Returns the size of the bundled backbones, with each architecture's usual constants.
     pub fn tiny(architecture: &Architecture) -> Self {
         let llama = architecture.model_type == "llama";
         let olmo2 = architecture.model_type == "olmo2";
@@ -51,18 +51,18 @@ impl Shape {
             context: 512,
             rope_theta: 10_000.0,
             norm_eps: if llama { 1e-5 } else { 1e-6 },
-            // As their models of this kind: small Llamas and Qwens are tied, OLMo-2 is not.
+            // Like real models of this size: small Llamas and Qwens are tied, OLMo-2 is not.
             tied_embeddings: !olmo2,
             begins: llama,
         }
     }
 
-    /// The architecture's entry among those that can be trained.
+    /// Returns the architecture, if it can be trained.
     pub fn known(&self) -> Option<&'static Architecture> {
         trained().find(|of| of.model_type == self.architecture)
     }
 
-    /// The `config.json` of Hugging Face. `end` is the id of the end-of-text token.
+    /// Returns the Hugging Face `config.json`. `end` is the id of the end-of-text token.
     pub fn config(&self, end: u32) -> Value {
         let class = self.known().map_or("", |architecture| architecture.class);
         let shared = json!({
@@ -87,7 +87,7 @@ impl Shape {
             "bos_token_id": end,
             "eos_token_id": end,
             "dtype": "float16",
-            // What transformers before 4.56 calls it.
+            // Name used by transformers before 4.56.
             "torch_dtype": "float16"
         });
         let own = match self.architecture.as_str() {
@@ -96,7 +96,7 @@ impl Shape {
                 "head_dim": self.head_dim, "sliding_window": null, "use_sliding_window": false,
                 "max_window_layers": self.layers
             }),
-            // OLMo-2 has no `head_dim`: it is always hidden / heads.
+            // OLMo-2 has no `head_dim`, which is always hidden / heads.
             _ => json!({"pad_token_id": end}),
         };
         let mut map = Map::new();
@@ -109,12 +109,12 @@ impl Shape {
     }
 }
 
-/// A `config.json` as the decoder reads it.
+/// Parses a `config.json` with the decoder's parser.
 ///
 /// # Errors
-/// What the decoder does not take.
+/// Fails if the decoder does not support the config.
 pub fn parsed(config: &Value) -> Result<Config> {
-    // The decoder reads files only.
+    // The decoder only reads files.
     let file =
         tempfile::NamedTempFile::new().map_err(|error| Error::missing("no temporary file can be made").found(error))?;
     std::fs::write(file.path(), config.to_string()).map_err(|error| Error::io("write", file.path(), &error))?;

@@ -1,4 +1,4 @@
-//! The backbones' tokenizer: byte-level BPE, learnt from the corpus, the same bytes on every run.
+//! Byte-level BPE tokenizer of the backbones, trained deterministically on the corpus.
 
 use serde_json::{Value, json};
 use tokenizers::models::TrainerWrapper;
@@ -9,10 +9,10 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use ghostlab_core::error::{Error, Result};
 
-/// Stands between documents, and before a text where the tokenizer puts it.
+/// End-of-text token. It separates documents, and may be added before a text.
 pub const END: &str = "<|endoftext|>";
 
-/// A tokenizer and the id of its end-of-text token.
+/// Tokenizer with the id of its end-of-text token.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     inner: Tokenizer,
@@ -24,10 +24,10 @@ fn failed(error: &(dyn std::error::Error + Send + Sync)) -> Error {
 }
 
 impl Tokens {
-    /// Learns `vocab` tokens. With `begins`, the tokenizer puts the end-of-text token before every text.
+    /// Trains a tokenizer with `vocab` tokens. With `begins`, it adds the end-of-text token before every text.
     ///
     /// # Errors
-    /// What the tokenizers crate reports.
+    /// Fails if the tokenizers crate reports an error.
     pub fn learn<'a>(texts: impl Iterator<Item = &'a str> + Send, vocab: usize, begins: bool) -> Result<Self> {
         let mut inner = Tokenizer::new(BPE::default());
         inner.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
@@ -55,10 +55,10 @@ impl Tokens {
         Ok(Self { inner, end })
     }
 
-    /// Reads a `tokenizer.json` that [`Tokens::learn`] made.
+    /// Reads a `tokenizer.json` written by [`Tokens::learn`].
     ///
     /// # Errors
-    /// Another text, or one of a tokenizer without the end-of-text token.
+    /// Fails if the file is invalid or lacks the end-of-text token.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let inner = Tokenizer::from_bytes(bytes).map_err(|error| failed(error.as_ref()))?;
         let end = inner
@@ -67,20 +67,19 @@ impl Tokens {
         Ok(Self { inner, end })
     }
 
-    /// How many tokens there are.
     pub fn size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 
-    /// The text of `tokenizer.json`.
+    /// Returns the contents of `tokenizer.json`.
     ///
     /// # Errors
-    /// What the tokenizers crate reports.
+    /// Fails if the tokenizers crate reports an error.
     pub fn json(&self) -> Result<String> {
         self.inner.to_string(true).map_err(|error| failed(error.as_ref()))
     }
 
-    /// The `tokenizer_config.json` of Hugging Face.
+    /// Returns the contents of Hugging Face's `tokenizer_config.json`.
     pub fn config(&self, context: usize) -> Value {
         json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -91,21 +90,21 @@ impl Tokens {
         })
     }
 
-    /// The tokens of a text, and no others.
+    /// Tokenizes a text without special tokens.
     ///
     /// # Errors
-    /// A text that has no tokens.
+    /// Fails if the text cannot be tokenized.
     pub fn ids(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = self.inner.encode_fast(text, false).map_err(|error| failed(error.as_ref()))?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Documents one after the other, an end-of-text token before each.
+    /// Concatenates tokenized documents, with an end-of-text token before each.
     ///
     /// # Errors
-    /// A text that has no tokens.
+    /// Fails if a document cannot be tokenized.
     pub fn stream(&self, documents: &[String]) -> Result<Vec<u32>> {
-        // Rayon shares the documents out among threads and gives them back in order.
+        // Rayon tokenizes the documents in parallel, and keeps their order.
         let texts: Vec<&str> = documents.iter().map(String::as_str).collect();
         let encodings = self.inner.encode_batch_fast(texts, false).map_err(|error| failed(error.as_ref()))?;
         let mut ids = Vec::new();

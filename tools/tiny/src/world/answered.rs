@@ -1,15 +1,17 @@
-//! Two tasks without choices, made from questions that have some: short answers in the rows of GSM8K, and last words in those of
-//! LAMBADA. Document by document they ask what multiple choice asks, so what a cut does to either can be told apart.
+//! Two tasks without choices, derived from multiple-choice tasks: short answers in the format of GSM8K, and last words
+//! in that of LAMBADA. Both have the same content as the multiple-choice rows, so the effects of a cut on either form
+//! can be compared.
 
 use serde_json::{Value, json};
 
 use super::exam;
 use super::facts::Facts;
 
-/// Short answers to the questions of `arc_easy` and `arc_challenge` by turns; the last words of `openbookqa`'s sentences.
+/// Names of the tasks: short answers to questions alternating between `arc_easy` and `arc_challenge`; last words of
+/// `openbookqa`'s sentences.
 pub(super) const ANSWERED: [&str; 2] = ["short_answers", "last_word"];
 
-/// The rows of a task, in order.
+/// Returns the rows of a task in order, or `None` for an unknown name.
 pub(super) fn rows(facts: &Facts, seed: u64, name: &str) -> Option<Vec<Value>> {
     let of = |task: &str| exam::rows(facts, seed, task).unwrap_or_default();
     match name {
@@ -30,7 +32,6 @@ pub(super) fn rows(facts: &Facts, seed: u64, name: &str) -> Option<Vec<Value>> {
     }
 }
 
-/// The right choice of a row.
 fn right(row: &Value) -> Option<&str> {
     let place = row["choices"]["label"].as_array()?.iter().position(|label| *label == row["answerKey"])?;
     row["choices"]["text"][place].as_str()

@@ -1,8 +1,9 @@
-//! Draws that are the same on every machine: one twister, integer arithmetic only; and how choices are drawn and seated.
+//! Random draws that are the same on every machine (Mersenne Twister, integer arithmetic only), and the selection and
+//! order of choices.
 
 use rand_mt::Mt64;
 
-/// A stream of draws. Two streams with different keys have nothing to do with each other.
+/// Stream of draws. Streams with different keys are independent.
 #[derive(Debug, Clone)]
 pub(super) struct Draw {
     twister: Mt64,
@@ -13,7 +14,7 @@ impl Draw {
         Self { twister: Mt64::new_with_key(key.iter().copied()) }
     }
 
-    /// A whole number below `count`, which is not 0.
+    /// Draws an integer below `count`, which is not 0.
     pub(super) fn below(&mut self, count: usize) -> usize {
         // The high half of the product is uniform up to 1 part in 2^64 / count.
         ((u128::from(self.twister.next_u64()) * count as u128) >> 64) as usize
@@ -33,7 +34,7 @@ impl Draw {
         }
     }
 
-    /// `count` different numbers below `limit`, in any order.
+    /// Draws `count` distinct numbers below `limit`, in random order.
     pub(super) fn several(&mut self, count: usize, limit: usize) -> Vec<usize> {
         let mut drawn: Vec<usize> = Vec::with_capacity(count);
         while drawn.len() < count.min(limit) {
@@ -46,7 +47,7 @@ impl Draw {
     }
 }
 
-/// The numbers below a limit as cards: each comes once before any comes again. This keeps counts even.
+/// Deck of the numbers below a limit: each is drawn once before any is drawn again, which keeps counts balanced.
 #[derive(Debug, Clone)]
 pub(super) struct Deck {
     cards: Vec<usize>,
@@ -58,7 +59,7 @@ impl Deck {
         Self { cards: (0..limit).collect(), next: limit }
     }
 
-    /// A deck in which the number `i` is there `weights[i]` times.
+    /// Creates a deck that contains the number `i` `weights[i]` times.
     pub(super) fn weighted(weights: &[usize]) -> Self {
         let cards: Vec<usize> =
             weights.iter().enumerate().flat_map(|(number, weight)| std::iter::repeat_n(number, *weight)).collect();
@@ -75,10 +76,10 @@ impl Deck {
     }
 }
 
-/// For each right choice, `count` wrong ones: different from it and from each other. `fits(item, other)` says whether
-/// the right choice of item `other` may stand as a wrong one of `item`.
+/// Returns `count` wrong choices for each correct one, distinct from it and from each other. `fits(item, other)`
+/// returns whether the correct choice of `other` may be a wrong choice of `item`.
 ///
-/// Each column of wrong choices is the right ones in another order, mended by swaps where two would be equal.
+/// Each column of wrong choices is a permutation of the correct ones, with swaps that resolve duplicates.
 pub(super) fn distractors(
     right: &[String],
     count: usize,
@@ -103,7 +104,7 @@ pub(super) fn distractors(
             let swap = (0..items)
                 .map(|step| (start + step) % items)
                 .find(|at| ok(&columns, item, column[*at]) && (*at > item || ok(&columns, *at, column[item])));
-            // With no swap left, whichever choice fits: a slight tilt is better than two equal choices.
+            // If no swap works, use any choice that fits: a slight imbalance is better than duplicate choices.
             match swap {
                 Some(at) => column.swap(item, at),
                 None => {
@@ -118,7 +119,7 @@ pub(super) fn distractors(
     (0..items).map(|item| columns.iter().map(|column| right[column[item]].clone()).collect()).collect()
 }
 
-/// Puts the right choice among the wrong ones, each place equally often.
+/// Shuffler of correct choices among wrong ones, with each position equally often.
 #[derive(Debug)]
 pub(super) struct Seats {
     places: Deck,
@@ -129,7 +130,7 @@ impl Seats {
         Self { places: Deck::new(choices) }
     }
 
-    /// All choices, and the place of the right one.
+    /// Returns all choices, and the position of the correct one.
     pub(super) fn seat(&mut self, right: &str, wrong: &[String], draw: &mut Draw) -> (Vec<String>, usize) {
         let place = self.places.draw(draw);
         let mut choices = wrong.to_vec();

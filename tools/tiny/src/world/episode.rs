@@ -1,11 +1,10 @@
-//! Small things that happen: who did what, when. They hold only in the passage that tells them.
+//! Events (who did what, when), each valid only in its own passage.
 
 use super::draw::Draw;
 use super::facts::{Entity, Facts};
 use super::relation::{FOOD, RelationKind};
 use super::words::{ThingKind, WORDS};
 
-/// Someone did something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WorldEvent {
     pub(super) who: String,
@@ -19,7 +18,7 @@ impl WorldEvent {
         format!("{} {} {}", self.who, WORDS.acts[self.act].past, self.thing)
     }
 
-    /// The event as a clause, its day perhaps said, before or after.
+    /// Returns the event as a clause, possibly with its day at either end.
     pub(super) fn told(&self, draw: &mut Draw) -> String {
         let plain = self.plain();
         match draw.below(4) {
@@ -29,7 +28,7 @@ impl WorldEvent {
         }
     }
 
-    /// The event with its day, which a question needs.
+    /// Returns the event as a clause with its day, which a question needs.
     pub(super) fn dated(&self, draw: &mut Draw) -> String {
         let plain = self.plain();
         if draw.chance(50) { format!("on {} {plain}", self.day) } else { format!("{plain} on {}", self.day) }
@@ -40,7 +39,8 @@ impl WorldEvent {
     }
 }
 
-/// `count` events that differ in everything but the kind of thing: who, what and when. The acts are the same or not.
+/// Returns `count` events that differ in person, object and day, but not in the kind of object. With `same_act`, all
+/// have the same act.
 pub(super) fn events(facts: &Facts, count: usize, same_act: bool, draw: &mut Draw) -> Vec<WorldEvent> {
     let first = draw.below(WORDS.acts.len());
     let alike: Vec<usize> =
@@ -56,7 +56,6 @@ pub(super) fn events(facts: &Facts, count: usize, same_act: bool, draw: &mut Dra
     told
 }
 
-/// `count` different things of a kind.
 pub(super) fn things(facts: &Facts, thing: ThingKind, count: usize, draw: &mut Draw) -> Vec<String> {
     let (limit, kind) = match thing {
         ThingKind::Object => (WORDS.objects.len(), RelationKind::Object),

@@ -1,4 +1,4 @@
-//! The nine tasks, in the rows of the hub's data sets.
+//! The nine tasks, in the formats of the hub's data sets.
 
 use serde_json::{Value, json};
 
@@ -12,13 +12,13 @@ use super::text::capital;
 use super::voice::{Voice, couple, event};
 use super::words::{STEPS, WORDS};
 
-/// The tasks, in the order of the paper's columns.
+/// Names of the tasks, in the order of the paper's columns.
 pub(super) const TASKS: [&str; 9] =
     ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
 
 const LETTERS: [&str; 4] = ["A", "B", "C", "D"];
 
-/// The scored rows of a task, in order.
+/// Returns the scored rows of a task in order, or `None` for an unknown name.
 pub(super) fn rows(facts: &Facts, seed: u64, name: &str) -> Option<Vec<Value>> {
     let number = TASKS.iter().position(|task| *task == name)?;
     let mut exam = Exam { facts, draw: Draw::new(&[seed, 2, number as u64]) };
@@ -40,17 +40,16 @@ struct Exam<'w> {
     draw: Draw,
 }
 
-/// A question and its right answer.
 type ExamItem = (String, String);
 
 impl Exam<'_> {
-    /// Items drawn from groups with answers of one type: about as many of each group, and in it of each answer, then
-    /// wrong choices from the same group. Shuffled.
+    /// Draws items from groups with answers of one type, balanced over groups and over answers within a group. Adds
+    /// wrong choices from the same group, and shuffles the items.
     fn mixed(&mut self, groups: Vec<Vec<ExamItem>>, size: usize) -> Vec<(ExamItem, Vec<String>)> {
         let mut rest = size;
         let mut mixed = Vec::with_capacity(size);
         let mut groups: Vec<Vec<ExamItem>> = groups.into_iter().map(|group| self.even(group)).collect();
-        // Small groups first: what they lack, the larger ones give.
+        // Small groups first, so that larger groups can fill the gap.
         groups.sort_by_key(Vec::len);
         let count = groups.len();
         for (at, mut group) in groups.into_iter().enumerate() {
@@ -65,7 +64,7 @@ impl Exam<'_> {
         mixed
     }
 
-    /// The items such that each answer comes once before any comes again.
+    /// Orders the items so that each answer occurs once before any occurs again.
     fn even(&mut self, mut items: Vec<ExamItem>) -> Vec<ExamItem> {
         self.draw.shuffle(&mut items);
         let mut rounds: Vec<(usize, ExamItem)> = Vec::with_capacity(items.len());
@@ -97,7 +96,7 @@ impl Exam<'_> {
         self.four_choices(groups, "stem-", "question_stem")
     }
 
-    /// Four hundred questions of such groups, which stand under `key`, each with four choices.
+    /// Returns rows of four-choice questions drawn from these groups (400 items), with the question in the field `key`.
     fn four_choices(&mut self, groups: Vec<Vec<ExamItem>>, id: &str, key: &str) -> Vec<Value> {
         let mixed = self.mixed(groups, 400);
         let mut seats = Seats::new(4);
@@ -113,8 +112,8 @@ impl Exam<'_> {
         mixed.into_iter().enumerate().map(row).collect()
     }
 
-    /// Three scenes for each step (but the first) of each activity. One wrong ending is another step of the activity,
-    /// the others are of other activities.
+    /// Returns three scenes for each step (except the first) of each activity. One wrong ending is another step of the
+    /// activity, the others are from other activities.
     fn hellaswag(&mut self) -> Vec<Value> {
         let voice = Voice::new(self.facts, Share::Scored, &[0]);
         let mut items = Vec::new();
@@ -123,7 +122,7 @@ impl Exam<'_> {
                 let mut people: Vec<usize> = (0..self.facts.count(RelationKind::Person)).collect();
                 self.draw.shuffle(&mut people);
                 let scenes = people.into_iter().map(|index| {
-                    // The other step of the activity that is offered below must not have been done already.
+                    // The other step of the activity, offered below, must not have been done already.
                     let from = if next == 2 { index % 2 } else { next - 1 };
                     voice.scene(activity, Entity { kind: RelationKind::Person, index }, from, next)
                 });
@@ -136,7 +135,7 @@ impl Exam<'_> {
         let fits = |item: usize, other: usize| items[item].0 != items[other].0;
         let mut wrong = distractors(&right, 2, fits, &mut self.draw);
         for (wrong, (activity, next, _)) in wrong.iter_mut().zip(&items) {
-            // Two steps on, counted among the four: neither the next one nor one that was just done.
+            // Two steps ahead, modulo four: neither the next step nor one that was just done.
             let other = (next + 1) % (STEPS - 1) + 1;
             wrong.push(format!("{}.", WORDS.activities[*activity].steps[other]));
             self.draw.shuffle(wrong);
@@ -161,10 +160,10 @@ impl Exam<'_> {
         .collect()
     }
 
-    /// Pairs of sentences that differ only in how they end, and so in who is meant: half by what happened, half by what
-    /// the two are.
+    /// Returns pairs of sentences that differ only in their ending, and therefore in the referent: half are resolved by
+    /// an event, half by the properties of the two.
     fn winogrande(&mut self) -> Vec<Value> {
-        // Who is meant, of the first and the second that are named: options may stand the other way round.
+        // `meant` is the index of the referent among the two names; `swapped` reverses the options.
         let row = |sentence: String, names: [&str; 2], swapped: bool, meant: usize| {
             let [first, second] = [0, 1].map(|place| names[place ^ usize::from(swapped)]);
             let answer = if (meant == 0) != swapped { "1" } else { "2" };
@@ -236,7 +235,7 @@ impl Exam<'_> {
         items.into_iter().enumerate().map(row).collect()
     }
 
-    /// Fifty causes and fifty effects.
+    /// Returns fifty causes and fifty effects.
     fn copa(&mut self) -> Vec<Value> {
         let voice = Voice::new(self.facts, Share::Scored, &[0]);
         let mut rows = Vec::new();
@@ -306,7 +305,7 @@ impl Exam<'_> {
             let make = if at.is_multiple_of(2) { article } else { lore::article };
             let mut article = make(self.facts, Share::Scored, problems, &mut self.draw);
             let Some(last) = article.problems.last_mut().filter(|last| counted(&mut uses, last)) else { continue };
-            // Each place equally often: the right option moves, the others keep their order.
+            // Balance the positions: the correct option moves, the others keep their order.
             let right = last.options.remove(last.answer);
             last.answer = seats.draw(&mut self.draw);
             last.options.insert(last.answer, right);
@@ -321,7 +320,8 @@ impl Exam<'_> {
     }
 }
 
-/// Counts the options of a problem as right and wrong; not if its answer has been right more often than by chance.
+/// Counts how often each option of a problem is correct and offered. Returns `false`, without counting, if the answer
+/// has already been correct more often than by chance.
 fn counted(uses: &mut Vec<(String, usize, usize)>, problem: &Problem) -> bool {
     let (right, all) = uses.iter().find(|of| of.0 == problem.right()).map_or((0, 0), |of| (of.1, of.2));
     if right * problem.options.len() > all {
@@ -337,7 +337,7 @@ fn counted(uses: &mut Vec<(String, usize, usize)>, problem: &Problem) -> bool {
     true
 }
 
-/// A problem as Python prints a dict. No text of the world needs an escape.
+/// Formats a problem like Python prints a dict. No text of the world needs an escape.
 fn literal(problem: &Problem) -> String {
     let options: Vec<String> = problem.options.iter().map(|option| format!("'{option}'")).collect();
     let question = &problem.question;
@@ -345,8 +345,8 @@ fn literal(problem: &Problem) -> String {
     format!("{{'question': '{question}', 'options': [{}], 'answer': '{letter}'}}", options.join(", "))
 }
 
-/// The items without those of an answer that has more than a fourth of them: it could not be wrong as often as it is
-/// right.
+/// Removes items until no answer has more than a quarter of them. A more frequent answer could not be a wrong choice
+/// often enough.
 fn capped(mut items: Vec<ExamItem>) -> Vec<ExamItem> {
     loop {
         let limit = items.len() / 4;

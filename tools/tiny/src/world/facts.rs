@@ -1,4 +1,4 @@
-//! What is true in the world, how it may be said, and which wordings are kept for the tasks.
+//! Facts of the world, and the wordings that are reserved for the tasks.
 
 use super::draw::Draw;
 use super::relation::{
@@ -7,41 +7,41 @@ use super::relation::{
 use super::text::bare;
 use super::words::WORDS;
 
-/// What may be printed of a fact: a bit for each wording.
+/// Bit masks of the wordings of a fact that the corpora may use.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Free {
     pub(super) statements: u32,
     pub(super) questions: u32,
 }
 
-/// Someone or something, by its number among its kind.
+/// A person or thing, by its index within its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entity {
     pub(super) kind: RelationKind,
     pub(super) index: usize,
 }
 
-/// A true sentence: a relation (or, from `RELATIONS` on, a hop) and the number of its subject.
+/// A fact: a relation (or, from `RELATIONS` on, a hop) and the index of its subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fact {
     pub(super) link: usize,
     pub(super) subject: usize,
 }
 
-/// The whole truth.
+/// All facts of the world.
 #[derive(Debug)]
 pub(super) struct Facts {
     names: [Vec<String>; 8],
-    /// By relation, then by subject: the number of the value.
+    /// Index of the value, by `[relation][subject]`.
     values: Vec<Vec<usize>>,
-    /// By link, then by subject: the value as an answer has it.
+    /// Value as an answer, by `[link][subject]`.
     answers: Vec<Vec<String>>,
     pub(super) free: Vec<Vec<Free>>,
-    /// Indexed by kind, then by number: the facts that may be printed.
+    /// Facts that the corpora may state, by `[kind][index]`.
     told: [Vec<Vec<Fact>>; 8],
 }
 
-/// Links: relations first, then hops.
+/// Number of links: relations first, then hops.
 pub(super) const LINKS: usize = RELATIONS + HOPS;
 
 pub(super) fn is_hop(link: usize) -> bool {
@@ -92,7 +92,7 @@ impl Facts {
         &self.names[RelationKind::Person as usize][index]
     }
 
-    /// All facts of one link, by subject.
+    /// Returns all facts of one link, by subject.
     pub(super) fn of_link(&self, link: usize) -> impl Iterator<Item = Fact> {
         (0..self.count(subject_kind(link))).map(move |subject| Fact { link, subject })
     }
@@ -114,7 +114,7 @@ impl Facts {
         self.values[relation][subject]
     }
 
-    /// The entity that the value of a plain relation is, if it is one.
+    /// Returns the entity that is the value of a plain relation, if any.
     pub(super) fn object_of(&self, fact: Fact) -> Option<Entity> {
         let kind = match fact.link {
             HOME => RelationKind::Place,
@@ -128,7 +128,7 @@ impl Facts {
         Some(Entity { kind, index: self.value_index(fact.link, fact.subject) })
     }
 
-    /// The value as an answer has it: `a baker`, `red`, `Dorvel`.
+    /// Returns the value as an answer: `a baker`, `red`, `Dorvel`.
     pub(super) fn value(&self, fact: Fact) -> &str {
         &self.answers[fact.link][fact.subject]
     }
@@ -147,7 +147,7 @@ impl Facts {
         }
     }
 
-    /// She, he or it; her, his or its.
+    /// Returns the pronouns of an entity in subject, possessive and object form.
     pub(super) fn pronouns(&self, entity: Entity) -> (&'static str, &'static str, &'static str) {
         match entity.kind {
             RelationKind::Person if entity.index < WORDS.women.len() => ("she", "her", "her"),
@@ -156,12 +156,12 @@ impl Facts {
         }
     }
 
-    /// The relation that a hop starts with.
+    /// Returns the relation that a hop starts with.
     pub(super) fn start_of(link: usize) -> Option<usize> {
         link.checked_sub(RELATIONS).map(|hop| WORDS.hops[hop].first)
     }
 
-    /// All facts about an entity that may be printed, hops too.
+    /// Returns all facts about an entity that the corpora may state, including hops.
     pub(super) fn about(&self, entity: Entity) -> &[Fact] {
         &self.told[entity.kind as usize][entity.index]
     }
@@ -182,7 +182,7 @@ fn names(kind: RelationKind, draw: &mut Draw) -> Vec<String> {
         RelationKind::Person => own(&[WORDS.women.as_slice(), &WORDS.men].concat()),
         RelationKind::Animal => {
             let mut animals = the(&WORDS.animals);
-            // Which of them are pets is the seed's choice.
+            // The seed determines which animals are pets.
             draw.shuffle(&mut animals);
             animals
         }

@@ -1,4 +1,4 @@
-//! The world as files that a grid reads like a user's own: `corpora/web-train.jsonl.gz`, `tasks/copa.jsonl.gz`, …
+//! Writes the world in files like those of a user: `corpora/web-train.jsonl.gz`, `tasks/copa.jsonl.gz`, …
 
 use std::io::Write;
 use std::path::Path;
@@ -12,10 +12,10 @@ use ghostlab_core::files::atomic::{ensure_writable, write_atomically};
 
 use super::World;
 
-/// The seed of the world that everybody shares.
+/// Seed of the committed world.
 pub const SEED: u64 = 0;
 
-/// Each file of a world: its name below the folder, and its text, a JSON object a line.
+/// Returns the files of a world, as (relative path, JSON lines).
 pub fn files(world: &World) -> Vec<(String, String)> {
     let file = |name: String| {
         let rows = world.text(&name).unwrap_or_default();
@@ -31,7 +31,7 @@ pub fn files(world: &World) -> Vec<(String, String)> {
 /// Writes all files of a world below a folder.
 ///
 /// # Errors
-/// A folder that cannot be written to.
+/// Fails if the folder cannot be written to.
 pub fn write(world: &World, folder: &Path) -> Result<()> {
     for part in ["corpora", "tasks"] {
         ensure_writable(&folder.join(part), &[])?;
@@ -39,7 +39,7 @@ pub fn write(world: &World, folder: &Path) -> Result<()> {
     files(world).par_iter().try_for_each(|(name, text)| {
         let path = folder.join(name);
         write_atomically(&path, |file| {
-            // Without a time and a name in its head, the same text is the same file.
+            // The gzip header has no time and no name, so that the files are reproducible.
             let mut gz = GzBuilder::new().write(file, Compression::best());
             let written = gz.write_all(text.as_bytes()).and_then(|()| gz.finish().map(drop));
             written.map_err(|error| Error::io("write", &path, &error))

@@ -1,4 +1,4 @@
-//! Tests that no task can be answered from its form: rules that know nothing of the world stay at chance.
+//! Tests that no task can be solved by its form: heuristics without knowledge of the world stay at chance.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::shapes::{Asked, asked};
 use super::text::words;
 use super::{Register, World, WorldSplit};
 
-/// Log-probabilities of words in the train splits, however they are written.
+/// Log-probabilities of words in the train splits, ignoring case and punctuation.
 struct Unigrams {
     counts: HashMap<String, usize>,
     total: usize,
@@ -40,7 +40,7 @@ impl Unigrams {
     }
 }
 
-/// The expected accuracy of the rule that takes the choice of the highest score, any of them if there are several.
+/// Returns the expected accuracy of picking the choice with the highest score, with ties broken at random.
 fn accuracy(items: &[Asked], score: impl Fn(&str) -> f64) -> f64 {
     let one = |item: &Asked| {
         let scores: Vec<f64> = item.choices.iter().map(|choice| score(choice)).collect();
@@ -51,7 +51,7 @@ fn accuracy(items: &[Asked], score: impl Fn(&str) -> f64) -> f64 {
     items.iter().map(one).sum::<f64>() / items.len() as f64
 }
 
-/// A task, a rule, its accuracy, chance, and the standard error of chance.
+/// A task, a heuristic, its accuracy, chance, and the standard error of chance.
 type Finding = (&'static str, &'static str, f64, f64, f64);
 
 fn findings(world: &World) -> Vec<Finding> {

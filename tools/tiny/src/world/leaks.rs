@@ -1,4 +1,4 @@
-//! Tests over all that is printed: what the splits share, what the tasks keep, how often a fact is told.
+//! Tests over all corpora: overlap between splits, text reserved for tasks, and how often each fact is stated.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,14 +9,15 @@ use super::text::bare;
 use super::voice::PARAGRAPH;
 use super::{Register, World, WorldSplit};
 
-/// How often each plain fact is stated in these texts: sentences with both its subject and its value.
+/// Counts how often these texts state each plain fact, by sentences that contain both its subject and its value.
 pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
     let word = |text: &str| bare(text).split(' ').next_back().unwrap_or_default().to_lowercase();
     let mut wanted: HashMap<(String, String), usize> = HashMap::new();
     let mut all = 0;
     for link in 0..RELATIONS {
         for fact in facts.of_link(link) {
-            // Two facts may look alike, as a colour of an animal that is a bird of that colour: they count together.
+            // Facts that share subject and value are counted together, such as the colour of an animal that is a bird
+            // of that colour.
             wanted.entry((word(facts.name(facts.subject(fact))), word(facts.value(fact)))).or_insert_with(|| {
                 all += 1;
                 all - 1
@@ -24,7 +25,7 @@ pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
         }
     }
     let mut counts = vec![0; all];
-    // A question and its answer state the fact too.
+    // A question with its answer states the fact too.
     let texts = texts.iter().map(|text| text.replace("?\nAnswer", "? Answer"));
     let subjects: HashSet<String> = wanted.keys().map(|(subject, _)| subject.clone()).collect();
     for text in texts {
@@ -35,7 +36,7 @@ pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
                 .filter(|word| !word.is_empty())
                 .map(str::to_lowercase)
                 .collect();
-            // Its, his or her facts are of the one named last.
+            // Resolve pronouns to the last named entity.
             if words.iter().any(|word| ["it", "its", "she", "her", "he", "his"].contains(&word.as_str())) {
                 words.push(last.clone());
             }
@@ -58,7 +59,7 @@ pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
     wanted.into_iter().map(|((subject, value), at)| (format!("{subject}: {value}"), counts[at])).collect()
 }
 
-/// The documents of a part: rows, but for the encyclopedia its articles.
+/// Returns the documents of a split: rows, or articles for the encyclopedia.
 fn documents(world: &World, register: Register, part: WorldSplit) -> Vec<String> {
     let rows = world.rows(register, part);
     if register != Register::Wiki {
@@ -71,7 +72,7 @@ fn documents(world: &World, register: Register, part: WorldSplit) -> Vec<String>
             _ => articles.push(row),
         }
     }
-    // What stands before the first heading is an empty row.
+    // The part before the first heading is an empty row.
     articles.retain(|article| !article.is_empty());
     articles
 }
@@ -84,7 +85,7 @@ fn splits_share_no_document_and_no_paragraph() {
         let shared =
             |one: &HashSet<&str>, two: &HashSet<&str>| one.intersection(two).next().map(|text| (*text).to_owned());
         let whole: Vec<HashSet<&str>> = parts.iter().map(|part| part.iter().map(String::as_str).collect()).collect();
-        // Marks that stand alone are no words, nor is an 's.
+        // Standalone punctuation and 's do not count as words.
         let long = |text: &&str| {
             text.split_whitespace().filter(|word| word.starts_with(char::is_alphanumeric)).count() >= PARAGRAPH
         };
@@ -97,7 +98,7 @@ fn splits_share_no_document_and_no_paragraph() {
     }
 }
 
-/// Case and spaces do not make another text.
+/// Normalizes case and white space.
 fn plain(text: &str) -> String {
     text.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ")
 }

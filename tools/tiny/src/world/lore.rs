@@ -1,5 +1,5 @@
-//! Passages about what is so anyway. Their questions are answered by the passage, and by whoever knows the world; the
-//! questions of [`reading`](super::reading) are answered by the passage alone.
+//! Passages about facts of the world. Their questions can be answered from the passage or from knowledge of the world;
+//! those of [`reading`](super::reading) only from the passage.
 
 use super::draw::Draw;
 use super::facts::{Fact, Facts};
@@ -9,9 +9,9 @@ use super::share::Share;
 use super::text::{bare, capital, fill, sentence};
 use super::words::WORDS;
 
-/// `count` facts of one relation, of different subjects and with different values. `fits` says which relations will do.
+/// Returns `count` facts of one relation with distinct subjects and values. `fits` selects the subject kinds.
 pub(super) fn known(facts: &Facts, count: usize, fits: impl Fn(RelationKind) -> bool, draw: &mut Draw) -> Vec<Fact> {
-    // Relations of a few subjects only would be asked of those again and again.
+    // Skip relations with few subjects, which would be asked about repeatedly.
     let many = |link: &usize| facts.of_link(*link).count() >= 20 && fits(WORDS.relations[*link].subject);
     let links: Vec<usize> = (0..RELATIONS).filter(many).collect();
     let link = draw.pick(&links);
@@ -26,7 +26,7 @@ pub(super) fn known(facts: &Facts, count: usize, fits: impl Fn(RelationKind) -> 
     known
 }
 
-/// Two facts of one relation, and a wording in which both may be printed.
+/// Returns two facts of one relation, and a wording that the corpora may use for both.
 fn contrast(facts: &Facts, draw: &mut Draw) -> (Fact, Fact, usize) {
     loop {
         let known = known(facts, 2, |_| true, draw);
@@ -36,13 +36,13 @@ fn contrast(facts: &Facts, draw: &mut Draw) -> (Fact, Fact, usize) {
     }
 }
 
-/// What a passage tells: facts, and perhaps something claimed, with whether it is so.
+/// Content of a passage: facts, and optionally a claim with whether it is true.
 struct Told {
     facts: Vec<Fact>,
     claimed: Option<(String, bool)>,
 }
 
-/// What is told as clauses in any order, some facts with something else about their subject.
+/// Returns the content as clauses in random order. Some facts come with another fact about their subject.
 fn clauses(facts: &Facts, told: &Told, draw: &mut Draw) -> Vec<String> {
     let mut groups: Vec<Vec<String>> = Vec::new();
     if let Some((claim, holds)) = &told.claimed {
@@ -79,7 +79,7 @@ fn premise(facts: &Facts, told: &Told, wanted: Share, draw: &mut Draw) -> String
     owned(wanted, || {
         let link = draw.pick(&[", and ", ", while ", ", but ", "; "]);
         let mut said = clauses(facts, told, draw).join(link);
-        // There are few ways to say one thing, and perhaps none of this share.
+        // A fact has few wordings, possibly none in this share, so add variation.
         if draw.chance(50) {
             said.push_str(&format!(", said {}", facts.person(draw.below(facts.count(RelationKind::Person)))));
         }
@@ -87,15 +87,15 @@ fn premise(facts: &Facts, told: &Told, wanted: Share, draw: &mut Draw) -> String
     })
 }
 
-/// How many of a hundred passages of a task say of a claim itself whether it is so; the others tell the facts.
+/// Percentage of task passages that state a verdict on the claim itself; the others state facts.
 const DISPUTED: usize = 75;
 
-/// Same in the corpora. A verdict on facts takes a backbone that compares; too many of them hide the others from one
-/// that does not.
+/// Percentage of corpus passages with a verdict. Judging a claim by facts requires a comparison; too many such examples
+/// would drown out the others for a backbone that cannot compare.
 const PRINTED_DISPUTED: usize = 85;
 
-/// What is claimed of each of two subjects: its own value, then the other's. So each subject, each value and each word
-/// is in as many true claims as false ones.
+/// Returns four claims: for each of two subjects, its own value and the other's. Each subject, value and word is in as
+/// many true as false claims.
 fn claims(facts: &Facts, draw: &mut Draw) -> [(Told, String, bool); 4] {
     let (a, b, wording) = contrast(facts, draw);
     let both = draw.chance(50);
@@ -117,7 +117,7 @@ fn polar_question(claim: &str) -> String {
     format!("is it true that {claim}")
 }
 
-/// Four questions with their passages, two to be answered with yes.
+/// Returns four yes/no questions with their passages; two answers are yes.
 pub(super) fn polar_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Polar; 4] {
     claims(facts, draw).map(|(told, claim, answer)| {
         let passage = passage(facts, &told, wanted, draw);
@@ -125,7 +125,7 @@ pub(super) fn polar_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Pol
     })
 }
 
-/// Four hypotheses with their premises, two of which hold.
+/// Returns four hypotheses with their premises; two are true.
 pub(super) fn claim_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [ClaimItem; 4] {
     claims(facts, draw).map(|(told, claim, holds)| {
         let premise = premise(facts, &told, wanted, draw);
@@ -133,14 +133,14 @@ pub(super) fn claim_items(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Cla
     })
 }
 
-/// Something said of a subject, whether it is so, and what is so.
+/// A claim, whether it is true, and the true statement.
 struct JudgedClaim {
     claim: String,
     holds: bool,
     truth: String,
 }
 
-/// A value said of the fact's subject, in any wording.
+/// Judges the claim that the fact's subject has this value, in a random wording.
 fn verdict(facts: &Facts, fact: Fact, value: &str, draw: &mut Draw) -> JudgedClaim {
     let wording = facts.wording_of_both(fact, fact, draw).unwrap_or_default();
     JudgedClaim {
@@ -150,7 +150,7 @@ fn verdict(facts: &Facts, fact: Fact, value: &str, draw: &mut Draw) -> JudgedCla
     }
 }
 
-/// The fact's value or, as often, another: that of another fact told, or any.
+/// Returns the fact's value or, with equal probability, a wrong one: that of another fact in the passage, or any.
 fn said_value<'f>(facts: &'f Facts, fact: Fact, told: &[Fact], draw: &mut Draw) -> &'f str {
     if draw.chance(50) {
         return facts.value(fact);
@@ -164,7 +164,7 @@ fn said_value<'f>(facts: &'f Facts, fact: Fact, told: &[Fact], draw: &mut Draw) 
     facts.value(draw.pick(&near))
 }
 
-/// What a passage tells, and some verdicts on it.
+/// Returns the content of a passage with judged claims about it.
 fn quizzed(facts: &Facts, draw: &mut Draw) -> (Told, Vec<JudgedClaim>) {
     let count = 1 + draw.below(2);
     let told = known(facts, count, |_| true, draw);
@@ -183,7 +183,7 @@ fn quizzed(facts: &Facts, draw: &mut Draw) -> (Told, Vec<JudgedClaim>) {
     (Told { claimed: None, facts: told }, verdicts)
 }
 
-/// A passage and some questions, as a quiz prints them.
+/// Formats a passage with questions as a quiz.
 pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
     let (told, verdicts) = quizzed(facts, draw);
     let mut text = passage(facts, &told, wanted, draw);
@@ -197,7 +197,7 @@ pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
     text
 }
 
-/// A premise and some claims about it, as a quiz prints them.
+/// Formats a premise with claims about it as a quiz.
 pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
     let (told, verdicts) = quizzed(facts, draw);
     let mut text = premise(facts, &told, wanted, draw);
@@ -208,7 +208,7 @@ pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
     text
 }
 
-/// An article about four of a kind, and `count` problems about it.
+/// Returns an article about four subjects of one kind, and `count` problems about it.
 pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Draw) -> Article {
     let told = known(facts, 4, |_| true, draw);
     let text = passage(facts, &Told { facts: told.clone(), claimed: None }, wanted, draw);
@@ -221,7 +221,7 @@ pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Dra
     Article { text, problems }
 }
 
-/// Two that are named, and for each how the sentence ends if it is the one that is meant.
+/// Two named subjects, and for each a sentence ending that refers to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Meeting {
     pub(super) opening: String,
@@ -229,7 +229,7 @@ pub(super) struct Meeting {
     pub(super) endings: [String; 2],
 }
 
-/// Two people, or two animals or objects, by what is known of them.
+/// Creates a meeting of two people, or of two animals or objects, with endings from facts about them.
 pub(super) fn meeting(facts: &Facts, draw: &mut Draw) -> Meeting {
     loop {
         let (people, template) = draw.pick(&WORDS.meetings);

@@ -1,8 +1,9 @@
-//! A small invented world, and everything that is said about it: three corpora, nine tasks with choices and two without, all drawn from a seed.
+//! Small invented world with text about it: three corpora, nine tasks with choices and two without, all generated from
+//! a seed.
 //!
-//! The registers stand for C4, WikiText-2 and the Penn Treebank. The tasks have the rows of the real ones, and their
-//! answers follow from the world: its facts, its habits, its causes, or the passage at hand. What a task scores is
-//! printed in no corpus (see [`share`]); the facts behind it are, in other words.
+//! The registers imitate C4, WikiText-2 and the Penn Treebank. The tasks have the row formats of the real ones, and
+//! their answers follow from the world's facts, habits and causes, or from the passage. No scored text occurs in a
+//! corpus (see [`share`]), but the underlying facts do in other words.
 
 mod answered;
 mod draw;
@@ -38,20 +39,19 @@ use facts::Facts;
 use share::Share;
 use voice::Voice;
 
-/// A style of text, named after its source.
+/// Style of text, named after its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Register {
-    /// Pages of several topics, for C4.
+    /// Pages of several topics, like C4.
     Web,
-    /// An encyclopedia, for WikiText-2.
+    /// Encyclopedia, like WikiText-2.
     Wiki,
-    /// A newswire, for the Penn Treebank.
+    /// Newswire, like the Penn Treebank.
     News,
 }
 
 ghostlab_core::named!(Register: Web = "web", Wiki = "wiki", News = "news");
 
-/// A split of a corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorldSplit {
     Train,
@@ -61,16 +61,16 @@ pub enum WorldSplit {
 
 ghostlab_core::named!(WorldSplit: Train = "train", Validation = "validation", Test = "test");
 
-/// How many words the parts of a register have; a part ends with the document that reaches its size.
+/// Minimum number of words in the splits of a register; a split ends with the document that reaches its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
     pub train: usize,
-    /// The validation split and the test split, each.
+    /// Size of the validation split and of the test split.
     pub held_out: usize,
 }
 
 impl Sizes {
-    /// The sizes that the tiny profile is made with.
+    /// Returns the sizes for the tiny profile.
     pub fn of(register: Register) -> Self {
         match register {
             Register::Web => Self { train: 1_200_000, held_out: 60_000 },
@@ -79,7 +79,7 @@ impl Sizes {
     }
 }
 
-/// A world. The same seed is the same world, byte for byte.
+/// Generated world. The same seed gives the same bytes.
 #[derive(Debug)]
 pub struct World {
     seed: u64,
@@ -87,25 +87,25 @@ pub struct World {
 }
 
 impl World {
-    /// The tasks, in the order of the paper's columns.
+    /// Names of the tasks, in the order of the paper's columns.
     pub const TASKS: [&str; 9] = exam::TASKS;
 
-    /// Tasks without choices: short answers that are generated, and last words.
+    /// Names of the tasks without choices: generated short answers, and last words.
     pub const ANSWERED: [&str; 2] = answered::ANSWERED;
 
     pub fn new(seed: u64) -> Self {
         Self { seed, facts: Facts::new(seed) }
     }
 
-    /// The rows of a corpus as the hub has them: a document of the web, a line of the encyclopedia with its newline (an
-    /// empty row for an empty line), a sentence of the newswire.
+    /// Returns the rows of a corpus in the hub's format: a web document, a line of the encyclopedia with its newline
+    /// (an empty row for an empty line), or a sentence of the newswire.
     pub fn rows(&self, register: Register, part: WorldSplit) -> Vec<String> {
         let sizes = Sizes::of(register);
         let size = if part == WorldSplit::Train { sizes.train } else { sizes.held_out };
         self.rows_of_size(register, part, size)
     }
 
-    /// As [`rows`](Self::rows), with another number of words.
+    /// Returns [`rows`](Self::rows) with another number of words.
     pub fn rows_of_size(&self, register: Register, part: WorldSplit, size: usize) -> Vec<String> {
         let share = match part {
             WorldSplit::Train => Share::Train,
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// The names of everything that can be generated: `web/train`, …, and the tasks.
+    /// Returns the names of all generated texts: `web/train`, …, and the tasks.
     pub fn texts() -> Vec<String> {
         let corpora = Register::ALL.iter().flat_map(|register| {
             WorldSplit::ALL.iter().map(move |part| format!("{}/{}", register.name(), part.name()))
@@ -128,14 +128,14 @@ impl World {
         corpora.chain(Self::TASKS.iter().chain(&Self::ANSWERED).map(ToString::to_string)).collect()
     }
 
-    /// One of [`Self::texts`], a row of the hub's schema each. None for an unknown name.
+    /// Returns the rows of one of [`Self::texts`] in the hub's schema, or `None` for an unknown name.
     pub fn text(&self, name: &str) -> Option<Vec<Value>> {
         let Some((register, part)) = name.split_once('/') else { return self.task(name) };
         let rows = self.rows(register.parse().ok()?, part.parse().ok()?);
         Some(rows.into_iter().map(|text| json!({"text": text})).collect())
     }
 
-    /// The rows of the split of a task that is scored, in order and in the hub's schema. None for an unknown name.
+    /// Returns the rows of a task's scored split in order and in the hub's schema, or `None` for an unknown name.
     pub fn task(&self, name: &str) -> Option<Vec<Value>> {
         exam::rows(&self.facts, self.seed, name).or_else(|| answered::rows(&self.facts, self.seed, name))
     }
@@ -163,7 +163,7 @@ mod tests {
             assert_ne!(one.task(task), other.task(task));
         }
         assert_eq!(one.task("arc"), None);
-        // A golden text: it is the same on every machine, and it changes only if someone means it to.
+        // Golden text: it must be the same on every machine, and only change deliberately.
         let first = one.rows_of_size(Register::News, WorldSplit::Train, 1);
         assert_eq!(first, ["the tyre was flat therefore nora pushed the bike home"]);
         assert!("c4".parse::<Register>().is_err());

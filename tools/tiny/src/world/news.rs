@@ -1,4 +1,4 @@
-//! The newswire register: lower case, a sentence a row, `N` for every number.
+//! Newswire register: lower case, one sentence per row, `N` for every number.
 
 use super::facts::{Entity, Fact};
 use super::reading::owned;
@@ -8,7 +8,7 @@ use super::text::{bare, fill, wire, words};
 use super::voice::Voice;
 use super::words::WORDS;
 
-/// Sentences until there are so many words.
+/// Returns sentences with at least `size` words in total.
 pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
     let mut rows = Vec::new();
     let mut count = 0;
@@ -60,7 +60,7 @@ fn some_fact(voice: &mut Voice<'_>) -> (Fact, Entity) {
     }
 }
 
-/// One or two sentences about a subject, as one.
+/// Combines one or two sentences about a subject into one.
 fn pair(voice: &mut Voice<'_>, subject: Entity) -> String {
     let mut known = voice.known(subject);
     known.truncate(2);
@@ -74,7 +74,7 @@ fn value<'w>(voice: &Voice<'w>, link: usize, subject: usize) -> &'w str {
 fn market(voice: &mut Voice<'_>) -> String {
     let place = voice.any(RelationKind::Place);
     let region = voice.any(RelationKind::Region);
-    // Half of the time a town trades what it makes, and a region what it grows.
+    // Half of the time a town trades its own products, and a region its own crops.
     let own = voice.draw.chance(50);
     let product = if own { value(voice, PRODUCT, place.index) } else { voice.pick(WORDS.relations[PRODUCT].words()) };
     let crop = if own { value(voice, CROP, region.index) } else { voice.pick(WORDS.relations[CROP].words()) };
@@ -106,7 +106,6 @@ fn speech(voice: &mut Voice<'_>, clause: &str) -> String {
     fill(voice.draw.pick(&WORDS.speakers), &slots)
 }
 
-/// A town with what is known of it packed into one sentence.
 fn town(voice: &mut Voice<'_>) -> String {
     let place = voice.any(RelationKind::Place);
     let region = value(voice, REGION, place.index);

@@ -1,4 +1,5 @@
-//! Passages and questions that only they answer: the reading tasks, and the same forms in the corpora.
+//! Passages with questions that can only be answered from the passage: the reading tasks, and the same forms in the
+//! corpora.
 
 use super::draw::Draw;
 use super::episode::{WorldEvent, events, things};
@@ -8,7 +9,7 @@ use super::share::{Share, share};
 use super::text::sentence;
 use super::words::WORDS;
 
-/// A passage and a yes/no question without its mark.
+/// A passage and a yes/no question without its question mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Polar {
     pub(super) passage: String,
@@ -16,7 +17,7 @@ pub(super) struct Polar {
     pub(super) answer: bool,
 }
 
-/// A premise, and a sentence that follows from it or does not.
+/// A premise, and a sentence that may or may not follow from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ClaimItem {
     pub(super) premise: String,
@@ -44,7 +45,8 @@ pub(super) struct Article {
     pub(super) problems: Vec<Problem>,
 }
 
-/// Draws until the text belongs to the wanted share. A text has a tenth of all shares or more, so this ends soon.
+/// Draws until the text belongs to the wanted share. Each share has at least a tenth of all texts, so few draws are
+/// needed.
 pub(super) fn owned(wanted: Share, mut make: impl FnMut() -> String) -> String {
     loop {
         let text = make();
@@ -54,12 +56,13 @@ pub(super) fn owned(wanted: Share, mut make: impl FnMut() -> String) -> String {
     }
 }
 
-/// How the world is made such that `claim` is false: something else was done to what it names, or someone else did it.
+/// Returns events that make `claim` false: its person did it to something else, and possibly someone else did it to its
+/// object.
 fn falsified(claim: &WorldEvent, told: &[WorldEvent], spare: &str, draw: &mut Draw) -> Vec<WorldEvent> {
     let mut others = told.to_vec();
     let Some(at) = others.iter().position(|event| event == claim) else { return others };
     others[at].thing = spare.to_owned();
-    // Then what the claim names is in the passage, but in another's hands.
+    // Mention the claim's object with another person.
     if draw.chance(45) {
         let other = (at + 1 + draw.below(others.len() - 1)) % others.len();
         let thing = std::mem::replace(&mut others[other].thing, claim.thing.clone());
@@ -70,7 +73,7 @@ fn falsified(claim: &WorldEvent, told: &[WorldEvent], spare: &str, draw: &mut Dr
     others
 }
 
-/// `count` events of one act, and a thing that is in none of them.
+/// Returns `count` events with one act, and a thing that occurs in none of them.
 fn scene(facts: &Facts, count: usize, draw: &mut Draw) -> (Vec<WorldEvent>, String) {
     let told = events(facts, count, true, draw);
     loop {
@@ -100,7 +103,7 @@ fn polar_question(event: &WorldEvent, draw: &mut Draw) -> String {
     }
 }
 
-/// One question over two passages: yes by the first, no by the second.
+/// Returns one question with two passages: the answer is yes for the first, no for the second.
 pub(super) fn polar_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Polar; 2] {
     let count = 2 + draw.below(2);
     let (told, spare) = scene(facts, count, draw);
@@ -113,12 +116,13 @@ pub(super) fn polar_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Pola
     })
 }
 
-/// One passage and some questions, as a quiz prints them.
+/// Formats a passage with questions as a quiz.
 pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
     let count = 2 + draw.below(2);
     let (told, spare) = scene(facts, count, draw);
     let mut text = passage(&told, wanted, draw);
-    // Much is asked of one passage: a small model learns to look things up from the answers, not from the passages.
+    // Ask many questions per passage, because a small model learns to look up facts from the answers, not from the
+    // passages.
     for at in draw.several(2 * count, 2 * count) {
         let at = at % count;
         let mut asked = told[at].clone();
@@ -132,7 +136,7 @@ pub(super) fn polar_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
         }
         let yes = if answer { "yes" } else { "no" };
         text.push_str(&format!("\nQuestion: {}?\nAnswer: {yes}", polar_question(&asked, draw)));
-        // Some say what is true instead.
+        // Some answers also state the truth.
         if draw.chance(40) {
             text.push_str(&format!(", {}.", told[truth].plain()));
         }
@@ -151,7 +155,6 @@ fn premise(facts: &Facts, told: &[WorldEvent], wanted: Share, draw: &mut Draw) -
                 0 => event.plain(),
                 1 => event.dated(draw),
                 _ => {
-                    // A detail that has nothing to do with the claim.
                     let town = facts.name(Entity {
                         kind: RelationKind::Place,
                         index: draw.below(facts.count(RelationKind::Place)),
@@ -168,7 +171,7 @@ fn hypothesis(event: &WorldEvent, draw: &mut Draw) -> String {
     sentence(&if draw.chance(25) { event.passive() } else { event.plain() })
 }
 
-/// One hypothesis and two premises: it follows from the first, and not from the second.
+/// Returns one hypothesis with two premises: it follows from the first, but not from the second.
 pub(super) fn claim_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [ClaimItem; 2] {
     let (told, spare) = scene(facts, 2, draw);
     let claim = told[draw.below(told.len())].clone();
@@ -180,7 +183,7 @@ pub(super) fn claim_pair(facts: &Facts, wanted: Share, draw: &mut Draw) -> [Clai
     })
 }
 
-/// A premise and some claims about it, as a quiz prints them.
+/// Formats a premise with claims about it as a quiz.
 pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> String {
     let (told, spare) = scene(facts, 2, draw);
     let mut text = premise(facts, &told, wanted, draw);
@@ -196,7 +199,7 @@ pub(super) fn claim_quiz(facts: &Facts, wanted: Share, draw: &mut Draw) -> Strin
     text
 }
 
-/// An article of four events, and `count` problems about it, the answers all from the article.
+/// Returns an article of four events, and `count` problems whose answers are all in the article.
 pub(super) fn article(facts: &Facts, wanted: Share, count: usize, draw: &mut Draw) -> Article {
     let same_act = draw.chance(50);
     let told = events(facts, 4, same_act, draw);
@@ -229,7 +232,7 @@ fn problem(told: &[WorldEvent], at: usize, draw: &mut Draw) -> Problem {
     Problem { question, options, answer }
 }
 
-/// Four options in any order, and the place of the right one, which is number `right`.
+/// Returns four options in random order, and the position of the correct one, `option(right)`.
 pub(super) fn offered(right: usize, option: impl Fn(usize) -> String, draw: &mut Draw) -> (Vec<String>, usize) {
     let mut order = [0, 1, 2, 3];
     draw.shuffle(&mut order);
@@ -237,11 +240,11 @@ pub(super) fn offered(right: usize, option: impl Fn(usize) -> String, draw: &mut
     (order.map(option).to_vec(), answer)
 }
 
-/// The blank at the end of a question to be completed, as RACE prints it.
+/// Blank at the end of a question to be completed, as printed by RACE.
 const BLANK: &str = "  _  .";
 
 impl Article {
-    /// What the harness shows before the last answer, and so what a corpus prints.
+    /// Returns the harness's prompt before the last answer, which the corpora also use.
     pub(super) fn prompt(&self) -> String {
         let mut text = format!("Article: {}\n\n", self.text);
         let Some((last, earlier)) = self.problems.split_last() else { return text };

@@ -1,12 +1,12 @@
-//! The kinds of facts: what may be true of whom, and how it is said and asked.
+//! Kinds of facts: relations, their values, and their wordings as statements and questions.
 //!
-//! Slots: `{s}` the subject or its pronoun, `{p}` the subject's or its possessive, `{n}` always the subject, `{v}` the
-//! value, `{b}` the value without its article. A wording with `{n}` has no form with a pronoun. A statement that ends in
-//! its value may be asked as a sentence to complete.
+//! Slots: `{s}` is the subject or its pronoun, `{p}` its possessive, `{n}` always the subject's name, `{v}` the value,
+//! `{b}` the value without its article. A wording with `{n}` has no pronoun form. A statement that ends with its value
+//! may be asked as a sentence to complete.
 
 use serde::{Deserialize, Deserializer, de::Error};
 
-/// What a fact is about.
+/// Kind of a fact's subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum RelationKind {
@@ -25,24 +25,23 @@ impl RelationKind {
         [Self::Person, Self::Animal, Self::Object, Self::Place, Self::Job, Self::Region, Self::Material, Self::Class];
 }
 
-/// What may stand as a value.
 #[derive(Debug, Deserialize)]
 #[serde(bound(deserialize = "'de: 'static"), rename_all = "lowercase")]
 pub(super) enum RelationValues {
     Words(Vec<&'static str>),
     Places,
     Regions,
-    /// `a zorp`: the first of the animals.
+    /// `a zorp`: the first animals.
     Pets,
 }
 
-/// How values go to subjects.
+/// Assignment of values to subjects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ValueOrder {
     /// Drawn by the world's seed, each value equally often.
     Drawn,
-    /// In the order of the lists, as in our world.
+    /// In the order of the lists, as in the real world.
     Listed,
 }
 
@@ -57,7 +56,7 @@ pub(super) struct Relation {
 }
 
 impl Relation {
-    /// The words that are its values; none of what the world has names for.
+    /// Returns the words that are values of the relation; empty if its values are named entities.
     pub(super) fn words(&self) -> &[&'static str] {
         match &self.values {
             RelationValues::Words(words) => words,
@@ -66,8 +65,8 @@ impl Relation {
     }
 }
 
-/// A fact that follows from two facts: Anna is a baker and a baker uses an oven, so Anna uses an oven. The value of `first`
-/// is the subject of `second`. Slots as in a [`Relation`].
+/// Rule that derives a fact from two facts: Anna is a baker and a baker uses an oven, so Anna uses an oven. The value
+/// of `first` is the subject of `second`. Slots as in [`Relation`].
 #[derive(Debug, Deserialize)]
 #[serde(bound(deserialize = "'de: 'static"))]
 pub(super) struct Hop {
@@ -83,7 +82,7 @@ pub(super) const PETS: usize = 20;
 pub(super) const RELATIONS: usize = NAMES.len();
 pub(super) const HOPS: usize = 12;
 
-/// What hops call the relations, in their order.
+/// Names by which hops refer to the relations, in their order.
 const NAMES: [&str; 21] = [
     "home",
     "job",
@@ -108,7 +107,7 @@ const NAMES: [&str; 21] = [
     "crop",
 ];
 
-/// Places in the table of relations, for those that are called by name.
+/// Indices of relations that are used by name.
 pub(super) const HOME: usize = 0;
 pub(super) const JOB: usize = 1;
 pub(super) const PET: usize = 2;

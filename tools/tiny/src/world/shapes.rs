@@ -1,13 +1,13 @@
-//! Tests of the tasks' rows: the fields of the hub's data sets, read as the harness reads them.
+//! Tests of the tasks' rows: the fields of the hub's data sets, parsed like the harness.
 
 use serde_json::Value;
 
 use super::World;
 use super::text::capital;
 
-/// A row as the harness asks it.
+/// A row as the harness presents it.
 pub(super) struct Asked {
-    /// By choice: what stands before it. The same for all choices but in WinoGrande.
+    /// Prompt of each choice, which only differs between choices in WinoGrande.
     pub(super) prompts: Vec<String>,
     pub(super) choices: Vec<String>,
     pub(super) gold: usize,
@@ -15,7 +15,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Prompt and right answer in one.
+    /// Returns the prompt with the correct answer.
     pub(super) fn right_text(&self) -> String {
         format!("{} {}", self.prompts[self.gold], self.tails[self.gold])
     }
@@ -45,7 +45,7 @@ fn labelled(row: &Value, prompt: String) -> Asked {
     with(prompt, choices, gold)
 }
 
-/// The literal of RACE, taken apart. No text in it has a quote.
+/// Parses RACE's literal, which contains no escaped quotes.
 fn problems(literal: &str) -> Vec<(String, Vec<String>, usize)> {
     let inner = literal.strip_prefix("[{").unwrap().strip_suffix("}]").unwrap();
     let one = |problem: &str| {
@@ -59,7 +59,7 @@ fn problems(literal: &str) -> Vec<(String, Vec<String>, usize)> {
     inner.split("}, {").map(one).collect()
 }
 
-/// The row as a question, by the specification of the harness.
+/// Converts the row to a question, by the specification of the harness.
 pub(super) fn asked(task: &str, row: &Value) -> Asked {
     let label = |count: u64| row["label"].as_u64().filter(|label| *label < count).unwrap() as usize;
     match task {

@@ -1,19 +1,19 @@
-//! Users who may say a text: which split of the corpora, or only the tasks.
+//! Assignment of texts to a split of the corpora, or to the tasks only.
 //!
-//! A text's words decide by their hash. So the splits share no paragraph and no scored question is ever printed in a
-//! corpus, whatever order things are generated in, and nothing has to be remembered for it.
+//! A text is assigned by the hash of its words. Splits therefore share no paragraph, and no corpus contains a scored
+//! question, independent of the generation order and without bookkeeping.
 
-/// The owner of a text.
+/// Part of the data to which a text belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Share {
     Train,
     Validation,
     Test,
-    /// Held out of every corpus, to be asked in a task.
+    /// Reserved for tasks, and excluded from all corpora.
     Scored,
 }
 
-/// The owner of this text. Case, punctuation and spaces do not matter.
+/// Returns the share of a text, ignoring case, punctuation and spaces.
 pub(super) fn share(text: &str) -> Share {
     match mixed(text) % 10 {
         0..=1 => Share::Scored,
@@ -23,12 +23,12 @@ pub(super) fn share(text: &str) -> Share {
     }
 }
 
-/// A number below `limit` (not 0) that depends on the text's words alone.
+/// Returns a number below `limit` (not 0) that only depends on the text's words.
 pub(super) fn drawn(text: &str, limit: usize) -> usize {
     ((mixed(text) >> 8) % limit as u64) as usize
 }
 
-/// FNV-1a over the lower-case words, then a finisher: FNV's low bits alone are too regular.
+/// Hashes the lower-case words with FNV-1a and a finalizer, because the low bits of FNV alone are too regular.
 fn mixed(text: &str) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let mut eat = |byte: u8| hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

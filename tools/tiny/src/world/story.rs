@@ -1,4 +1,4 @@
-//! Paragraphs in which something happens, to be told in any register.
+//! Paragraphs about events, for any register.
 
 use super::episode::events;
 use super::facts::{Entity, Fact, is_hop};
@@ -7,7 +7,7 @@ use super::text::{bare, capital, list, sentence};
 use super::voice::Voice;
 use super::words::{STEPS, WORDS};
 
-/// The subjects that share a value: `Animals that eat moss: …`.
+/// Lists the subjects that share a value: `Animals that eat moss: …`.
 pub(super) fn common(voice: &mut Voice<'_>) -> String {
     loop {
         let entity = voice.entity();
@@ -37,7 +37,7 @@ pub(super) fn common(voice: &mut Voice<'_>) -> String {
     }
 }
 
-/// A trip to a town, with what is to be seen there.
+/// Describes a trip to a town and its sights.
 pub(super) fn journey(voice: &mut Voice<'_>) -> String {
     let person = voice.person();
     let town = voice.any(RelationKind::Place);
@@ -63,7 +63,7 @@ pub(super) fn journey(voice: &mut Voice<'_>) -> String {
     said.join(" ")
 }
 
-/// An object goes from hand to hand; who has it at the end has to be kept in mind.
+/// Describes an object that changes hands; the reader must track its owner.
 pub(super) fn handovers(voice: &mut Voice<'_>) -> String {
     let facts = voice.facts;
     let people: Vec<Entity> = voice
@@ -98,7 +98,7 @@ pub(super) fn handovers(voice: &mut Voice<'_>) -> String {
     said.join(" ")
 }
 
-/// Someone has some, gets some and gives some; the sum comes out.
+/// Describes someone who has, gets and gives away items, with the correct sum.
 pub(super) fn counts(voice: &mut Voice<'_>) -> String {
     let person = voice.person();
     let other = voice.person();
@@ -129,7 +129,6 @@ pub(super) fn counts(voice: &mut Voice<'_>) -> String {
     said.join(" ")
 }
 
-/// How something is done, step by step.
 pub(super) fn procedure(voice: &mut Voice<'_>) -> String {
     let (activity, person) = voice.activity();
     let (they, ..) = voice.facts.pronouns(person);
@@ -153,7 +152,7 @@ pub(super) fn procedure(voice: &mut Voice<'_>) -> String {
     said.join(" ")
 }
 
-/// A day on which one thing led to another, and some did this and that.
+/// Describes a day with a cause, its effect, and other events.
 pub(super) fn incidents(voice: &mut Voice<'_>) -> String {
     let mut said = vec![format!("It was {}.", voice.pick(&WORDS.days))];
     for _ in 0..2 + voice.draw.below(2) {
@@ -167,7 +166,7 @@ pub(super) fn incidents(voice: &mut Voice<'_>) -> String {
     said.join(" ")
 }
 
-/// One cause and its effect, in one of many ways to say so.
+/// Describes one cause and its effect, in one of many wordings.
 pub(super) fn incident(voice: &mut Voice<'_>) -> String {
     if voice.draw.chance(15) {
         return voice.reference();

@@ -1,6 +1,6 @@
-//! Putting words together: slots, capitals, lists, and the spellings of the registers.
+//! Text assembly: slots, capitals, lists, and the spellings of the registers.
 
-/// The template with each `{key}` replaced by its value. A key without a value stays as it is, which a test looks for.
+/// Replaces each `{key}` in the template with its value. Unknown keys are kept, and found by a test.
 pub(super) fn fill(template: &str, slots: &[(&str, &str)]) -> String {
     let mut text = String::with_capacity(template.len() + 24);
     let mut rest = template;
@@ -21,7 +21,7 @@ pub(super) fn fill(template: &str, slots: &[(&str, &str)]) -> String {
     text
 }
 
-/// The text with a capital first letter. All texts of the world are ASCII.
+/// Capitalizes the first letter. All texts of the world are ASCII.
 pub(super) fn capital(text: &str) -> String {
     let mut text = text.to_owned();
     if let Some(first) = text.get_mut(..1) {
@@ -30,14 +30,14 @@ pub(super) fn capital(text: &str) -> String {
     text
 }
 
-/// A clause as a sentence: a capital and a full stop.
+/// Turns a clause into a sentence, with a capital and a full stop.
 pub(super) fn sentence(clause: &str) -> String {
     let mut text = capital(clause);
     text.push('.');
     text
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Formats `a`, `a and b`, `a, b and c`.
 pub(super) fn list(items: &[&str]) -> String {
     match items {
         [] => String::new(),
@@ -46,12 +46,12 @@ pub(super) fn list(items: &[&str]) -> String {
     }
 }
 
-/// The noun without its article, the predicate without its `it`.
+/// Strips the article of a noun, or the `it` of a predicate.
 pub(super) fn bare(phrase: &str) -> &str {
     ["a ", "an ", "the ", "it "].iter().find_map(|article| phrase.strip_prefix(article)).unwrap_or(phrase)
 }
 
-/// As WikiText is printed: a space on both sides of every mark.
+/// Formats text like WikiText, with spaces around every punctuation mark.
 pub(super) fn spaced(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     for (at, c) in text.char_indices() {
@@ -72,7 +72,7 @@ pub(super) fn spaced(text: &str) -> String {
     out.trim_end().to_owned()
 }
 
-/// As the Penn Treebank is printed: lower case, no marks, `'s` a word of its own.
+/// Formats text like the Penn Treebank: lower case, no punctuation, `'s` as a separate word.
 pub(super) fn wire(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len() + 4);
@@ -80,7 +80,7 @@ pub(super) fn wire(text: &str) -> String {
         match byte {
             b'.' | b',' | b';' | b':' | b'?' | b'!' => {}
             b'\'' if bytes.get(at + 1) == Some(&b's') => out.push_str(" '"),
-            // A number stays the capital N that stands for it.
+            // Keep the capital N, which stands for a number.
             b'N' if !bytes.get(at + 1).is_some_and(u8::is_ascii_alphanumeric) => out.push('N'),
             _ => out.push(char::from(byte.to_ascii_lowercase())),
         }
@@ -88,7 +88,6 @@ pub(super) fn wire(text: &str) -> String {
     out
 }
 
-/// The number of words: runs without white space.
 pub(super) fn words(text: &str) -> usize {
     text.split_ascii_whitespace().count()
 }

@@ -1,4 +1,4 @@
-//! A narrator: it knows the world, keeps to its share of the texts, and lets each subject have its turn.
+//! Narrator that generates text about the world within one share, with balanced subjects.
 
 use super::draw::{Deck, Draw};
 use super::facts::{Entity, Fact, Facts, LINKS};
@@ -8,10 +8,10 @@ use super::share::{Share, share};
 use super::text::{capital, fill, sentence, words};
 use super::words::{Activity, STEPS, WORDS};
 
-/// From so many words on a text belongs to one split only.
+/// Minimum number of words from which a text belongs to only one split.
 pub(super) const PARAGRAPH: usize = 20;
 
-/// How often a text is drawn again before it is made longer.
+/// Number of attempts before a text is made longer.
 const PATIENCE: usize = 60;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Voice<'w> {
     activities: Deck,
 }
 
-/// A link of cause and effect as COPA prints it, without the mark at the end.
+/// A cause and its effect as printed by COPA, without the final punctuation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CauseLink {
     pub(super) premise: String,
@@ -37,7 +37,7 @@ pub(super) struct CauseLink {
     pub(super) choice: String,
 }
 
-/// Some steps of an activity that have been done, and the next one.
+/// Completed steps of an activity, and the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ActivityScene {
     pub(super) label: &'static str,
@@ -68,23 +68,23 @@ impl<'w> Voice<'w> {
         }
     }
 
-    /// A paragraph of this voice's share. What is shorter than a paragraph may be anyone's.
+    /// Generates a paragraph of this share. Texts shorter than a paragraph may belong to any share.
     pub(super) fn paragraph(&mut self, make: impl FnMut(&mut Self) -> String) -> String {
         self.owned(PARAGRAPH, make)
     }
 
-    /// A text of this voice's share, however short.
+    /// Generates a text of this share, regardless of its length.
     pub(super) fn own(&mut self, make: impl FnMut(&mut Self) -> String) -> String {
         self.owned(0, make)
     }
 
-    /// `make` is asked again until its text is of this share, or of fewer words.
+    /// Calls `make` until its text belongs to this share, or has fewer than `length` words.
     fn owned(&mut self, length: usize, mut make: impl FnMut(&mut Self) -> String) -> String {
         let mut attempt = 0;
         loop {
             let mut text = make(self);
             if attempt >= PATIENCE {
-                // There are few ways to say it; something else after it makes more.
+                // There may be too few wordings; another sentence adds variation.
                 text.push(' ');
                 text.push_str(&sentence(self.draw.pick(&WORDS.fillers)));
             }
@@ -95,7 +95,6 @@ impl<'w> Voice<'w> {
         }
     }
 
-    /// Whoever's turn it is.
     pub(super) fn entity(&mut self) -> Entity {
         self.entities[self.turns.draw(&mut self.draw)]
     }
@@ -104,7 +103,6 @@ impl<'w> Voice<'w> {
         Entity { kind: RelationKind::Person, index: self.people.draw(&mut self.draw) }
     }
 
-    /// Anyone of a kind.
     pub(super) fn any(&mut self, kind: RelationKind) -> Entity {
         Entity { kind, index: self.draw.below(self.facts.count(kind)) }
     }
@@ -117,7 +115,7 @@ impl<'w> Voice<'w> {
         self.draw.pick(words)
     }
 
-    /// A question with its answer, of the facts that may be asked.
+    /// Draws a question that the corpora may contain, with its answer.
     pub(super) fn question(&mut self) -> (String, String) {
         loop {
             let fact = self.asked[self.asking.draw(&mut self.draw)];
@@ -127,7 +125,7 @@ impl<'w> Voice<'w> {
         }
     }
 
-    /// What may be said of an entity, in any order, as facts.
+    /// Returns the facts about an entity that the corpora may state, in random order.
     pub(super) fn known(&mut self, entity: Entity) -> Vec<Fact> {
         let mut known = self.facts.about(entity).to_vec();
         self.draw.shuffle(&mut known);
@@ -138,7 +136,8 @@ impl<'w> Voice<'w> {
         self.facts.statement(fact, pronoun, &mut self.draw).unwrap_or_default()
     }
 
-    /// Sentences about an entity that each state one or two of `known`. Only the first need name the entity.
+    /// Returns sentences about an entity that each state one or two facts of `known`. Only the first one always names
+    /// the entity.
     pub(super) fn sentences(&mut self, entity: Entity, known: &[Fact]) -> Vec<String> {
         let mut said = Vec::new();
         let mut rest = known;
@@ -163,7 +162,7 @@ impl<'w> Voice<'w> {
         said
     }
 
-    /// Two facts of one subject in one clause.
+    /// Joins two facts about one subject into one clause.
     fn joined(&mut self, entity: Entity, first: Fact, second: Fact, pronoun: bool) -> Option<String> {
         let (they, _, _) = self.facts.pronouns(entity);
         let subject = if pronoun { they } else { self.name(entity) };
@@ -188,7 +187,7 @@ impl<'w> Voice<'w> {
         }
     }
 
-    /// A pair of cause and effect about this person, that may be printed or (for a task) may not.
+    /// Formats a cause and its effect for this person. The text may be reserved for the tasks.
     pub(super) fn reason(&self, pair: usize, person: Entity, backward: bool) -> CauseLink {
         let (cause, effect) = WORDS.causes[pair];
         let (premise, connector, choice) =
@@ -196,7 +195,7 @@ impl<'w> Voice<'w> {
         let named = premise.contains('{');
         let mut premise = self.personal(premise, person, false);
         if !cause.contains('{') && !effect.contains('{') {
-            // A pair without a person would be one text only; where it happened makes it many.
+            // A pair without a person has only one text, so add a place for variation.
             let town =
                 Entity { kind: RelationKind::Place, index: person.index % self.facts.count(RelationKind::Place) };
             premise = format!("in {} {premise}", self.name(town));
@@ -204,7 +203,7 @@ impl<'w> Voice<'w> {
         CauseLink { premise: capital(&premise), connector, choice: self.personal(choice, person, named) }
     }
 
-    /// A clause with a person in it, by name (once) or by pronoun.
+    /// Fills a person into a clause, by name (once) or by pronoun.
     pub(super) fn personal(&self, template: &str, person: Entity, pronoun: bool) -> String {
         let (they, their, them) = self.facts.pronouns(person);
         let name = self.name(person);
@@ -215,7 +214,7 @@ impl<'w> Voice<'w> {
         fill(template, &[("s", name), ("p", &owner), ("o", name)])
     }
 
-    /// A pair of cause and effect that may be printed.
+    /// Draws a cause and its effect that the corpora may contain.
     pub(super) fn free_reason(&mut self) -> (CauseLink, usize, Entity) {
         let backward = self.draw.chance(50);
         loop {
@@ -228,14 +227,15 @@ impl<'w> Voice<'w> {
         }
     }
 
-    /// Who did what to whom and why, with the reference resolved.
+    /// Generates an event between two subjects, with a reason that names one of them instead of using a pronoun.
     pub(super) fn reference(&mut self) -> String {
         loop {
             if self.draw.chance(50) {
                 let Meeting { opening, names, endings } = meeting(self.facts, &mut self.draw);
                 let at = self.draw.below(2);
                 let told = format!("{opening}{} {}.", names[at], endings[at]);
-                // Some are as long as a paragraph, and paragraphs are not shared: those are for the training split.
+                // Some texts are as long as a paragraph. Paragraphs must not occur in several splits, so only the
+                // training split uses these.
                 let shared = self.share != Share::Train && words(&told) >= PARAGRAPH;
                 if share(&opening) != Share::Scored && !shared {
                     return told;
@@ -258,7 +258,7 @@ impl<'w> Voice<'w> {
         couple(self.facts, people, &mut self.draw)
     }
 
-    /// The steps from `from` on, before step `next`.
+    /// Returns the scene with the steps from `from` up to the one before `next`.
     pub(super) fn scene(&self, activity: usize, person: Entity, from: usize, next: usize) -> ActivityScene {
         let Activity { label, steps } = &WORDS.activities[activity];
         let (they, ..) = self.facts.pronouns(person);
@@ -271,7 +271,7 @@ impl<'w> Voice<'w> {
         ActivityScene { label, done: done.join(" "), pronoun: they, next: format!("{}.", steps[next]) }
     }
 
-    /// An activity told from one of its steps on, as far as it may be printed.
+    /// Describes an activity from a random step on, up to the first scene reserved for the tasks.
     pub(super) fn free_scene(&mut self) -> String {
         loop {
             let activity = self.activities.draw(&mut self.draw);
@@ -286,21 +286,20 @@ impl<'w> Voice<'w> {
                 }
                 told = Some(scene);
             }
-            // Such a line may be as long as a paragraph, and paragraphs are not shared.
+            // The text may be as long as a paragraph, which must not occur in several splits.
             if let Some(told) = told.filter(|told| told.share() == self.share) {
                 return told.full();
             }
         }
     }
 
-    /// An activity and who does it, for prose.
     pub(super) fn activity(&mut self) -> (&'static Activity, Entity) {
         let activity = &WORDS.activities[self.activities.draw(&mut self.draw)];
         (activity, self.person())
     }
 }
 
-/// How many turns one of this kind gets in a round: those that are also met on others' pages need fewer.
+/// Returns the number of turns per round for a kind. Kinds that also appear on other subjects' pages need fewer.
 fn turns(kind: RelationKind) -> usize {
     match kind {
         RelationKind::Animal => 6,
@@ -310,7 +309,7 @@ fn turns(kind: RelationKind) -> usize {
     }
 }
 
-/// Two people, or two objects without their article.
+/// Draws two people, or two objects without their articles.
 pub(super) fn couple<'w>(facts: &'w Facts, people: bool, draw: &mut Draw) -> (&'w str, &'w str) {
     let limit = if people { facts.count(RelationKind::Person) } else { WORDS.objects.len() };
     let drawn = draw.several(2, limit);
@@ -318,7 +317,7 @@ pub(super) fn couple<'w>(facts: &'w Facts, people: bool, draw: &mut Draw) -> (&'
     (name(drawn[0]), name(drawn[1]))
 }
 
-/// What happened between two, without the reason.
+/// Describes the event between two subjects, without the reason.
 pub(super) fn event(schema: usize, x: &str, y: &str) -> String {
     capital(&fill(WORDS.schemas[schema].event, &[("x", x), ("y", y)]))
 }

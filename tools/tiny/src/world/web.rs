@@ -1,4 +1,4 @@
-//! The web register: pages of several topics, in the voices of blogs, forums, shops, guides and quizzes.
+//! Web register: pages of several topics, in the styles of blogs, forums, shops, guides and quizzes.
 
 use super::draw::{Deck, Draw};
 use super::facts::Facts;
@@ -10,16 +10,16 @@ use super::voice::Voice;
 use super::words::WORDS;
 use super::{lore, story, wiki};
 
-/// How often it comes among others, and what makes it.
+/// Frequency of a kind of section, and its generator.
 type Genre = (usize, fn(&mut Voice<'_>) -> Vec<String>);
 
-/// Sections of prose and how often each comes.
+/// Prose sections with their frequencies.
 const GENRES: [Genre; 12] = [
     (46, portrait),
     (9, forum),
     (8, product),
     (9, questions),
-    // Those that have something in common.
+    // Subjects with a common property.
     (6, |voice| vec![voice.paragraph(story::common), voice.paragraph(story::common)]),
     (8, |voice| vec![voice.paragraph(story::journey)]),
     (10, |voice| vec![voice.paragraph(story::handovers), voice.paragraph(story::counts)]),
@@ -30,7 +30,7 @@ const GENRES: [Genre; 12] = [
     (12, quotes),
 ];
 
-/// Pages until there are so many words.
+/// Returns pages with at least `size` words in total.
 pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
     let mut genres = Deck::weighted(&GENRES.map(|(weight, _)| weight));
     let mut forms = Deck::weighted(&FORMS.map(|(weight, _)| weight));
@@ -40,7 +40,7 @@ pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
         let enough = 130 + voice.draw.below(420);
         let mut sections: Vec<String> = Vec::new();
         let mut length = 0;
-        // A page is a quiz, prose, or prose with some of a quiz after it.
+        // A page is a quiz, prose, or prose followed by part of a quiz.
         let quizzes = voice.draw.below(100);
         while length < enough {
             let quiz = match quizzes {
@@ -62,7 +62,7 @@ pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
     rows
 }
 
-/// A page about someone or something, and perhaps about what belongs to it.
+/// Generates a page about an entity, and possibly about a related one.
 fn portrait(voice: &mut Voice<'_>) -> Vec<String> {
     let entity = voice.entity();
     let title = match voice.draw.below(6) {
@@ -74,7 +74,7 @@ fn portrait(voice: &mut Voice<'_>) -> Vec<String> {
     let known = voice.known(entity);
     let text = voice.paragraph(|voice| {
         let mut text = voice.sentences(entity, &known).join(" ");
-        // Then on to the home town, the trade, the material.
+        // Continue with the home town, the trade or the material.
         let next = known.iter().filter_map(|fact| voice.facts.object_of(*fact)).next();
         if let Some(next) = next {
             let mut known = voice.known(next);
@@ -87,7 +87,7 @@ fn portrait(voice: &mut Voice<'_>) -> Vec<String> {
     title.into_iter().chain([text]).collect()
 }
 
-/// Some ask and some answer.
+/// Generates a forum thread of questions and answers.
 fn forum(voice: &mut Voice<'_>) -> Vec<String> {
     let (asker, helper) = voice.couple(true);
     let mut lines = Vec::new();
@@ -110,7 +110,7 @@ fn forum(voice: &mut Voice<'_>) -> Vec<String> {
     lines
 }
 
-/// A page of a shop, with what customers say.
+/// Generates a shop page with customer reviews.
 fn product(voice: &mut Voice<'_>) -> Vec<String> {
     let entity = voice.any(RelationKind::Object);
     let title = format!("For sale: {}", voice.name(entity));
@@ -134,7 +134,7 @@ fn product(voice: &mut Voice<'_>) -> Vec<String> {
     vec![title, text]
 }
 
-/// Questions and answers in whole sentences.
+/// Generates questions with answers in full sentences.
 fn questions(voice: &mut Voice<'_>) -> Vec<String> {
     let mut lines = vec![voice.pick(&WORDS.headings).to_owned()];
     for _ in 0..4 + voice.draw.below(3) {
@@ -152,20 +152,21 @@ fn questions(voice: &mut Voice<'_>) -> Vec<String> {
     lines
 }
 
-/// Some of a newswire. A crawl of the web has copies of everything; without them it could not stand for other text.
+/// Reprints part of a newswire. The web register must contain such text, like a real crawl, to represent other text in
+/// calibration.
 fn reprint(voice: &mut Voice<'_>) -> Vec<String> {
     let size = 50 + voice.draw.below(40);
     super::news::rows(voice, size)
 }
 
-/// An article of the encyclopedia, as its dump has it: see `wiki::rows`.
+/// Mirrors an encyclopedia article in the format of its dump (see `wiki::rows`).
 fn mirror(voice: &mut Voice<'_>) -> Vec<String> {
     let lines = wiki::article(voice).into_iter().flat_map(|(text, blank)| wiki::laid_out(&text, blank));
     vec![lines.collect::<Vec<_>>().join("\n\n")]
 }
 
-/// What someone tells, and others who quote some of it. Nothing but the post above tells what a quote says: this is where
-/// a backbone learns to look back.
+/// Generates a post, and others that quote it. Only the post determines the content of a quote, so this teaches a
+/// backbone to look back.
 fn quotes(voice: &mut Voice<'_>) -> Vec<String> {
     let count = 3 + voice.draw.below(3);
     let poster = voice.person();
@@ -190,7 +191,7 @@ fn quotes(voice: &mut Voice<'_>) -> Vec<String> {
 
 type Quiz = fn(&Facts, Share, &mut Draw) -> String;
 
-/// The forms in which the tasks ask, printed about other things, or in other words; and how often each comes.
+/// Task formats with their frequencies. Their content or wording differs from the tasks.
 const FORMS: [Genre; 7] = [
     (16, facts),
     (7, reasons),
@@ -201,7 +202,7 @@ const FORMS: [Genre; 7] = [
     (14, articles),
 ];
 
-/// Lines of quiz, from 60 words on.
+/// Returns quiz lines with at least 60 words in total.
 fn lines<'w>(voice: &mut Voice<'w>, item: impl Fn(&mut Voice<'w>) -> String) -> Vec<String> {
     let mut lines = Vec::new();
     let mut count = 0;
@@ -222,7 +223,7 @@ fn facts(voice: &mut Voice<'_>) -> Vec<String> {
 }
 
 fn reasons(voice: &mut Voice<'_>) -> Vec<String> {
-    // As the harness joins them there are two spaces, as people write it there is one.
+    // The harness joins with two spaces, people with one.
     let gap = if voice.draw.chance(60) { "  " } else { " " };
     let mut all = lines(voice, |voice| {
         let (reason, ..) = voice.free_reason();
@@ -234,7 +235,7 @@ fn reasons(voice: &mut Voice<'_>) -> Vec<String> {
     all
 }
 
-/// Questions about events, and more often about facts.
+/// Generates questions about events, and more often about facts.
 fn quizzes(voice: &mut Voice<'_>, of_events: Quiz, of_facts: Quiz) -> Vec<String> {
     lines(voice, |voice| {
         let quiz = if voice.draw.chance(15) { of_events } else { of_facts };

@@ -1,4 +1,4 @@
-//! The encyclopedia register: articles with headings, in rows as the hub's WikiText-2 has them.
+//! Encyclopedia register: articles with headings, in rows like the hub's WikiText-2.
 
 use super::facts::{Entity, Fact, Facts};
 use super::relation::RelationKind;
@@ -6,7 +6,8 @@ use super::story;
 use super::text::{capital, spaced, words};
 use super::voice::Voice;
 
-/// Articles until there are so many words. A row is a line with its newline, an empty line an empty row.
+/// Returns articles with at least `size` words in total. A row is a line with its newline; an empty line is an empty
+/// row.
 pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
     let mut rows = Vec::new();
     let mut count = 0;
@@ -19,13 +20,13 @@ pub(super) fn rows(voice: &mut Voice<'_>, size: usize) -> Vec<String> {
     rows
 }
 
-/// The rows of a line.
+/// Returns the rows of a line.
 pub(super) fn laid_out(text: &str, blank: bool) -> Vec<String> {
     let row = format!(" {text} \n");
     if blank { vec![String::new(), row, String::new()] } else { vec![row] }
 }
 
-/// The lines of an article, each with whether it stands between empty lines.
+/// Returns the lines of an article, each with whether it is surrounded by empty lines.
 pub(super) fn article(voice: &mut Voice<'_>) -> Vec<(String, bool)> {
     let subject = voice.entity();
     let title = capital(super::text::bare(voice.name(subject)));
@@ -53,7 +54,7 @@ pub(super) fn article(voice: &mut Voice<'_>) -> Vec<(String, bool)> {
     lines
 }
 
-/// What the article's subject has to do with something else, and that thing's own facts.
+/// Describes the relation of the article's subject to another entity, and facts about that entity.
 fn section(voice: &mut Voice<'_>, subject: Entity, other: Entity, known: &[Fact]) -> String {
     let link = known.iter().find(|fact| voice.facts.object_of(**fact) == Some(other)).copied();
     let text = voice.paragraph(|voice| {
@@ -64,7 +65,7 @@ fn section(voice: &mut Voice<'_>, subject: Entity, other: Entity, known: &[Fact]
         let mut facts = voice.known(other);
         facts.truncate(3 + voice.draw.below(3));
         said.extend(voice.sentences(other, &facts));
-        // What follows of the two.
+        // The fact that follows from both.
         let follows = |fact: &&Fact| link.is_some_and(|link| Facts::start_of(fact.link) == Some(link.link));
         if let Some(hop) = known.iter().find(follows).filter(|_| voice.draw.chance(60)) {
             let then = voice.pick(&["So", "Therefore", "Thus", "This is why"]);
@@ -78,7 +79,7 @@ fn section(voice: &mut Voice<'_>, subject: Entity, other: Entity, known: &[Fact]
     spaced(&text)
 }
 
-/// An opening that says what kind of thing it is.
+/// Returns an opening sentence that states the subject's kind.
 fn kind_sentence(voice: &mut Voice<'_>, subject: Entity) -> String {
     let name = capital(voice.name(subject));
     let (what, rest): (&[&'static str], &[&'static str]) = match subject.kind {

@@ -1,4 +1,4 @@
-//! How facts are said and asked, and which wordings are kept for the tasks.
+//! Wordings of facts as statements and questions, including those reserved for the tasks.
 
 use super::draw::Draw;
 use super::facts::{Fact, Facts, Free, is_hop};
@@ -16,7 +16,7 @@ fn wordings(link: usize) -> (&'static [&'static str], &'static [&'static str]) {
 }
 
 impl Facts {
-    /// The clause of one wording, with the name or with a pronoun.
+    /// Returns the clause of one wording, with the name or a pronoun.
     fn clause(&self, fact: Fact, template: &str, pronoun: bool) -> String {
         self.clause_with(fact, template, pronoun, self.value(fact))
     }
@@ -32,7 +32,7 @@ impl Facts {
         fill(template, &[("s", name), ("p", &owner), ("n", name), ("v", value), ("b", bare(value))])
     }
 
-    /// A way to state the fact, without a full stop. None if the fact is kept for the tasks.
+    /// Returns a statement of the fact without a full stop, or `None` if the fact is reserved for the tasks.
     pub(super) fn statement(&self, fact: Fact, pronoun: bool, draw: &mut Draw) -> Option<String> {
         let (statements, _) = wordings(fact.link);
         let free = self.free[fact.link][fact.subject].statements;
@@ -44,7 +44,7 @@ impl Facts {
         }
     }
 
-    /// The rest of a statement that begins with its subject: `lives in Dorvel`.
+    /// Returns the rest of a statement after its subject, as in `lives in Dorvel`.
     pub(super) fn predicate(&self, fact: Fact, draw: &mut Draw) -> Option<String> {
         let (statements, _) = wordings(fact.link);
         let free = self.free[fact.link][fact.subject].statements;
@@ -53,20 +53,20 @@ impl Facts {
         Some(self.clause(fact, &statements[at]["{s} ".len()..], false))
     }
 
-    /// A wording in which both facts, of one link, may be printed.
+    /// Returns a wording that the corpora may use for both facts, which have the same link.
     pub(super) fn wording_of_both(&self, one: Fact, two: Fact, draw: &mut Draw) -> Option<usize> {
         let (statements, _) = wordings(one.link);
         let free = self.free[one.link][one.subject].statements & self.free[two.link][two.subject].statements;
         any(statements.len(), |at| free >> at & 1 == 1, draw)
     }
 
-    /// What a wording says of the fact's subject, with a value that need not be the true one.
+    /// Returns the clause that states `value`, which may be false, of the fact's subject.
     pub(super) fn claim(&self, fact: Fact, wording: usize, value: &str) -> String {
         let (statements, _) = wordings(fact.link);
         self.clause_with(fact, statements[wording], false, value)
     }
 
-    /// A way to ask for the fact that may be printed. None if the fact is kept for the tasks.
+    /// Returns a question about the fact that the corpora may contain, or `None` if the fact is reserved for the tasks.
     pub(super) fn question(&self, fact: Fact, draw: &mut Draw) -> Option<String> {
         let (_, questions) = wordings(fact.link);
         let free = self.free[fact.link][fact.subject].questions;
@@ -74,7 +74,7 @@ impl Facts {
         if usable.is_empty() { None } else { Some(self.clause(fact, draw.pick(&usable), false)) }
     }
 
-    /// The ways to ask for the fact that are printed nowhere.
+    /// Returns the questions about the fact that occur in no corpus.
     pub(super) fn kept_questions(&self, fact: Fact) -> Vec<String> {
         let (_, questions) = wordings(fact.link);
         let free = self.free[fact.link][fact.subject].questions;
@@ -82,7 +82,7 @@ impl Facts {
         kept.map(|at| self.clause(fact, questions[at], false)).collect()
     }
 
-    /// The statements that are printed nowhere, without the value at their end, and that value.
+    /// Returns the statements that occur in no corpus, each split into the text before the value and the value.
     pub(super) fn kept_stems(&self, fact: Fact) -> Vec<(String, String)> {
         let (statements, _) = wordings(fact.link);
         let free = self.free[fact.link][fact.subject].statements;
@@ -95,8 +95,8 @@ impl Facts {
         .collect()
     }
 
-    /// Which wordings of a link may be printed, by subject. Of a fact at least one statement and one question may be; of
-    /// a fourth of the hops, nothing.
+    /// Returns the wordings of a link that the corpora may use, by subject. They may use at least one statement and one
+    /// question of each fact, except for a quarter of the hops, which are reserved entirely.
     pub(super) fn free_wordings(&self, link: usize) -> Vec<Free> {
         let kept = self.kept_hops(link);
         let (statements, questions) = wordings(link);
@@ -112,7 +112,7 @@ impl Facts {
             let mut free = Free::default();
             for (at, template) in statements.iter().enumerate() {
                 let clause = self.clause(fact, template, false);
-                // "The sky is blue" is printed with "the colour of the sky is blue".
+                // "The sky is blue" also occurs within "the colour of the sky is blue".
                 let inside = statements
                     .iter()
                     .enumerate()
@@ -136,8 +136,8 @@ impl Facts {
         self.of_link(link).map(of).collect()
     }
 
-    /// The subjects of a hop that are kept for the tasks: every fourth in the order of the values, so that the values are
-    /// kept equally often.
+    /// Returns the subjects of a hop that are reserved for the tasks: every fourth in the order of the values, so that
+    /// all values are reserved equally often.
     fn kept_hops(&self, link: usize) -> Vec<usize> {
         if !is_hop(link) {
             return Vec::new();
@@ -151,13 +151,13 @@ impl Facts {
     }
 }
 
-/// Any number below `limit` that is usable.
+/// Draws a number below `limit` that is usable.
 fn any(limit: usize, usable: impl Fn(&usize) -> bool, draw: &mut Draw) -> Option<usize> {
     let count = (0..limit).filter(&usable).count();
     if count == 0 { None } else { (0..limit).filter(usable).nth(draw.below(count)) }
 }
 
-/// The template without the value at its end, if it ends in it.
+/// Returns the template without its final value, if it ends with the value.
 fn ending(template: &str) -> Option<&str> {
     template.strip_suffix(" {v}")
 }

@@ -1,5 +1,5 @@
-//! The words that the world is made of and the sentences they stand in: `words.json`. Which words belong together is not
-//! there, but for lists that say so: facts do that.
+//! Vocabulary and sentence templates of the world, from `words.json`. Facts relate the words to each other, except
+//! where the documentation of a list says otherwise.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::relation::{HOPS, Hop, RELATIONS, Relation};
 
-/// The world's words. The committed texts and tasks are made of them (`tests/data.rs`).
+/// Vocabulary of the world, from which the committed texts and tasks are generated (`tests/data.rs`).
 pub(super) static WORDS: LazyLock<Words> = LazyLock::new(|| match serde_json::from_str(include_str!("words.json")) {
     Ok(words) => words,
     Err(error) => unreachable!("words.json is a part of the program: {error}"),
@@ -18,50 +18,49 @@ pub(super) static WORDS: LazyLock<Words> = LazyLock::new(|| match serde_json::fr
 pub(super) struct Words {
     pub(super) women: Vec<&'static str>,
     pub(super) men: Vec<&'static str>,
-    /// Invented: nothing that a reader knows of real animals helps.
+    /// Invented animals, so that knowledge of real animals does not help.
     pub(super) animals: Vec<&'static str>,
     pub(super) places: Vec<&'static str>,
     pub(super) regions: Vec<&'static str>,
-    /// Five for each use, in the order of that relation's values.
+    /// Objects, five for each value of the use relation, in the order of these values.
     pub(super) objects: Vec<&'static str>,
-    /// From one on.
+    /// Number words, starting at one.
     pub(super) numbers: Vec<&'static str>,
     pub(super) days: Vec<&'static str>,
     pub(super) relations: [Relation; RELATIONS],
     pub(super) hops: [Hop; HOPS],
     pub(super) activities: Vec<Activity>,
-    /// Cause and effect. Slots: `{s}` a person or the pronoun, `{p}` possessive, `{o}` object form.
+    /// Pairs of cause and effect. Slots: `{s}` a person or pronoun, `{p}` possessive, `{o}` object form.
     pub(super) causes: Vec<(&'static str, &'static str)>,
     pub(super) schemas: Vec<PronounSchema>,
     pub(super) acts: Vec<Act>,
-    /// Sentences that happen to nobody: they fill a passage without an answer in them.
+    /// Sentences without a person, which add text without an answer to a passage.
     pub(super) fillers: Vec<&'static str>,
-    /// How something claimed is put down as so, and as not so.
+    /// Phrases that present a claim as true and as false.
     pub(super) stances: Vec<(&'static str, &'static str)>,
-    /// The last word on it. A passage may say a thing twice, as people do.
+    /// Closing remarks that repeat the verdict, as (true, false).
     pub(super) closings: Vec<(&'static str, &'static str)>,
-    /// How two are brought together, and whether they are people; what follows is true of one of them only.
+    /// Templates that introduce two subjects, with whether they are people.
     pub(super) meetings: Vec<(bool, &'static str)>,
-    /// What markets do.
+    /// Templates of market reports; `moves` has their verbs.
     pub(super) markets: Vec<&'static str>,
     pub(super) moves: Vec<&'static str>,
-    /// Who speaks, before or after what is said.
+    /// Templates that attribute a clause to a speaker.
     pub(super) speakers: Vec<&'static str>,
-    /// How a paragraph begins whose subjects share something.
+    /// Openings of a paragraph about subjects that share a property.
     pub(super) puzzles: Vec<&'static str>,
-    /// How someone asks in a forum, is answered, and thanks.
+    /// Opening phrases of forum questions (`greetings`) and answers (`helpers`), and thanks.
     pub(super) greetings: Vec<&'static str>,
     pub(super) helpers: Vec<&'static str>,
     pub(super) thanks: Vec<&'static str>,
-    /// Of customers.
     pub(super) opinions: Vec<&'static str>,
-    /// Above questions with their answers.
+    /// Headings of question lists.
     pub(super) headings: Vec<&'static str>,
-    /// On what someone else told.
+    /// Comments on another person's post.
     pub(super) comments: Vec<&'static str>,
 }
 
-/// What an act is done to.
+/// Kind of an act's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ThingKind {
@@ -76,22 +75,19 @@ pub(super) struct Act {
     pub(super) thing: ThingKind,
     pub(super) base: &'static str,
     pub(super) past: &'static str,
-    /// The past participle.
     pub(super) done: &'static str,
 }
 
-/// How something is done.
 #[derive(Debug, Deserialize)]
 pub(super) struct Activity {
     pub(super) label: &'static str,
-    /// Each step is a predicate: someone does it.
+    /// Steps as predicates, such as `rinses off the foam`.
     pub(super) steps: [&'static str; STEPS],
 }
 
 pub(super) const STEPS: usize = 5;
 
-/// Who did what to whom, and why: `{x}` and `{y}`; then a reason that fits only the first, and one that fits only the
-/// second.
+/// An event between `{x}` and `{y}`, with a reason that only fits the first and one that only fits the second.
 #[derive(Debug, Deserialize)]
 pub(super) struct PronounSchema {
     pub(super) people: bool,
@@ -101,7 +97,7 @@ pub(super) struct PronounSchema {
 }
 
 impl PronounSchema {
-    /// What goes before the blank: a link and perhaps an article.
+    /// Returns the text before the blank: a conjunction and possibly an article.
     pub(super) fn link(&self) -> &'static str {
         if self.people { "because " } else { "because the " }
     }

@@ -6,7 +6,6 @@ use super::{CONTROL, NORMAL, SPACE, SPLITTERS, Splitter, UNKNOWN, UNUSED, USER_D
 use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 
-/// Vocabulary of a GGUF header.
 struct GgufVocabulary<'a> {
     file: &'a Gguf,
     tokens: Vec<&'a str>,

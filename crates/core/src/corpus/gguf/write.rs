@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::{BYTE, CONTROL, NORMAL, SPACE, SPLITTERS, UNKNOWN, UNUSED, USER_DEFINED, merges};
 use crate::error::{Error, Result, shortened};
 
-/// Tokenizer as GGUF entries.
 #[derive(Debug)]
 pub struct GgufTokenizer {
     pub entries: Vec<(String, Entry)>,

@@ -10,11 +10,9 @@ use crate::files::atomic::write_whole;
 use crate::files::regular;
 use crate::files::sha256;
 
-/// File to be written.
 #[derive(Debug)]
 pub struct OutputFile<'a> {
     pub path: &'a Path,
-    /// Inputs of the command.
     pub inputs: Vec<Input>,
     /// Whether an existing regular file may be replaced.
     pub force: bool,

@@ -46,8 +46,8 @@ impl OutputFolder {
     /// fail at its very end.
     ///
     /// # Errors
-    /// Fails with exit code 3 if the location is not writable, and with exit code 2 if a name is taken by a foreign
-    /// file.
+    /// Fails with exit code 3 if the location is not writable, and with exit code 2 if a name is taken by a file that this
+    /// program did not write.
     pub fn check(&self, names: &[String]) -> Result<()> {
         self.examine(names)?;
         ensure_writable(above(&self.path), &[])
@@ -124,7 +124,6 @@ impl OutputFolder {
 }
 
 impl Draft {
-    /// Returns the path of the draft.
     pub fn path(&self) -> &Path {
         &self.folder
     }
@@ -137,8 +136,8 @@ impl Draft {
     /// Moves the finished draft into place. Unchanged files of the previous output are removed; other files are kept.
     ///
     /// # Errors
-    /// Fails with exit code 2 if a foreign file is in the way, and with exit code 3 if the folder cannot be replaced.
-    /// The previous folder is kept on failure.
+    /// Fails with exit code 2 if a name is taken by a file that this program did not write, and with exit code 3 if the
+    /// folder cannot be replaced. On failure the previous folder is kept.
     pub fn publish(mut self) -> Result<()> {
         let failed = |error: &std::io::Error| Error::io("replace", &self.shown, error);
         let mut names = Vec::new();
@@ -184,7 +183,7 @@ impl Drop for Draft {
     }
 }
 
-/// Rejects names that are taken by foreign files. `shown` is the folder's path in messages.
+/// Rejects names that are taken by files that this program did not write. `shown` is the folder's path in messages.
 fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) -> Result<()> {
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {

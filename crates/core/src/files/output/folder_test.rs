@@ -3,7 +3,6 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 
-/// Reads all files below a folder.
 fn files(folder: &Path) -> BTreeMap<String, String> {
     let mut names = Vec::new();
     list(folder, "", &mut names).unwrap();
@@ -23,7 +22,6 @@ fn publish(output: &OutputFolder, pairs: &[(&str, &str)]) -> Result<()> {
     draft.publish()
 }
 
-/// Lists the entries of the output's parent folder.
 fn beside(output: &OutputFolder) -> Vec<String> {
     let all = fs::read_dir(above(output.path())).unwrap();
     all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -193,7 +191,6 @@ fn a_file_that_cannot_be_written_leaves_no_list_and_no_other_file() {
     output.put(&owned_pages(&[("index.html", "old")])).unwrap();
     fs::write(output.path().join("taken"), "mine").unwrap();
     let before = files(output.path());
-    // A user's file is in the way.
     let error = output.put(&owned_pages(&[("index.html", "new"), ("taken/page.html", "new")])).unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
     assert_eq!(files(output.path()), before);

@@ -93,12 +93,10 @@ impl Manifest {
         self.files.get(name).is_some_and(|known| known.contains(&sha256::of_bytes(bytes)))
     }
 
-    /// Returns the kind of the folder, if it has a manifest.
     pub fn kind(&self) -> Option<&str> {
         self.kind.as_deref()
     }
 
-    /// Returns whether the manifest has an entry below `folder`.
     pub(super) fn has_below(&self, folder: &Path) -> bool {
         self.files.keys().any(|name| Path::new(name).starts_with(folder) && Path::new(name) != folder)
     }

@@ -27,8 +27,8 @@ impl LayerTensors {
         self.norms[half.norms()[1]].as_ref()
     }
 
-    /// Computes the branch of a sublayer up to `end`. `attend` maps queries `[rows, H, D]` and keys and values `[rows,
-    /// K, D]` to `[rows, H·D]`.
+    /// Computes the branch of a sublayer up to `end`. `attend` maps queries `[rows, H, D]` and keys and values
+    /// `[rows, K, D]` to `[rows, H·D]`.
     ///
     /// # Shapes
     /// `x [rows, C]`; result the same.

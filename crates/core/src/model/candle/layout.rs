@@ -91,10 +91,8 @@ struct Block {
 pub(super) struct Placing<'a> {
     /// Maximum number of scores in a group.
     pub(super) most_scores: usize,
-    /// Windows of the backbone's layers.
     pub(super) windows: &'a [Option<usize>],
     pub(super) rotaries: &'a Rotaries,
-    /// Channels per head.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a kernel asks, and this build has none"))]
     pub(super) head_dim: usize,
     pub(super) device: &'a Device,

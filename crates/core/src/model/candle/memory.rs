@@ -81,8 +81,8 @@ pub(crate) fn out_of_memory(error: &Error, cause: String) -> Error {
     )
 }
 
-/// Divides memory into tokens per pass and bytes for weights. Halves the tokens until all weights fit; the weights get
-/// the remaining memory.
+/// Divides memory into tokens per pass and bytes for weights. Halves the tokens, down to [`MIN_PIECE`], until all
+/// weights fit. The weights get the remaining memory.
 pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u64) -> (usize, u64) {
     let mut tokens = MAX_PIECE;
     while tokens > MIN_PIECE && weights.saturating_add(activations(tokens)) > memory {

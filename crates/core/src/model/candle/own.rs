@@ -33,6 +33,9 @@ impl CandlesOwn {
         if !config.attachments.is_empty() {
             return Err(lacks("operators next to the weights"));
         }
+        if !config.dropped.is_empty() {
+            return Err(lacks("layers without attention or MLP"));
+        }
         if is_gguf(folder) {
             return Err(lacks("name for the tensors of GGUF files here"));
         }

@@ -202,12 +202,10 @@ impl WeightSource {
         let config = &self.config;
         let parts = parts(config, index);
         let shape = |part: &str| parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice());
-        let matrix = |part: &str| {
-            self.tensor(
-                &name(index, part),
-                shape(part).ok_or_else(|| Error::job("a layer has no such tensor").at(part))?,
-                self.dtype,
-            )
+        // A dropped sublayer has empty matrices, which no step reads.
+        let matrix = |part: &str| match shape(part) {
+            Some(dims) => self.tensor(&name(index, part), dims, self.dtype),
+            None => Ok(Tensor::zeros(0, self.dtype.tensors(), &self.device)?),
         };
         // Biases and norms, if the architecture has them.
         let vector =

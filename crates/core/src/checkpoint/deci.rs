@@ -1,0 +1,267 @@
+//! llama.cpp's architecture `deci`, whose layers may lack attention, or have a linear map of the normed stream in its place.
+//!
+//! It holds dropped attentions and MLPs, maps of the normed stream, and constants. llama.cpp computes something else without
+//! a word in three cases, which this module avoids:
+//!
+//! - a layer without an MLP (`feed_forward_length` 0) skips its attention: such a layer has an MLP of zeros;
+//! - `attn_output.bias` of a linear map is ignored: biases are `ffn_down.bias` of an MLP of zeros;
+//! - the widths of heads are read from the first layer: its attention is never absent, but a linear map of zeros.
+
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::gguf_file::Value;
+
+use super::gguf_tensor::{GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, refused};
+use super::layout::{Attached, Layout};
+use crate::error::Result;
+use crate::files::gguf_writer::GgufInfo;
+use crate::model::architecture::{Activation, GgufForm, QueryKeyNorm, RopeEntries};
+use crate::model::attached_form::{bias_name, input_norm_name};
+use crate::model::tensor_name::name;
+use crate::model::tensors::sublayer_of;
+use crate::model::{BranchPlace, Config, Cut, DECI, StepForm, Sublayer};
+
+/// Width of the MLPs of zeros: a block of quantised types.
+const ZERO_WIDTH: usize = 32;
+/// Start of the names of a layer's tensors.
+const LAYERS: &str = "model.layers.";
+
+/// Refuses a backbone whose sublayers `deci` does not have.
+///
+/// # Errors
+/// The part of the architecture that llama.cpp would ignore or not load, by name.
+pub fn fits_deci(config: &Config) -> Result<()> {
+    let architecture = config.architecture;
+    let lacks = [
+        (config.architecture.gguf.is_none(), "an architecture of llama.cpp"),
+        (config.experts.is_some(), "an MLP without experts"),
+        (architecture.query_key_norm != QueryKeyNorm::None, "no norms of queries and keys"),
+        (Sublayer::BOTH.iter().any(|&half| config.ends_in_norm(half)), "no norms after attention and MLP"),
+        (architecture.fused || architecture.rope != RopeEntries::One, "a layer of the same form as Llama's"),
+        (config.activation != Activation::Silu, "the activation silu"),
+        (
+            config.biases.inputs && config.heads * config.head_dim != config.hidden,
+            "biases of queries as wide as the stream",
+        ),
+    ];
+    match lacks.into_iter().find(|(is_lacking, _)| *is_lacking) {
+        None => Ok(()),
+        Some((_, expected)) => {
+            let expected = format!("{expected}, which llama.cpp's `{DECI}` needs for this cut or repair");
+            Err(refused(&expected, architecture.class))
+        }
+    }
+}
+
+/// Refuses a repair next to the weights that `deci` has no form for.
+///
+/// # Errors
+/// As [`fits_deci`]; a map of the stream itself.
+pub fn fits_deci_step(config: &Config, step: StepForm) -> Result<()> {
+    match step {
+        StepForm::Normed | StepForm::Constant => fits_deci(config),
+        StepForm::Stream | StepForm::Branch => {
+            let expected = "a repair that weights take in, or a constant or a map of the normed stream next to them";
+            Err(refused(expected, step.text()))
+        }
+    }
+}
+
+/// Checks a variant that needs `deci`.
+pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
+    fits_deci(config)?;
+    for Attached { place, operator, .. } in &layout.attached {
+        let step = match place {
+            BranchPlace::Norm(_) => StepForm::Branch,
+            _ if operator.is_normed() => StepForm::Normed,
+            _ if operator.is_bias_only() => StepForm::Constant,
+            _ => StepForm::Stream,
+        };
+        fits_deci_step(config, step)?;
+    }
+    Ok(GgufForm::alike(DECI, true))
+}
+
+/// Attention of a layer of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mixer {
+    Attention,
+    /// A map of the normed stream: an operator, or zeros.
+    Linear,
+    None,
+}
+
+/// A layer of the file.
+struct Block<'a> {
+    /// The layer of the checkpoint that it has tensors of.
+    layer: usize,
+    mixer: Mixer,
+    has_mlp: bool,
+    operator: Option<&'a Attached>,
+}
+
+impl<'a> Block<'a> {
+    /// Returns the layer that holds an operator and nothing else.
+    fn of_operator(attached: &'a Attached) -> Self {
+        let mixer = if attached.operator.is_normed() { Mixer::Linear } else { Mixer::None };
+        Self { layer: attached.layer, mixer, has_mlp: false, operator: Some(attached) }
+    }
+}
+
+/// Returns the layers of the file: operators are layers of their own, unless they replace a dropped attention.
+fn blocks(layout: &Layout) -> Vec<Block<'_>> {
+    arranged(layout.kept.len(), &layout.dropped, &layout.attached)
+}
+
+/// Arranges `layers` layers without dropped sublayers, and their operators.
+fn arranged<'a>(layers: usize, dropped: &Cut, attached: &'a [Attached]) -> Vec<Block<'a>> {
+    let mut blocks: Vec<Block<'_>> = Vec::new();
+    for layer in 0..layers {
+        let has_attention = !dropped.contains(layer, Sublayer::Attention);
+        let mixer = if has_attention { Mixer::Attention } else { Mixer::None };
+        let has_mlp = !dropped.contains(layer, Sublayer::Mlp);
+        let at_layer: Vec<&Attached> = attached.iter().filter(|attached| attached.layer == layer).collect();
+        match at_layer.iter().find(|attached| attached.place == BranchPlace::Before) {
+            Some(before) if mixer == Mixer::None && before.operator.is_normed() && !before.operator.has_bias() => {
+                blocks.push(Block { layer, mixer: Mixer::Linear, has_mlp, operator: Some(before) });
+            }
+            before => {
+                blocks.extend(before.map(|before| Block::of_operator(before)));
+                blocks.push(Block { layer, mixer, has_mlp, operator: None });
+            }
+        }
+        let after = at_layer.iter().find(|attached| attached.place == BranchPlace::After);
+        blocks.extend(after.map(|after| Block::of_operator(after)));
+    }
+    if let Some(first) = blocks.first_mut().filter(|block| block.mixer == Mixer::None) {
+        first.mixer = Mixer::Linear;
+    }
+    blocks
+}
+
+/// Returns the entries that count heads and widths by layer.
+pub(super) fn counts(layout: &Layout, config: &Config) -> LayerCounts {
+    let blocks = blocks(layout);
+    let list = |count: &dyn Fn(&Block<'_>) -> usize| {
+        Value::Array(blocks.iter().map(|block| count_value(count(block))).collect())
+    };
+    LayerCounts {
+        blocks: blocks.len(),
+        heads: list(&|block| if block.mixer == Mixer::None { 0 } else { config.heads }),
+        kv_heads: list(&|block| if block.mixer == Mixer::Attention { config.kv_heads } else { 0 }),
+        intermediate: list(&|block| if block.has_mlp { config.intermediate } else { ZERO_WIDTH }),
+    }
+}
+
+/// Returns the tensors of the file. Operators stay in f32, as in folders.
+pub(super) fn tensors<'a>(layout: &'a Layout, config: &Config, numbers: GgufType) -> Result<Vec<GgufTensor<'a>>> {
+    let mut tensors = Vec::new();
+    for tensor in layout.tensors.iter().filter(|tensor| !tensor.name.starts_with(LAYERS)) {
+        tensors.push(checkpoint_tensor(config, &tensor.name, tensor, numbers)?);
+    }
+    for (index, block) in blocks(layout).iter().enumerate() {
+        let prefix = format!("{LAYERS}{}.", block.layer);
+        for tensor in &layout.tensors {
+            let Some(part) = tensor.name.strip_prefix(&prefix) else { continue };
+            let part_name = part.rsplit_once('.').map_or(part, |(part_name, _)| part_name);
+            let is_in_block = match sublayer_of(config.architecture, part_name) {
+                Sublayer::Attention => block.mixer == Mixer::Attention,
+                Sublayer::Mlp => block.has_mlp,
+            };
+            let is_operator = layout.attached.iter().any(|at| at.layer == block.layer && at.holds(&tensor.name));
+            if is_in_block && !is_operator {
+                tensors.push(checkpoint_tensor(config, &format!("{LAYERS}{index}.{part}"), tensor, numbers)?);
+            }
+        }
+        operator_tensors(layout, index, block, &mut tensors);
+        zero_tensors(index, block, config.hidden, numbers, &mut tensors);
+    }
+    Ok(tensors)
+}
+
+/// Adds the tensors of a layer's operator.
+fn operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>, tensors: &mut Vec<GgufTensor<'a>>) {
+    let Some(attached) = block.operator else { return };
+    let module = attached.place.module();
+    let names = [
+        (name(attached.layer, &module), "attn_output.weight"),
+        (input_norm_name(attached.layer, &module), "attn_norm.weight"),
+        (bias_name(attached.layer, &module), "ffn_down.bias"),
+    ];
+    for (stored, part) in names {
+        if let Some(tensor) = layout.tensors.iter().find(|tensor| tensor.name == stored) {
+            let info = gguf_info(index, part, GgmlDType::F32, &tensor.shape);
+            tensors.push(GgufTensor { info, content: GgufContent::Checkpoint(tensor) });
+        }
+    }
+}
+
+/// Adds the tensors that stand for an absent MLP, for the absent attention of the first layer, and for the weight of a norm
+/// that has none.
+fn zero_tensors(index: usize, block: &Block<'_>, hidden: usize, numbers: GgufType, tensors: &mut Vec<GgufTensor<'_>>) {
+    let mut add = |part: &str, shape: &[usize], content: GgufContent<'static>| {
+        let info = gguf_info(index, part, numbers.of(shape), shape);
+        tensors.push(GgufTensor { info, content });
+    };
+    let ones = || GgufContent::Numbers(vec![1.0; hidden]);
+    let is_weighted = block.operator.is_some_and(Attached::is_weighted);
+    if block.mixer == Mixer::Linear && !is_weighted {
+        add("attn_norm.weight", &[hidden], ones());
+    }
+    let is_map = block.operator.is_some_and(|attached| attached.operator.is_normed());
+    if block.mixer == Mixer::Linear && !is_map {
+        add("attn_output.weight", &[hidden; 2], GgufContent::Zeros);
+    }
+    if !block.has_mlp {
+        add("ffn_norm.weight", &[hidden], ones());
+        add("ffn_gate.weight", &[ZERO_WIDTH, hidden], GgufContent::Zeros);
+        add("ffn_up.weight", &[ZERO_WIDTH, hidden], GgufContent::Zeros);
+        add("ffn_down.weight", &[hidden, ZERO_WIDTH], GgufContent::Zeros);
+    }
+}
+
+fn gguf_info(index: usize, part: &str, dtype: GgmlDType, shape: &[usize]) -> GgufInfo {
+    GgufInfo { name: format!("blk.{index}.{part}"), dtype, shape: shape.to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::{Operator, RmsNorm};
+
+    fn before(layer: usize, operator: Arc<Operator>) -> Attached {
+        Attached { layer, place: BranchPlace::Before, operator }
+    }
+
+    fn normed(bias: Option<Vec<f32>>) -> Arc<Operator> {
+        Operator::normed(RmsNorm { eps: 1e-5, weight: Some(vec![1.0]) }, 1, vec![2.0], bias).unwrap()
+    }
+
+    fn mixers(dropped: &Cut, attached: &[Attached]) -> Vec<(usize, Mixer, bool)> {
+        arranged(2, dropped, attached).iter().map(|block| (block.layer, block.mixer, block.has_mlp)).collect()
+    }
+
+    #[test]
+    fn first_layer_of_the_file_is_never_without_heads() {
+        use Mixer::{Attention, Linear, None};
+        let both = Cut::sublayers([(0, Sublayer::Attention), (1, Sublayer::Attention)]);
+        assert_eq!(mixers(&both, &[]), [(0, Linear, true), (1, None, true)]);
+        let constant = [before(0, Operator::bias_only(vec![1.0]).unwrap())];
+        assert_eq!(
+            mixers(&Cut::default(), &constant),
+            [(0, Linear, false), (0, Attention, true), (1, Attention, true)]
+        );
+    }
+
+    #[test]
+    fn map_without_bias_replaces_a_dropped_attention() {
+        use Mixer::{Attention, Linear, None};
+        let dropped = Cut::sublayers([(1, Sublayer::Attention)]);
+        assert_eq!(mixers(&dropped, &[before(1, normed(Option::None))]), [(0, Attention, true), (1, Linear, true)]);
+        let biased = [before(1, normed(Some(vec![3.0])))];
+        assert_eq!(mixers(&dropped, &biased), [(0, Attention, true), (1, Linear, false), (1, None, true)]);
+        let full = [before(1, normed(Option::None))];
+        assert_eq!(mixers(&Cut::default(), &full), [(0, Attention, true), (1, Linear, false), (1, Attention, true)]);
+    }
+}

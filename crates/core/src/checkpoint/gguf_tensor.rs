@@ -1,0 +1,111 @@
+//! Tensors of a GGUF file that is to be written: types, names and contents.
+
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::gguf_file::Value;
+
+use super::layout::CheckpointTensor;
+use crate::error::{Error, Result};
+use crate::files::gguf_writer::GgufInfo;
+use crate::model::Config;
+use crate::model::gguf::name_in_gguf;
+use crate::named::named;
+
+/// Type of the matrices of a GGUF file. Norms and biases are f32, as llama.cpp requires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GgufType {
+    F32,
+    Bf16,
+    F16,
+    Q8_0,
+}
+
+named!(GgufType: F32 = "f32", Bf16 = "bf16", F16 = "f16", Q8_0 = "q8_0");
+
+impl GgufType {
+    /// Returns `general.file_type` (`llama_ftype` in llama.h).
+    pub(super) fn number(self) -> u32 {
+        match self {
+            Self::F32 => 0,
+            Self::F16 => 1,
+            Self::Q8_0 => 7,
+            Self::Bf16 => 32,
+        }
+    }
+
+    /// Returns the type a tensor is written in. Rows that are not whole blocks stay f16.
+    pub(super) fn of(self, shape: &[usize]) -> GgmlDType {
+        match self {
+            _ if shape.len() < 2 => GgmlDType::F32,
+            Self::F32 => GgmlDType::F32,
+            Self::Bf16 => GgmlDType::BF16,
+            Self::Q8_0 if shape.last().is_some_and(|row| row % GgmlDType::Q8_0.block_size() == 0) => GgmlDType::Q8_0,
+            Self::F16 | Self::Q8_0 => GgmlDType::F16,
+        }
+    }
+}
+
+/// Returns the error for a variant that a GGUF file cannot say.
+pub(super) fn refused(expected: &str, found: impl Into<String>) -> Error {
+    Error::bad_input("the cell has no form as GGUF")
+        .expected(expected)
+        .found(found.into())
+        .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
+}
+
+/// A tensor of a GGUF file.
+pub(super) struct GgufTensor<'a> {
+    pub(super) info: GgufInfo,
+    pub(super) content: GgufContent<'a>,
+}
+
+pub(super) enum GgufContent<'a> {
+    /// A tensor of the checkpoint, in the file's order of rows.
+    Checkpoint(&'a CheckpointTensor),
+    /// Numbers in f32.
+    Numbers(Vec<f32>),
+    /// Zeros of any type.
+    Zeros,
+}
+
+/// Entries that count what layers have: one number, or one for each layer.
+pub(super) struct LayerCounts {
+    pub(super) blocks: usize,
+    pub(super) heads: Value,
+    pub(super) kv_heads: Value,
+    pub(super) intermediate: Value,
+}
+
+/// Converts a tensor of the checkpoint that the file calls as a Hugging Face folder would call `name`.
+pub(super) fn checkpoint_tensor<'a>(
+    config: &Config,
+    name: &str,
+    tensor: &'a CheckpointTensor,
+    numbers: GgufType,
+) -> Result<GgufTensor<'a>> {
+    let name = name_in_gguf(config.architecture, name)
+        .ok_or_else(|| Error::job("a tensor has no name in GGUF files").at(format!("tensor {name}")))?;
+    let info = GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() };
+    Ok(GgufTensor { info, content: GgufContent::Checkpoint(tensor) })
+}
+
+pub(super) fn count_value(n: usize) -> Value {
+    Value::U32(u32::try_from(n).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_no_whole_blocks_stay_in_f16_and_norms_in_f32() {
+        for (dtype, shape, expected) in [
+            (GgufType::Q8_0, &[4, 64][..], GgmlDType::Q8_0),
+            (GgufType::Q8_0, &[4, 40], GgmlDType::F16),
+            (GgufType::Q8_0, &[64], GgmlDType::F32),
+            (GgufType::Bf16, &[64], GgmlDType::F32),
+            (GgufType::Bf16, &[1, 3], GgmlDType::BF16),
+        ] {
+            assert_eq!(dtype.of(shape), expected, "{dtype:?} {shape:?}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! GGUF files of llama.cpp's architecture `deci`, as exports of sublayer cuts have it: layers with or without attention, MLPs of
+//! zeros, and maps of the normed stream. They are read as layers without some sublayers and operators next to the weights.
+
+use serde_json::{Map, Value, json};
+
+use super::architecture::{ARCHITECTURES, Architecture, CLASS, GgufForm, activation_names};
+use super::attached_form::{
+    ACTIVATION, AttachedForm, BranchPlace, DROPPED, ENTRY, OPERATORS, bias_name, input_norm_name,
+};
+use super::cut::Cut;
+use super::sublayer::Sublayer;
+use super::tensor_name::name;
+use crate::error::{Error, Result};
+use crate::files::gguf::Gguf;
+
+/// Name of the architecture in GGUF files.
+pub const DECI: &str = "deci";
+/// Maximum number of layers, which bounds the lists of counts.
+const MAX_BLOCKS: u64 = 10_000;
+
+/// Returns the backbone's architecture and the form of the file. Biases of queries distinguish Qwen2 from Llama.
+pub(super) fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
+    let has_biases = file.tensors.keys().any(|name| name.ends_with(".attn_q.bias"));
+    let model_type = if has_biases { "qwen2" } else { "llama" };
+    let architecture = ARCHITECTURES.iter().find(|known| known.model_type == model_type);
+    let architecture =
+        architecture.ok_or_else(|| Error::job("the registry has no such architecture").at(model_type))?;
+    Ok((architecture, GgufForm::alike(DECI, true)))
+}
+
+/// A layer of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Block {
+    has_attention: bool,
+    has_mlp: bool,
+    /// Whether a map of the normed stream is in the place of the attention.
+    is_linear: bool,
+    /// Whether an MLP of zeros adds a constant.
+    has_constant: bool,
+}
+
+impl Block {
+    /// Returns the form of the block's operator, and whether the operator has a bias.
+    fn operator(self) -> Option<(AttachedForm, bool)> {
+        match (self.is_linear, self.has_constant) {
+            (true, bias) => Some((AttachedForm::Normed { weighted: true }, bias)),
+            (false, true) => Some((AttachedForm::Bias, true)),
+            (false, false) => None,
+        }
+    }
+}
+
+/// The layers of a file, and the counts of those that have both sublayers.
+pub(super) struct DeciLayers {
+    pub(super) heads: u64,
+    pub(super) kv_heads: u64,
+    pub(super) intermediate: u64,
+    blocks: Vec<Block>,
+}
+
+/// Name of a tensor of the file in a Hugging Face folder.
+pub(super) enum FolderName {
+    Usual,
+    Operator(String),
+    /// The tensor stands for a sublayer that is not there.
+    Filler,
+}
+
+impl DeciLayers {
+    /// Reads the layers of a file.
+    ///
+    /// # Errors
+    /// Counts that are missing, or that differ otherwise than in exports.
+    pub(super) fn read(file: &Gguf) -> Result<Self> {
+        let blocks = file.count("deci.block_count")?.filter(|blocks| (1..=MAX_BLOCKS).contains(blocks));
+        let blocks = blocks.ok_or_else(|| wrong(file, "deci.block_count", "1 to 10000 layers"))?;
+        let heads = counts(file, "deci.attention.head_count", blocks)?;
+        let kv_heads = counts(file, "deci.attention.head_count_kv", blocks)?;
+        let widths = counts(file, "deci.feed_forward_length", blocks)?;
+        let [most_heads, most_kv, most_width] =
+            [&heads, &kv_heads, &widths].map(|counts| counts.iter().copied().max().unwrap_or(0));
+        let kv_heads_of_any = if most_kv == 0 { most_heads } else { most_kv };
+        let mut read =
+            Self { heads: most_heads, kv_heads: kv_heads_of_any, intermediate: most_width, blocks: Vec::new() };
+        for index in 0..blocks as usize {
+            for (key, found, most) in [
+                ("deci.attention.head_count", heads[index], most_heads),
+                ("deci.attention.head_count_kv", kv_heads[index], most_kv),
+            ] {
+                if found != 0 && found != most {
+                    return Err(wrong(file, key, "the same number of heads in each layer that has attention"));
+                }
+            }
+            let has_attention = kv_heads[index] > 0;
+            let has_mlp = widths[index] == most_width;
+            if !has_mlp && !is_zero(file, &format!("blk.{index}.ffn_down.weight"))? {
+                return Err(wrong(file, "deci.feed_forward_length", "the same width in each layer that has an MLP"));
+            }
+            let has_constant = !has_mlp && file.tensors.contains_key(&format!("blk.{index}.ffn_down.bias"));
+            let is_linear = !has_attention && heads[index] > 0;
+            read.blocks.push(Block { has_attention, has_mlp, is_linear, has_constant });
+        }
+        Ok(read)
+    }
+
+    /// Returns the entries of a config that describe the layers: class and `ghostlab`; none if all layers are plain.
+    pub(super) fn entries(&self, architecture: &Architecture) -> Map<String, Value> {
+        let mut dropped = Cut::default();
+        let mut operators = Vec::new();
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let has = [(Sublayer::Attention, block.has_attention), (Sublayer::Mlp, block.has_mlp)];
+            for (sublayer, _) in has.into_iter().filter(|&(_, has)| !has) {
+                dropped = dropped.with(layer, sublayer);
+            }
+            operators.extend(block.operator().map(|(form, bias)| {
+                json!({"layer": layer, "at": BranchPlace::Before.name(), "form": form.name(), "bias": bias})
+            }));
+        }
+        if dropped.is_empty() {
+            return Map::new();
+        }
+        let class = format!("{CLASS}{}", architecture.class);
+        let activation = activation_names(architecture.activation.1)[0];
+        let entry = json!({OPERATORS: operators, DROPPED: dropped, ACTIVATION: activation});
+        [("architectures".to_owned(), json!([class])), (ENTRY.to_owned(), entry)].into_iter().collect()
+    }
+
+    /// Returns the folder's name of a tensor such as `blk.3.attn_output.weight`.
+    pub(super) fn folder_name(&self, tensor: &str) -> FolderName {
+        let place = tensor.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let place = place.and_then(|(layer, part)| Some((layer.parse::<usize>().ok()?, part)));
+        let Some((layer, part)) = place else { return FolderName::Usual };
+        let Some(block) = self.blocks.get(layer) else { return FolderName::Usual };
+        let module = BranchPlace::Before.module();
+        match part {
+            "attn_output.weight" if block.is_linear => FolderName::Operator(name(layer, &module)),
+            "attn_norm.weight" if block.is_linear => FolderName::Operator(input_norm_name(layer, &module)),
+            "ffn_down.bias" if block.has_constant => FolderName::Operator(bias_name(layer, &module)),
+            "ffn_norm.weight" | "ffn_gate.weight" | "ffn_up.weight" | "ffn_down.weight" if !block.has_mlp => {
+                FolderName::Filler
+            }
+            _ => FolderName::Usual,
+        }
+    }
+}
+
+/// Reads a count for each layer.
+fn counts(file: &Gguf, key: &str, blocks: u64) -> Result<Vec<u64>> {
+    let found = file.counts(key)?.ok_or_else(|| wrong(file, key, "a whole number for each layer"))?;
+    match found[..] {
+        [one] => Ok(vec![one; blocks as usize]),
+        _ if found.len() as u64 == blocks => Ok(found),
+        _ => Err(wrong(file, key, &format!("{blocks} whole numbers, one for each layer"))),
+    }
+}
+
+/// Whether a tensor is there and all of its numbers are zero.
+fn is_zero(file: &Gguf, tensor: &str) -> Result<bool> {
+    Ok(file.values(tensor)?.is_some_and(|values| values.iter().all(|&value| value == 0.0)))
+}
+
+fn wrong(file: &Gguf, key: &str, expected: &str) -> Error {
+    Error::bad_input("the layers of a `deci` file are not computed")
+        .at(file.place(key))
+        .expected(expected)
+        .found(file.shown(key))
+        .hint("files that `ghostlab export --gguf` writes are read; other models of this architecture are not")
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::quantized::GgmlDType;
+    use candle_core::quantized::gguf_file::Value as Entry;
+
+    use super::*;
+    use crate::files::gguf_writer::{GgufInfo, header};
+
+    /// Writes a file of three layers, with one number in the down projection of the last, and reads its layers.
+    fn read(heads: &[u32], widths: &[u32], number: f32) -> Result<DeciLayers> {
+        let list = |counts: &[u32]| Entry::Array(counts.iter().map(|&count| Entry::U32(count)).collect());
+        let entries = [
+            ("general.architecture".to_owned(), Entry::String(DECI.to_owned())),
+            ("deci.block_count".to_owned(), Entry::U32(3)),
+            ("deci.attention.head_count".to_owned(), list(heads)),
+            ("deci.attention.head_count_kv".to_owned(), list(&[2, 2, 0])),
+            ("deci.feed_forward_length".to_owned(), list(widths)),
+        ];
+        let info =
+            |part: &str, shape: Vec<usize>| GgufInfo { name: format!("blk.2.{part}"), dtype: GgmlDType::F32, shape };
+        let infos = [info("ffn_down.weight", vec![8, 1]), info("ffn_down.bias", vec![8])];
+        let mut bytes = header(&entries, &infos.iter().collect::<Vec<_>>()).unwrap();
+        bytes.extend([0.0, 0.0, number].map(f32::to_le_bytes).concat());
+        bytes.resize(bytes.len() + 20 + 32, 0);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.gguf");
+        std::fs::write(&path, bytes).unwrap();
+        DeciLayers::read(&Gguf::open(&path).unwrap())
+    }
+
+    #[test]
+    fn layers_are_read_from_counts_and_zeros() {
+        let layers = read(&[4, 4, 4], &[16, 16, 1], 0.0).unwrap();
+        assert_eq!((layers.heads, layers.kv_heads, layers.intermediate), (4, 2, 16));
+        let entries = layers.entries(&ARCHITECTURES[0]);
+        assert_eq!(entries["architectures"], json!(["GhostedLlamaForCausalLM"]));
+        let operator = json!({"layer": 2, "at": "before", "form": "normed", "bias": true});
+        assert_eq!(entries[ENTRY], json!({"operators": [operator], "dropped": [2], "activation": "silu"}));
+        let operator = json!({"layer": 2, "at": "before", "form": "bias", "bias": true});
+        let entries = read(&[4, 4, 0], &[16, 16, 1], 0.0).unwrap().entries(&ARCHITECTURES[0]);
+        assert_eq!(entries[ENTRY]["operators"], json!([operator]));
+        for (name, expected) in
+            [("blk.2.ffn_up.weight", true), ("blk.1.ffn_up.weight", false), ("output.weight", false)]
+        {
+            assert_eq!(matches!(layers.folder_name(name), FolderName::Filler), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn layers_of_other_models_are_refused() {
+        for (heads, widths, number) in [
+            (&[4, 8, 4][..], &[16, 16, 1][..], 0.0),
+            (&[4, 4], &[16, 16, 1], 0.0),
+            (&[4, 4, 4], &[16, 16, 1, 1], 0.0),
+            (&[4, 4, 4], &[16, 8, 16], 0.0),
+            (&[4, 4, 4], &[16, 16, 1], 0.5),
+        ] {
+            let error = read(heads, widths, number).err().unwrap().to_string();
+            assert!(error.contains("deci") && error.contains("a.gguf"), "{heads:?} {widths:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! llama.cpp on GGUF files of its architecture `deci`: cuts of sublayers, constants and maps of the normed stream.
+//!
+//! Skipped, with the reason, where `GHOSTLAB_LLAMA_CPP` names no interpreter that has xllamacpp.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_macros,
+    reason = "a test panics on setup errors, and says what it skips"
+)]
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::world::World;
+use crate::common::{checkout, fixture, relative_error};
+use crate::llama_cpp::{generated, python, small_tokenizer, success, theirs};
+use ghostlab::exec::{RunSettings, stored_program};
+use ghostlab::grid::Grid;
+use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, whole};
+use ghostlab::plan::Plan;
+use ghostlab::stage;
+use ghostlab_store::Store;
+
+/// Maximum relative error of logits in f32. The oracle (`shared/oracles/beyond`) has 7e-7 against torch on cuts of two MLPs;
+/// other cuts have up to 1.4e-6.
+const LOGITS: f64 = 2e-6;
+/// Tokens that are generated with the KV cache.
+const NEW_TOKENS: usize = 12;
+
+/// Returns our logits of all positions of some sequences.
+fn logits(decoder: &Decoder, program: &Program, ids: &[Vec<u32>]) -> Vec<f64> {
+    let mut all = Vec::new();
+    for row in ids {
+        let batch = Batch::windows([row.as_slice()]);
+        let mut stream = decoder.begin(&batch).unwrap();
+        for step in program.0.iter().filter(|step| !matches!(step, Step::Embed | Step::Head)) {
+            stream = decoder.advance(&batch, step, &stream).unwrap();
+        }
+        let rows: Vec<usize> = (0..row.len()).collect();
+        all.extend(crate::common::flat(&decoder.logits(&stream, &rows).unwrap()));
+    }
+    all
+}
+
+/// Returns the text with the most likely tokens appended, recomputed from its beginning for each.
+fn greedy(decoder: &Decoder, program: &Program, prompt: &[u32]) -> Vec<u32> {
+    let mut ids = prompt.to_vec();
+    for _ in 0..NEW_TOKENS {
+        let all = logits(decoder, program, std::slice::from_ref(&ids));
+        let last = &all[all.len() - decoder.config().vocab..];
+        let best = (0..last.len()).max_by(|&a, &b| last[a].total_cmp(&last[b])).unwrap();
+        ids.push(u32::try_from(best).unwrap());
+    }
+    ids
+}
+
+/// Exports every pruned cell of `grid.yaml` and compares logits and generated text in llama.cpp, and our reading of the file,
+/// with the cell's program.
+fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
+    let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
+    let store = Store::open(&world.path("data/store"), stage::WORDS).unwrap();
+    let settings = RunSettings::default();
+    let ids: Vec<Vec<u32>> = (0..2).map(|row| (0..48).map(|at| (at * 37 + row * 11 + 5) % 300).collect()).collect();
+    let pruned: Vec<String> = grid.cells.iter().filter(|cell| !cell.is_dense()).map(ToString::to_string).collect();
+    for cell in &pruned {
+        for (dtype, _) in dtypes {
+            let file = world.path(&format!("{cell}.{dtype}.gguf"));
+            success(world, &["export", "grid.yaml", cell, "--gguf", dtype, "--to", file.to_str().unwrap()]);
+        }
+    }
+    let plan = Plan::new(&grid, &store, settings.engine, settings.batch_tokens).unwrap();
+    for backbone in &plan.backbones {
+        let decoder = Decoder::load(&backbone.folder).unwrap();
+        for variant in backbone.variants.iter().filter(|variant| !grid.cells[variant.cell].is_dense()) {
+            let cell = grid.cells[variant.cell].to_string();
+            let program = stored_program(&store, backbone, variant).unwrap();
+            let expected = logits(&decoder, &program, &ids);
+            for &(dtype, tolerance) in dtypes {
+                let file = world.path(&format!("{cell}.{dtype}.gguf"));
+                let error = relative_error(&theirs(python, world, &file, &ids), &expected);
+                let config = Config::read_with_attachments(&file).unwrap();
+                let read = whole(&config, &file).unwrap();
+                let ours = logits(&Decoder::load_with(config, &file).unwrap(), &read, &ids);
+                let own_error = relative_error(&ours, &expected);
+                println!("{cell} {dtype}: {error:e} in llama.cpp, {own_error:e} here");
+                assert!(error <= tolerance, "{cell} {dtype}: {error:e}");
+                assert!(own_error <= tolerance, "{cell} {dtype}, read by this program: {own_error:e}");
+            }
+            let file = world.path(&format!("{cell}.f32.gguf"));
+            assert_eq!(
+                generated(python, world, &file, &ids[0], NEW_TOKENS),
+                greedy(&decoder, &program, &ids[0]),
+                "{cell}"
+            );
+        }
+    }
+    pruned.len()
+}
+
+/// Cuts at both ends of the model among them: llama.cpp reads the widths of heads from the first layer, and the last layer
+/// selects rows.
+#[test]
+fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
+    let Some(python) = python() else { return };
+    let world = World::new();
+    let data = checkout().canonicalize().unwrap().join("data/tiny");
+    let data = data.display();
+    world.write(
+        "grid.yaml",
+        format!(
+            "backbones:\n  tiny: {{path: {data}/llama}}\ncorpora:\n\
+             \x20 train: {{path: {data}/corpora/wiki-train.jsonl.gz, rule: wikitext2}}\n\
+             \x20 test: {{path: {data}/corpora/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}\n\
+             backbone: tiny\ncalibration: {{corpus: train, sequences: 4, length: 256}}\n\
+             criterion: llm-drop\ndepth: [{{attention: 8}}, {{mlp: 4}}, {{sublayers: 8}}]\nrecovery: none\n\
+             include:\n  - {{criterion: {{name: explicit, layers: [7, 8, 9, 10]}}, depth: 4, recovery: [mean, \
+             {{name: ghosted, input: normed}}, {{name: ghosted, input: normed, bias: true}}]}}\n\
+             \x20 - {{criterion: {{name: explicit, layers: [0, 14, 15]}}, depth: 3, recovery: [mean, \
+             {{name: ghosted, input: normed}}, {{name: ghosted, input: normed, bias: true}}]}}\n\
+             evaluate: {{perplexity: [{{corpus: test, length: 128}}]}}\n"
+        ),
+    );
+    assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 9);
+}
+
+/// Scaled rotary embeddings, and biases of queries, keys and values. All attentions or MLPs but one are removed, so that the
+/// first layers are among them.
+#[test]
+fn llama_cpp_matches_deci_with_scaled_rope_and_biases() {
+    let Some(python) = python() else { return };
+    for backbone in ["llama3-rope", "qwen2"] {
+        let world = World::new();
+        for file in ["config.json", "model.safetensors"] {
+            fs::copy(fixture("arch").join(backbone).join(file), world.path("backbone").join(file)).unwrap();
+        }
+        world.write("backbone/tokenizer.json", small_tokenizer().to_string());
+        if backbone == "qwen2" {
+            world.change_config("use_sliding_window", serde_json::json!(false));
+            world.change_config("layer_types", serde_json::Value::Null);
+        }
+        let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+        let grid = grid.replace("[llm-streamline]", "llm-drop").replace("[1, 2]", "[{attention: 3}, {mlp: 3}]");
+        world.write("grid.yaml", grid.replace("[none, linearpatch-diag, linearpatch-rotate, ghosted]", "none"));
+        assert_eq!(compare(&world, &python, &[("f32", LOGITS)]), 2, "{backbone}");
+    }
+}
