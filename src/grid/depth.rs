@@ -67,11 +67,6 @@ impl Depth {
     pub(super) fn is_share(self) -> bool {
         matches!(self.amount, Amount::Share { .. })
     }
-
-    /// Whether the depth counts whole layers.
-    pub(super) fn is_in_layers(self) -> bool {
-        self.unit == DepthUnit::Layers
-    }
 }
 
 /// `7`, `12.5%`, or `{attention: 8}`.

@@ -141,7 +141,7 @@ pub fn ranges(layers: &[usize], dash: &str, separator: &str) -> String {
 }
 
 /// Formats a cut: `3-5,8` for whole layers, `attention 0,3-5; mlp 2` for sublayers, each kind with its layers.
-pub(super) fn removed_text(cut: &Cut) -> String {
+pub fn removed_text(cut: &Cut) -> String {
     if cut.is_whole_layers() {
         return ranges(&cut.whole_layers(), "-", ",");
     }

@@ -33,6 +33,25 @@ fn depths_of_sublayers_make_cells_with_safe_names() {
 }
 
 #[test]
+fn attentions_are_repaired_under_names_of_their_own() {
+    let folder = Place::new();
+    let criteria = "[llm-drop, nbl, {name: nbl, input: normed}]";
+    let grid = folder.load(grid(criteria, "{attention: 4}", "[nbl, {name: nbl, input: normed}]"), &[]).unwrap();
+    let names: Vec<String> = grid.cells.iter().skip(1).map(ToString::to_string).collect();
+    assert_eq!(
+        names,
+        [
+            "english.llm-drop-attention-4.nbl",
+            "english.llm-drop-attention-4.nbl.input-normed",
+            "english.nbl-attention-4.nbl",
+            "english.nbl-attention-4.nbl.input-normed",
+            "english.nbl-attention-4.input-normed.nbl",
+            "english.nbl-attention-4.input-normed.nbl.input-normed",
+        ]
+    );
+}
+
+#[test]
 fn sublayers_are_combined_with_layers_by_include() {
     let folder = Place::new();
     let text =
@@ -54,6 +73,8 @@ fn depths_that_do_not_fit_are_refused_where_they_stand() {
         ("llm-drop", "{attention: 4, mlp: 2}", "none", &["`{attention: 8}`"]),
         ("llm-drop", "{attention: 0}", "none", &["a depth is 0"]),
         ("llm-drop", "{attention: 4}", "ghosted", &["`ghosted` repairs whole layers", "`recovery: none`", "include"]),
+        ("llm-drop", "{mlp: 4}", "nbl", &["`nbl` repairs a cut of attention", "`{attention: 4}`", "4 mlp"]),
+        ("llm-streamline", "4", "[none, nbl]", &["8:", "`{attention: 4}`", "include"]),
     ] {
         let error = folder.load(grid(criterion, depth, recovery), &[]).unwrap_err();
         assert_eq!(error.exit_code(), 2);
