@@ -1,7 +1,8 @@
 //! Races on stored scores, in many orders: what the procedure of `ghostlab search` loses, and what it costs.
 //!
 //! `cargo bench --bench search [-- SEEDS FOLDER …]`: 200 orders of the recorded runs by default; a folder is one of results,
-//! with `numbers.json` and `run.json`, whose depths race together as well. Prints the tables of docs/search.md.
+//! with `numbers.json` and `run.json`, whose depths race together as well. `docs/search.md` explains the
+//! numbers, `benches/results/simulated/search.csv` has them.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::collections::BTreeMap;

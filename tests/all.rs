@@ -4,6 +4,7 @@
 mod choices;
 mod cli;
 mod common;
+mod console;
 mod docs;
 mod export;
 mod exported;

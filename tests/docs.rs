@@ -13,6 +13,9 @@ use std::process::Output;
 
 use crate::common::world::World;
 
+/// Maximum number of words of the README and `docs/` together.
+const MAX_WORDS: usize = 16_000;
+
 /// Returns the shell lines that call the program: page and arguments.
 fn lines() -> Vec<(String, Vec<String>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -149,6 +152,8 @@ fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     assert!(readme.lines().count() <= 130 && readme.split_whitespace().count() <= 1500, "the README grew");
+    let total = words(root);
+    assert!(total <= MAX_WORDS, "README and docs have {total} words, more than {MAX_WORDS}");
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages = docs.chain(["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name)));
     for page in pages.filter(|page| page.extension().is_some_and(|ending| ending == "md")) {
@@ -167,6 +172,14 @@ fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
             assert!(anchor.is_empty() || known, "{shown}: no heading of {file} is #{anchor}");
         }
     }
+}
+
+/// Counts the words of the README and of all pages in `docs/`.
+fn words(root: &Path) -> usize {
+    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.chain([root.join("README.md")]);
+    let pages = pages.filter(|page| page.extension().is_some_and(|ending| ending == "md"));
+    pages.map(|page| fs::read_to_string(page).unwrap().split_whitespace().count()).sum()
 }
 
 /// Returns a heading's anchor as GitHub makes it.

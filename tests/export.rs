@@ -654,7 +654,7 @@ fn doctor_describes_a_model_and_compares_engines() {
         ("backbone", layer_count, 12, None),
         (model.to_str().unwrap(), tiny, 12, None),
         ("it.gguf", tiny - 1, 12, None),
-        ("repaired", layer_count - 1, 6, Some("1 operators next to the weights")),
+        ("repaired", layer_count - 1, 6, Some("1 operator next to the weights")),
     ] {
         let report = doctor(&world, name);
         assert!(report.len() > lines, "{name}: {report:?}");
@@ -689,7 +689,7 @@ fn doctor_describes_a_model_and_compares_engines() {
     for (arguments, code, words) in [
         (&["doctor", "broken", "--check"][..], 2, &["model.safetensors"][..]),
         (&["doctor", "grid.yaml", "--check"], 2, &["--check is for models", "grid.yaml"]),
-        (&["doctor", "nowhere.gguf"], 2, &["nowhere.gguf"]),
+        (&["doctor", "nowhere.gguf"], 3, &["nowhere.gguf"]),
     ] {
         let output = world.ghostlab(arguments);
         let log = String::from_utf8(output.stderr).unwrap();

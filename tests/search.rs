@@ -495,7 +495,7 @@ fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
 
 #[test]
 fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
-    // 40 orders of each here; `cargo bench --bench search` has 200 of all grids, and docs/search.md their table.
+    // 40 orders of each here; `cargo bench --bench search` has 200 of all grids; its results are in benches/results/simulated.
     for (backbone, depth) in [("tiny-llama", 6), ("tiny-qwen3", 6), ("tiny-olmo2", 4), ("tiny-olmo2", 6)] {
         let known = known(&checkout().join("results/table2/tiny"), backbone, depth);
         assert_eq!((known.paths.len(), known.objectives.len()), (8, 1));

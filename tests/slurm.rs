@@ -110,7 +110,7 @@ fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str
         let rest = &output[output.find(after).unwrap() + after.len()..];
         rest.chars().take_while(char::is_ascii_digit).collect::<String>()
     };
-    Submitted { array: number("workers as job "), report: number("the report as job ") }
+    Submitted { array: number(" as job "), report: number("the report as job ") }
 }
 
 /// Returns the states of a job's tasks with their exit codes.

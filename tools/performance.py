@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Makes docs/performance.md of benches/results/*.csv: `tools/performance.py`, or `--check` to compare only.
 
-Each table has the newest row of every processor, part, work and peer. Rows without a ratio stay in the files.
+Each table has the newest ratio of every processor, part, work, float type and peer. Rows without a ratio, and rows
+against older versions of ghostlab, stay in the files.
 """
 
 import argparse
 import csv
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -23,21 +25,24 @@ MAX_LINES, MAX_WIDTH = 120, 158
 HEAD = """\
 # Performance
 
-`tools/performance.py` writes this page from [`benches/results`](../benches/results), which also has single rounds, notes and older rows.
-Both sides compute in the float type that a row names, with as many threads. A ratio above 1 means that ghostlab is faster.
+`tools/performance.py` writes this page from [`benches/results`](../benches/results), whose CSV files have dates, commits, rates, spreads and notes.
+A ratio above 1 means that ghostlab is faster.
+Both sides use the same number of threads and the same float type, except that `q8_0` is the peer's type next to our bf16.
 
 ```sh
-just bench-peers                     # all parts: 35 minutes on two quiet cores; adds a CSV file and updates this page
-just bench-peers choices grid        # some parts, printed only; --help lists the parts
-just bench-peers --rounds 5 --save   # all parts in five rounds, saved
-just bench-peers --quick             # small sizes: shows that all parts run and agree
-LLAMA_CPP=…/llama.cpp just bench-peers llamacpp   # beside llama.cpp, which you build
+just bench-peers                     # all parts, on a quiet machine; adds a CSV file and updates this page
+just bench-peers choices grid        # some parts, printed only; --help lists parts and options
+LLAMA_CPP=…/llama.cpp just bench-peers llamacpp   # a peer that you build
 ```
 
-Python is `target/python`, or `GHOSTLAB_PYTHON`. Rounds go by turns, and results that differ by more than a tolerance end the run.
-On a busy machine the ratios mean nothing: rows say in their note how much of the processors' time other processes took.
-On a GPU `tools/gpu_bench.sh` measures instead ([engines.md](engines.md)).
+Python is `target/python`, or `GHOSTLAB_PYTHON`.
+A run ends if the results of both sides differ by more than a tolerance.
+On a GPU, `tools/gpu_bench.sh` measures instead ([engines.md](engines.md)).
 """
+
+# An older version of ghostlab is history and no peer.
+OWN_VERSION = "ghostlab at "
+TYPE = re.compile(r"\b(?:f16|bf16|f32|f64|q8_0)\b")
 
 
 def read(name):
@@ -58,29 +63,39 @@ def measurements():
             key = row["processor"], row["part"], row["what"], row["peer"]
             # Of one day the last file's last row counts.
             row["place"] = row["date"], path.name, number
-            if row["ratio"] and (key not in newest or row["place"] > newest[key]["place"]):
+            if row["ratio"] and not row["peer"].startswith(OWN_VERSION) and (key not in newest or row["place"] > newest[key]["place"]):
                 newest[key] = row
     return list(newest.values())
 
 
-def amount(text):
-    """Writes a number with separators of thousands."""
-    return f"{float(text):,.{len(text.partition('.')[2])}f}" if text else "–"
+def float_type(row):
+    """Returns the float type that tells rows of one work apart: the peer's, that of the work, or none."""
+    found = TYPE.search(row["peer"]) or TYPE.search(row["what"])
+    return found[0] if found else ""
 
 
-def lines_of(vendor):
-    """Returns a table row for each part, work and peer: the newest measurement, and the ratios on other processors of the vendor."""
+def work(row):
+    """Returns part, work and peer without float types."""
+    what = re.sub(rf"{TYPE.pattern}(?:, )?|, {TYPE.pattern}", "", row["what"]).strip(" ,")
+    return row["part"], what, re.sub(rf" in {TYPE.pattern}", "", row["peer"])
+
+
+def lines_of(rows, processors):
+    """Returns a table row for each work and peer, with the ratios of each float type by processor."""
     works = {}
-    for row in sorted(vendor, key=lambda row: row["place"], reverse=True):
-        works.setdefault((row["part"], row["what"], row["peer"]), []).append(row)
-    return [line(*works[key]) for key in dict.fromkeys((row["part"], row["what"], row["peer"]) for row in vendor)]
+    for row in rows:
+        works.setdefault(work(row), {}).setdefault(float_type(row), {})[row["processor"]] = row
+    return [line(*key, types, processors) for key, types in works.items()]
 
 
-def line(row, *others):
-    spread = f" ({row['low']}–{row['high']})" if row["low"] else ""
-    also = ", ".join(f"{of['ratio']} on {of['processor']}" for of in others)
-    cells = [row["part"], row["what"], row["peer"], amount(row["ours"]), amount(row["theirs"]), row["unit"]]
-    return "| " + " | ".join([*cells, f"**{row['ratio']}**{spread}", row["processor"], row["date"], also]) + " |"
+def line(part, what, peer, types, processors):
+    ratios = []
+    for name, measured in types.items():
+        shown = [measured[processor]["ratio"] if processor in measured else "–" for processor in processors]
+        while shown[-1] == "–":
+            shown.pop()
+        ratios.append(f"{name} {' / '.join(shown)}".strip())
+    return f"| `{part}`: {what} | {peer} | {', '.join(ratios)} |".replace(" = ", "=")
 
 
 def reason(row, reasons):
@@ -95,19 +110,31 @@ def slower(rows):
     reasons, found = read(REASONS), {}
     for row in rows:
         if float(row["ratio"]) < 1:
-            place = f"{row['part']} {row['ratio']} ({row['what'].partition(', ')[0]}, {row['processor']})"
-            found.setdefault(reason(row, reasons), []).append(place)
+            name = f"{row['part']} {float_type(row)}".strip()
+            found.setdefault(reason(row, reasons), {}).setdefault(name, []).append(row["ratio"])
     wrap = textwrap.TextWrapper(MAX_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return [wrap.fill(f"- {because}: {', '.join(places)}.") for because, places in found.items()]
+    return [wrap.fill(f"- {because}: {', '.join(places(names))}.") for because, names in found.items()]
+
+
+def places(names):
+    """Returns the ratios of each part and float type."""
+    return [f"{name} {', '.join(ratios)}" for name, ratios in names.items()]
+
+
+def table(title, rows):
+    """Returns a section for a vendor; its processors come in the order of their last measurements, the newest first."""
+    newest = sorted(rows, key=lambda row: row["place"], reverse=True)
+    processors = list(dict.fromkeys(row["processor"] for row in newest))
+    caption = f"Ratios on {' / '.join(processors)}, the newest of {newest[0]['date']}." if rows else "No measurements."
+    head = ["| part and work | peer | ratio |", "| --- | --- | --- |"]
+    return "\n".join([f"## {title}", "", caption, "", *head, *lines_of(rows, processors)]) + "\n"
 
 
 def page():
     rows, parts = measurements(), [HEAD]
     for title, processor in TABLES:
         own = [row for row in rows if row["processor"].startswith(processor)]
-        head = ["| part | work | peer | ours | theirs | unit | times as fast | processor | date | others |"]
-        head += ["| --- | --- | --- | ---: | ---: | --- | ---: | --- | --- | --- |"]
-        parts.append("\n".join([f"## {title}", "", *head, *lines_of(own)]) + "\n")
+        parts.append(table(title, own))
     parts.append("\n".join(["## Slower than a peer", "", *slower(rows)]) + "\n")
     text = "\n".join(parts)
     lines = text.count("\n")

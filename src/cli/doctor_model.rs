@@ -16,6 +16,7 @@ use crate::model::{
     ResidualStream, Step, Sublayer, Trie, check_weights, deployed, whole,
 };
 use crate::options::Options;
+use crate::quantity::counted;
 use crate::{machine, recovery};
 
 /// Tokens of the text that a model is checked with, where no window is narrower.
@@ -49,8 +50,10 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<Thing>> {
         Err(error) => Thing::lacks("tokenizer", &error),
     });
     if !config.attachments.is_empty() {
-        let found =
-            format!("{} operators next to the weights: it can be scored, but not pruned", config.attachments.len());
+        let found = format!(
+            "{} next to the weights: it can be scored, but not pruned",
+            counted(config.attachments.len(), "operator")
+        );
         lines.push(Thing::note("operators", found, "prune the model that it was exported from"));
         return Ok(lines);
     }

@@ -131,13 +131,15 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
     match like(&cells, text).as_slice() {
         [only] => Ok(*only),
         [] => {
-            let error = Error::bad_input("no cell of the grid is called so").found(format!("`{text}`"));
+            let error = Error::bad_input("the grid has no cell of this name").found(format!("`{text}`"));
             let parts: BTreeSet<&str> =
                 cells.iter().flat_map(|cell| cell.name.split('.').chain(cell.former.split('/'))).collect();
             let words = if text.contains('/') { text.split('/') } else { text.split('.') };
-            let near = words.filter(|word| !parts.contains(word));
-            let near = near.filter_map(|word| nearest(word, parts.iter().copied())).next();
-            let near = near.map_or(String::new(), |near| format!("did you mean `{near}`?\n"));
+            let unknown = words.filter(|word| !parts.contains(word));
+            let near = unknown.filter_map(|word| Some((word, nearest(word, parts.iter().copied())?))).next();
+            let near = near
+                .map(|(word, near)| format!("did you mean `{}`?\n", text.replacen(word, near, 1)))
+                .unwrap_or_default();
             let example = cells.last().map_or("", |cell| cell.name.as_str());
             Err(error.hint(format!("{near}`ghostlab plan --all` lists them; one is `{example}`")))
         }

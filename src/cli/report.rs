@@ -245,7 +245,7 @@ fn reason(folder: &Path) -> String {
         Some(reproduction) if !reproduction.differs.is_empty() => {
             format!("not the artifact as it is described: {}", reproduction.differs.join(", "))
         }
-        Some(RunDescription { by: By::Run, .. }) => "a run of a grid, which is no artifact of the paper".into(),
+        Some(RunDescription { by: By::Run, .. }) => "a run of a grid, not an artifact of the paper".into(),
         Some(reproduction) => {
             format!(
                 "the folder of the artifact as it is described holds another one than {}",

@@ -162,7 +162,7 @@ fn described(record: &RunView) -> String {
     };
     let mut lines = vec![
         format!("{} ({}): {stage}", record.grid, record.file.display()),
-        format!("  began {}, last heard of {}, process {}", at(record.started), at(record.updated), record.process),
+        format!("  began {}, last update {}, process {}", at(record.started), at(record.updated), record.process),
         format!("  {} of {} cells complete{scored}", record.complete, record.cells),
     ];
     if matches!(record.stage, RunState::Running | RunState::Interrupted) && record.flop > 0.0 {

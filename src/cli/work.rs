@@ -203,7 +203,7 @@ pub(super) fn noted(file: Option<&Path>, done: impl FnOnce() -> Result<u8>) -> R
 /// Returns the inputs of a grid file, or of artifacts by name.
 ///
 /// # Errors
-/// A mistake in a grid, or an unknown name.
+/// A mistake in a grid, an unknown name, a path at which there is no grid.
 pub(super) fn of_target(
     target: &str,
     profile: Option<&str>,
@@ -217,6 +217,13 @@ pub(super) fn of_target(
         }
         let all = AxisChoice { text: &|_| true, task: &|_| true, latency: true };
         return Ok(vec![Grid::needs(file, profile, overrides, &all)?]);
+    }
+    if file.is_dir() || file.components().count() > 1 || file.extension().is_some() {
+        let found = if file.is_dir() { "a folder without config.json" } else { "nothing" };
+        return Err(Error::missing("nothing there can be checked")
+            .at(target)
+            .expected("an artifact's name, a grid file, the folder of a model, or a .gguf file")
+            .found(found));
     }
     let all = artifact::all(&experiments()?)?;
     let names = [target.to_owned()];

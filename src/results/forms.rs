@@ -19,7 +19,7 @@ pub const EVAL_RESULTS: &str = "eval_results";
 /// The folders of all that is written for other programs.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
 /// Returns whether a record may omit a file: bulk, bitmaps of vector drawings, and formats for other programs that derive
-/// from kept numbers (docs/record.md).
+/// from kept numbers (docs/results.md).
 pub fn may_be_left_out(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "png")
         || [DOCUMENTS, CHANNELS, LATENCY].contains(&name)

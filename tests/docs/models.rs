@@ -15,15 +15,24 @@ use ghostlab::recovery::{self, Place};
 const BEGIN: &str = "<!-- Made by `just docs` from the registries. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 
-/// Describes how an export handles a repair.
-fn export(architecture: &Architecture, position: Place) -> &'static str {
+/// Describes how an export handles the repairs of a place.
+fn export(position: Place) -> &'static str {
     match position {
         Place::Nothing => "plain",
-        Place::Rows => "in weights",
-        Place::Branch if architecture.norms[3].is_some() => "behind the norm",
-        Place::Branch if architecture.experts.is_some() => "in each expert",
-        Place::Branch => "in weights",
-        Place::Stream => "a step",
+        Place::Rows => "in `o_proj` and `down_proj`",
+        Place::Branch => "in `down_proj`, or as in the table above",
+        Place::Stream => "an f32 operator of the residual stream, next to the weights",
+    }
+}
+
+/// Describes how an export handles a repair of an MLP branch.
+fn branch(architecture: &Architecture) -> &'static str {
+    if architecture.norms[3].is_some() {
+        "after the norm"
+    } else if architecture.experts.is_some() {
+        "in each expert"
+    } else {
+        "in weights"
     }
 }
 
@@ -37,17 +46,10 @@ fn places() -> BTreeMap<Place, Vec<String>> {
     places
 }
 
-fn matrix() -> String {
-    let places = places();
-    let heads = places.values().map(|names| format!(" {} |", names.join(", "))).collect::<String>();
-    let mut table =
-        format!("| architecture | forward | calibrate | distil |{heads} generate | Hugging Face | GGUF |\n");
-    let _ = writeln!(table, "|{}", " --- |".repeat(7 + places.len()));
-    for architecture in ARCHITECTURES {
-        let repairs =
-            places.keys().map(|position| format!(" {} |", export(architecture, *position))).collect::<String>();
-        let gguf = if architecture.gguf.is_some() { "in, out" } else { "no" };
-        let _ = writeln!(table, "| `{}` | yes | yes | yes |{repairs} yes | yes | {gguf} |", architecture.model_type);
+fn recoveries() -> String {
+    let mut table = "| recovery | export |\n| --- | --- |\n".to_owned();
+    for (position, names) in places() {
+        let _ = writeln!(table, "| {} | {} |", names.join(", "), export(position));
     }
     table
 }
@@ -57,53 +59,53 @@ fn own(architecture: &Architecture) -> Vec<String> {
     let mut table = Vec::new();
     let mut add = |text: &str| table.push(text.to_owned());
     if architecture.norms.iter().flatten().count() == 4 {
-        add("norms before and behind both halves");
+        add("norms before and after sublayers");
     } else if architecture.norms[0].is_none() {
-        add("norms behind both halves only");
+        add("norms only after sublayers");
     }
     if architecture.norms_add_one {
-        add("norms multiply by `1 + w`");
+        add("norm weights `1 + w`");
     }
     match architecture.query_key_norm {
         QueryKeyNorm::None => (),
-        QueryKeyNorm::PerHead => add("queries and keys normed by head"),
-        QueryKeyNorm::WholeProjection => add("queries and keys normed whole"),
+        QueryKeyNorm::PerHead => add("QK norm per head"),
+        QueryKeyNorm::WholeProjection => add("QK norm over all heads"),
     }
     match architecture.attention_bias {
         AttentionBias::Never => add("no biases"),
-        AttentionBias::Inputs => add("biases of queries, keys and values"),
+        AttentionBias::Inputs => add("QKV biases"),
         AttentionBias::Asked => {
             add(if architecture.mlp_bias { "`attention_bias`, `mlp_bias`" } else { "`attention_bias`" });
         }
     }
     match architecture.window {
         SlidingWindow::Never => (),
-        SlidingWindow::Always => add("a window in all layers, or none"),
+        SlidingWindow::Always => add("window in all layers or none"),
         SlidingWindow::Switched => add("windows by `max_window_layers` or `layer_types`"),
-        SlidingWindow::SwitchedWhole => add("a window in all layers, if switched on"),
+        SlidingWindow::SwitchedWhole => add("window in all layers if enabled"),
         SlidingWindow::Patterned { .. } => add("windows by `layer_types` or in all but every n-th layer"),
-        SlidingWindow::Unrotated => add("windows by `layer_types` or in the layers without a rotary embedding"),
+        SlidingWindow::Unrotated => add("windows by `layer_types` or in layers without RoPE"),
     }
     match architecture.rope {
         RopeEntries::One => (),
-        RopeEntries::SomeLayers => add("layers without a rotary embedding"),
-        RopeEntries::Partial => add("a part of each head turns; rope types `default`, `longrope`"),
-        RopeEntries::ByWindow => add("another rotary embedding in layers with a window"),
+        RopeEntries::SomeLayers => add("layers without RoPE"),
+        RopeEntries::Partial => add("partial RoPE of type `default` or `longrope`"),
+        RopeEntries::ByWindow => add("another RoPE in layers with a window"),
     }
     if architecture.activation.1 == Activation::Gelu {
-        add("GELU by tanh");
+        add("tanh GELU");
     }
     if architecture.fused {
         add("fused projections");
     }
     if architecture.scaled_embedding {
-        add("embeddings times √C, rounded to their stored type");
+        add("embeddings scaled by √C in their stored type");
     }
-    table.extend(architecture.scale.map(|key| format!("scores by `{key}`")));
+    table.extend(architecture.scale.map(|key| format!("attention scale `{key}`")));
     table.extend(architecture.caps.iter().flatten().map(|key| format!("`{key}`")));
     table.extend(architecture.experts.map(|experts| {
         format!(
-            "experts of `{}`{}",
+            "experts of width `{}`{}",
             experts.width,
             experts.normalised.map_or(String::new(), |key| format!(", `{key}`"))
         )
@@ -111,14 +113,17 @@ fn own(architecture: &Architecture) -> Vec<String> {
     table
 }
 
-fn entries() -> String {
-    let mut table = "| architecture | class | what its entry says |\n| --- | --- | --- |\n".to_owned();
+fn architectures() -> String {
+    let mut table = "| architecture | class | ReplaceMe | GGUF | properties |\n".to_owned();
+    table += "| --- | --- | --- | --- | --- |\n";
     for architecture in ARCHITECTURES {
+        let gguf = if architecture.gguf.is_some() { "in, out" } else { "no" };
         let _ = writeln!(
             table,
-            "| `{}` | `{}` | {} |",
+            "| `{}` | `{}` | {} | {gguf} | {} |",
             architecture.model_type,
             architecture.class,
+            branch(architecture),
             own(architecture).join("; ")
         );
     }
@@ -129,7 +134,7 @@ fn entries() -> String {
 fn page(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
-    for table in [matrix(), entries()] {
+    for table in [architectures(), recoveries()] {
         let (before, after) = rest.split_once(BEGIN).unwrap();
         let (_, after) = after.split_once(END).unwrap();
         let _ = write!(out, "{before}{BEGIN}\n{table}\n{END}");

@@ -1,4 +1,4 @@
-//! Each rule of docs/harness.md names a test that is there.
+//! Each rule of crates/definitions/RULES.md names a test that exists.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 #[test]
 fn each_rule_of_the_harness_names_a_test_that_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/harness.md")).unwrap();
+    let page = fs::read_to_string(root.join("crates/definitions/RULES.md")).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
     let mut last = None;
     let mut count = 0;

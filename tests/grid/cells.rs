@@ -2,7 +2,7 @@
 
 use ghostlab::criterion::Depth;
 
-use super::house::{Place, dense_with, good_but, labels, with};
+use super::house::{Messages, Place, dense_with, good_but, labels, with};
 
 const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
 
@@ -75,24 +75,18 @@ fn an_include_of_a_dense_grid_says_all_of_its_cut() {
     let more = format!("include: {{{axes}, backbone: deep}}\nexclude: {{backbone: english}}\n");
     let text = dense_with(&more).replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     assert_eq!(folder.cells(&text, &[])[..2], ["deep/dense", "deep/llm-streamline/8/none/wiki:2x8@0"]);
-    for (more, at, parts) in [
-        (
-            "include: [{criterion: llm-streamline, depth: 3}]",
-            "11:11",
-            &[
-                "an entry of `include` has no keys `recovery`, `calibration`",
-                "found:    only criterion, depth",
-                "the grid has none of these",
-            ][..],
-        ),
-        ("include: [{backbone: english}]", "11:11", &["found:    none of them"]),
-        ("include: [{}]", "11:11", &["an entry of `include` is empty"]),
-        ("exclude: [{depth: 3}]", "11:19", &["`depth` in a pattern matches no cell", "dense cells only"]),
-        ("exclude: [{backbone: english}]", "11:11", &["no cell is left"]),
-        ("recovery: ghosted", "1:1", &["the grid has no keys `criterion`, `depth`, `calibration`"]),
+    let mut messages = Messages::default();
+    for more in [
+        "include: [{criterion: llm-streamline, depth: 3}]",
+        "include: [{backbone: english}]",
+        "include: [{}]",
+        "exclude: [{depth: 3}]",
+        "exclude: [{backbone: english}]",
+        "recovery: ghosted",
     ] {
-        folder.refuses(&dense_with(&format!("{more}\n")), &[], at, parts);
+        messages.add(more, folder.refusal(dense_with(&format!("{more}\n")), &[]));
     }
+    messages.snapshot("grid_dense_patterns");
 }
 
 #[test]
@@ -154,156 +148,39 @@ fn lists_of_options_and_of_lengths_are_axes() {
 #[test]
 fn mistakes_about_depths_and_lists_are_placed() {
     let folder = Place::new();
-    for (from, to, at, parts) in [
-        (
-            "depth: [3, 5]",
-            "depth: [3, 25 %]",
-            "8:12",
-            &["cannot be read", "found:    the text `25 %`", "write `25%`, without a space"][..],
-        ),
-        (
-            "depth: [3, 5]",
-            "depth: 0%",
-            "8:8",
-            &["a share of the layers is out of range", "more than 0% and less than 100%"],
-        ),
-        ("depth: [3, 5]", "depth: [100%]", "8:9", &["a share of the layers is out of range", "`100%`"]),
-        (
-            "depth: [3, 5]",
-            "depth: '3'",
-            "8:8",
-            &["neither a count nor a share", "`3` without quotes is a count, `3%` a share"],
-        ),
-        (
-            "depth: [3, 5]",
-            "depth: [25%, 25.0%]",
-            "8:14",
-            &["the axis `depth` has the same value twice", "`25%`, which stands already at grid.yaml:8:9"],
-        ),
-        (
-            "depth: [3, 5]",
-            "depth: 99%",
-            "8:8",
-            &["would leave nothing of the backbone `english`", "`99%`, which is 16 layers of `english`", "at most 15"],
-        ),
-        ("depth: [3, 5]", "depth: 93%", "8:8", &["keeps the first and the last layer"]),
-        ("sequences: 32", "sequences: []", "11:31", &["the axis `calibration[0].sequences` is empty"]),
-        (
-            "corpus: wiki, sequences",
-            "corpus: [wiki, wiki], sequences",
-            "11:21",
-            &["the axis `calibration[0].corpus` has the same value twice", "grid.yaml:11:15"],
-        ),
-        (
-            "corpus: wiki, sequences",
-            "corpus: [wiki, wki], sequences",
-            "11:21",
-            &["unknown corpus `wki`", "did you mean `wiki`?"],
-        ),
-        (
-            "length: 512}\nevaluate",
-            "length: [512, 1]}\nevaluate",
-            "11:49",
-            &["the length of a calibration sequence is too small"],
-        ),
-        (
-            "length: 512}\nevaluate",
-            "length: 512, seed: [1, x]}\nevaluate",
-            "11:58",
-            &["`calibration[0].seed[1]` has the wrong type"],
-        ),
-        (
-            "length: 512}\nevaluate",
-            "length: 512, seed: }\nevaluate",
-            "11:52",
-            &["`calibration[0].seed` has the wrong type", "found:    nothing"],
-        ),
-        (
-            "sequences: 32, length: 512}",
-            "sequences: [8, 16], length: 64, operator_sequences: [8, 16]}",
-            "11:76",
-            &[
-                "the operator wants more sequences than there are",
-                "at most 8",
-                "16, in the combination `wiki:8x64@0(operator_sequences=16)`",
-                "entries of their own",
-            ],
-        ),
-        (
-            "length: 512}\nevaluate",
-            "length: 512}\n  - {corpus: [c4, wiki], sequences: 32, length: 512}\nevaluate",
-            "12:19",
-            &[
-                "the axis `calibration` has the same value twice",
-                "`wiki:32x512@0`, which stands already at grid.yaml:11:5",
-            ],
-        ),
-        (
-            "[none, ghosted]",
-            "{name: ghosted, solver: [svd, smd]}",
-            "9:41",
-            &["wrong options for `ghosted`", "found:    unknown variant `smd`"],
-        ),
-        ("[none, ghosted]", "{name: ghosted, solver: []}", "9:35", &["the axis `recovery[0].solver` is empty"]),
-        (
-            "[none, ghosted]",
-            "{name: ghosted, solver: [svd, svd]}",
-            "9:41",
-            &["the axis `recovery[0].solver` has the same value twice"],
-        ),
-        ("[none, ghosted]", "{name: ghosted, solvr: [svd, normal]}", "9:11", &["unknown field `solvr`"]),
-        (
-            "[none, ghosted]",
-            "{name: ghosted, solver: [svd, normal], boundary: [layer, lair]}",
-            "9:11, ghosted(boundary=lair,solver=svd)",
-            &["wrong options for `ghosted`", "`lair`"],
-        ),
-        (
-            "[none, ghosted]",
-            "[{name: ghosted, solver: svd}, {name: ghosted, solver: [normal, svd]}]",
-            "9:75",
-            &[
-                "the axis `recovery` has the same value twice",
-                "`ghosted(solver=svd)`, which stands already at grid.yaml:9:12",
-            ],
-        ),
-        (
-            "[none, ghosted]",
-            "[ghsted, {name: [none, ghosted]}]",
-            "9:27",
-            &["`recovery[1].name` has the wrong type", "expected: text", "found:    a list"],
-        ),
-        (
-            "criterion: llm-streamline",
-            "criterion: {name: explicit, layers: [3, x]}",
-            "7:12",
-            &["wrong options for `explicit`"],
-        ),
-        (
-            "criterion: llm-streamline",
-            "criterion: {name: explicit, layers: [[3, 4, 5], [3, x]]}",
-            "7:49",
-            &["wrong options for `explicit`", "\"x\""],
-        ),
-        ("criterion: llm-streamline", "criterion: {name: explicit, layers: [3, 4]}", "8:9", &["`explicit`"]),
-        (
-            "{corpus: c4, length: 512}",
-            "{corpus: c4, length: []}",
-            "15:28",
-            &["the axis `evaluate.perplexity[1].length` is empty"],
-        ),
-        (
-            "{corpus: c4, length: 512}",
-            "{corpus: wiki, length: [64, 512]}",
-            "15:35",
-            &[
-                "the axis `evaluate.perplexity` has the same value twice",
-                "`wiki@512`, which stands already at grid.yaml:14:7",
-            ],
-        ),
+    let mut messages = Messages::default();
+    for (from, to) in [
+        ("depth: [3, 5]", "depth: [3, 25 %]"),
+        ("depth: [3, 5]", "depth: 0%"),
+        ("depth: [3, 5]", "depth: [100%]"),
+        ("depth: [3, 5]", "depth: '3'"),
+        ("depth: [3, 5]", "depth: [25%, 25.0%]"),
+        ("depth: [3, 5]", "depth: 99%"),
+        ("depth: [3, 5]", "depth: 93%"),
+        ("sequences: 32", "sequences: []"),
+        ("corpus: wiki, sequences", "corpus: [wiki, wiki], sequences"),
+        ("corpus: wiki, sequences", "corpus: [wiki, wki], sequences"),
+        ("length: 512}\nevaluate", "length: [512, 1]}\nevaluate"),
+        ("length: 512}\nevaluate", "length: 512, seed: [1, x]}\nevaluate"),
+        ("length: 512}\nevaluate", "length: 512, seed: }\nevaluate"),
+        ("sequences: 32, length: 512}", "sequences: [8, 16], length: 64, operator_sequences: [8, 16]}"),
+        ("length: 512}\nevaluate", "length: 512}\n  - {corpus: [c4, wiki], sequences: 32, length: 512}\nevaluate"),
+        ("[none, ghosted]", "{name: ghosted, solver: [svd, smd]}"),
+        ("[none, ghosted]", "{name: ghosted, solver: []}"),
+        ("[none, ghosted]", "{name: ghosted, solver: [svd, svd]}"),
+        ("[none, ghosted]", "{name: ghosted, solvr: [svd, normal]}"),
+        ("[none, ghosted]", "{name: ghosted, solver: [svd, normal], boundary: [layer, lair]}"),
+        ("[none, ghosted]", "[{name: ghosted, solver: svd}, {name: ghosted, solver: [normal, svd]}]"),
+        ("[none, ghosted]", "[ghsted, {name: [none, ghosted]}]"),
+        ("criterion: llm-streamline", "criterion: {name: explicit, layers: [3, x]}"),
+        ("criterion: llm-streamline", "criterion: {name: explicit, layers: [[3, 4, 5], [3, x]]}"),
+        ("criterion: llm-streamline", "criterion: {name: explicit, layers: [3, 4]}"),
+        ("{corpus: c4, length: 512}", "{corpus: c4, length: []}"),
+        ("{corpus: c4, length: 512}", "{corpus: wiki, length: [64, 512]}"),
     ] {
-        folder.refuses(&good_but(from, to), &[], at, parts);
+        messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(good_but(from, to), &[]));
     }
+    messages.snapshot("grid_depths_and_lists");
 }
 
 #[test]

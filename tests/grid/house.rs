@@ -166,3 +166,26 @@ pub fn examples(document: &str) -> Vec<String> {
     assert!(!grids.is_empty(), "{document} has no example");
     grids
 }
+
+/// Messages that reject inputs, each below the input, for a reviewer to read in a snapshot.
+#[derive(Default)]
+pub struct Messages(String);
+
+impl Messages {
+    /// Adds a message and its exit code.
+    pub fn add(&mut self, input: &str, (message, code): (String, u8)) {
+        assert!(message.lines().all(|line| line.len() < 200), "a line is too long:\n{message}");
+        self.0.push_str(&format!("# {input}\n{message}\nexit code {code}\n\n"));
+    }
+
+    /// Compares all messages with `tests/snapshots/NAME.snap`.
+    pub fn snapshot(&self, name: &str) {
+        let mut settings = insta::Settings::clone_current();
+        settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
+        settings.set_prepend_module_to_snapshot(false);
+        settings.set_omit_expression(true);
+        // Folders above the temporary one, which are searched too.
+        settings.add_filter(r"\n {12}/\S+", "");
+        settings.bind(|| insta::assert_snapshot!(name, self.0));
+    }
+}

@@ -1,6 +1,6 @@
 //! `exclude` and `include`.
 
-use super::house::{Place, with};
+use super::house::{Messages, Place, with};
 
 /// Returns the labels without their common parts.
 fn short(cells: &[String]) -> Vec<String> {
@@ -82,61 +82,39 @@ fn includes_are_added_once_after_their_backbones_product() {
 #[test]
 fn mistakes_in_patterns_and_includes_are_placed() {
     let folder = Place::new();
-    for (more, at, parts) in [
-        ("exclude: {depht: 3}", "16:11", &["unknown key `depht` in `exclude`", "did you mean `depth`?"][..]),
-        (
-            "exclude: [{depth: 3}, {}]",
-            "16:23",
-            &["a pattern is empty", "backbone, criterion, depth, recovery, calibration", "it would mean every cell"],
-        ),
-        ("exclude: [{depth: []}]", "16:19", &["`exclude[0].depth` is empty", "leave the key out"]),
-        ("exclude: [{depth: }]", "16:17", &["`exclude[0].depth` has the wrong type", "found:    nothing"]),
-        ("exclude: [{depth: 7}]", "16:19", &["`depth` in a pattern matches no cell", "one of 3, 5", "found:    `7`"]),
-        ("exclude: [{depth: [3, 25%]}]", "16:23", &["`depth` in a pattern matches no cell", "found:    `25%`"]),
-        ("exclude: [{depth: 25 %}]", "16:19", &["write `25%`, without a space"]),
-        (
-            "exclude: [{backbone: englsh}]",
-            "16:22",
-            &["`backbone` in a pattern matches no cell", "did you mean `english`?"],
-        ),
-        (
-            "exclude: [{recovery: [none, ghostd]}]",
-            "16:29",
-            &["`recovery` in a pattern matches no cell", "one of none, ghosted", "did you mean `ghosted`?"],
-        ),
-        (
-            "exclude: [{recovery: {name: ghosted, solver: svd}}]",
-            "16:22",
-            &["`recovery` in a pattern matches no cell", "found:    `ghosted(solver=svd)`"],
-        ),
-        ("exclude: [{calibration: {}}]", "16:25", &["a calibration in a pattern is empty"]),
-        ("exclude: [{calibration: {corpus: []}}]", "16:34", &["`exclude[0].calibration[0].corpus` is empty"]),
-        (
-            "exclude: [{calibration: {corpus: c4, seed: [1, 2]}}]",
-            "16:25",
-            &["`calibration` in a pattern matches no cell", "one of wiki:32x512@0", "`corpus: c4, seed: 1 or 2`"],
-        ),
-        ("exclude: [{calibration: {tokens: 3}}]", "16:26", &["unknown key `tokens` in `exclude[0].calibration`"]),
-        ("exclude:", "16:", &["`exclude` has the wrong type", "found:    nothing"]),
-        ("exclude: {backbone: english}", "16:10", &["no cell is left"]),
-        ("include: {depht: 3}", "16:11", &["unknown key `depht` in `include`", "did you mean `depth`?"]),
-        ("include: [{}]", "16:11", &["an entry of `include` is empty"]),
-        ("include: [{depth: []}]", "16:19", &["the axis `include[0].depth` is empty"]),
-        ("include: [{depth: 15}]", "16:19", &["keeps the first and the last layer"]),
-        ("include: [{depth: [4, 100]}]", "16:23", &["would leave nothing of the backbone `english`"]),
-        ("include: [{depth: [4, 4]}]", "16:23", &["the axis `include[0].depth` has the same value twice"]),
-        ("include: [{recovery: ghst}]", "16:22", &["unknown recovery `ghst`"]),
-        (
-            "include: [{criterion: {name: llm-streamline, cosine: [token, tokens]}}]",
-            "16:62",
-            &["wrong options for `llm-streamline`", "`tokens`"],
-        ),
-        ("include: [{backbone: french}]", "16:22", &["unknown backbone `french`"]),
-        ("include: [{calibration: {corpus: c4}}]", "16:25", &["`include[0].calibration` has no key `sequences`"]),
-        ("include: [{calibration: {corpus: c5, sequences: 2, length: 8}}]", "16:34", &["unknown corpus `c5`"]),
+    let mut messages = Messages::default();
+    for more in [
+        "exclude: {depht: 3}",
+        "exclude: [{depth: 3}, {}]",
+        "exclude: [{depth: []}]",
+        "exclude: [{depth: }]",
+        "exclude: [{depth: 7}]",
+        "exclude: [{depth: [3, 25%]}]",
+        "exclude: [{depth: 25 %}]",
+        "exclude: [{backbone: englsh}]",
+        "exclude: [{recovery: [none, ghostd]}]",
+        "exclude: [{recovery: {name: ghosted, solver: svd}}]",
+        "exclude: [{calibration: {}}]",
+        "exclude: [{calibration: {corpus: []}}]",
+        "exclude: [{calibration: {corpus: c4, seed: [1, 2]}}]",
+        "exclude: [{calibration: {tokens: 3}}]",
+        "exclude:",
+        "exclude: {backbone: english}",
+        "include: {depht: 3}",
+        "include: [{}]",
+        "include: [{depth: []}]",
+        "include: [{depth: 15}]",
+        "include: [{depth: [4, 100]}]",
+        "include: [{depth: [4, 4]}]",
+        "include: [{recovery: ghst}]",
+        "include: [{criterion: {name: llm-streamline, cosine: [token, tokens]}}]",
+        "include: [{backbone: french}]",
+        "include: [{calibration: {corpus: c4}}]",
+        "include: [{calibration: {corpus: c5, sequences: 2, length: 8}}]",
     ] {
-        folder.refuses(&with(&format!("{more}\n")), &[], at, parts);
+        messages.add(more, folder.refusal(with(&format!("{more}\n")), &[]));
     }
+    messages.snapshot("grid_patterns");
     let text = with("exclude: {depth: 3, recovery: none}\n");
     folder.refuses(&text, &["depth=5"], "16:18", &["`depth` in a pattern matches no cell", "one of 5"]);
     let text = with("exclude: [{depth: 2, recovery: none}]\nexclude_: 3\n");

@@ -1,4 +1,12 @@
 //! Cases in which the official code departs from its own formulas. This program follows the formulas.
+//!
+//! ```
+//! use ghostlab_core::criterion;
+//! use ghostlab_core::deviation::PruneCase;
+//!
+//! let case = PruneCase { sequences: 128, operator_sequences: 128, one_block: true, removed: Some(&[3, 4]) };
+//! assert!(criterion::deviations("llm-streamline", &case).is_empty());
+//! ```
 
 /// Sequences that the official code reads of a calibration, and divides LinearPatch's sums by, however many there are.
 pub const OFFICIAL_SEQUENCES: usize = 128;

@@ -267,6 +267,12 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
+/// Describes a value that is none of the known ones, with the nearest of them as a suggestion.
+pub fn unknown_value(value: &str, known: &[&str]) -> String {
+    let hint = nearest(value, known.iter().copied()).map(|near| format!("; did you mean `{near}`?"));
+    format!("`{value}` is not one of {}{}", known.join(", "), hint.unwrap_or_default())
+}
+
 /// Computes the Levenshtein distance in characters.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
@@ -311,6 +317,11 @@ mod tests {
 
     #[test]
     fn a_near_word_is_suggested_and_a_far_one_is_not() {
+        assert_eq!(
+            unknown_value("fp16", &["f32", "bf16", "f16"]),
+            "`fp16` is not one of f32, bf16, f16; did you mean `f16`?"
+        );
+        assert_eq!(unknown_value("half", &["f32", "bf16"]), "`half` is not one of f32, bf16");
         let words = ["ghosted", "linearpatch-diag", "none"];
         assert_eq!(nearest("ghostd", words), Some("ghosted"));
         assert_eq!(nearest("linearpatch_diag", words), Some("linearpatch-diag"));

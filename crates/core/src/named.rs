@@ -35,7 +35,7 @@ macro_rules! named {
 
             fn from_str(text: &str) -> std::result::Result<Self, String> {
                 let known = Self::ALL.into_iter().find(|value| value.name() == text);
-                known.ok_or_else(|| format!("`{text}` is none of {}", Self::ALL.map(Self::name).join(", ")))
+                known.ok_or_else(|| $crate::error::unknown_value(text, &Self::ALL.map(Self::name)))
             }
         }
     };

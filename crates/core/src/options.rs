@@ -1,4 +1,13 @@
 //! Registries of methods: names, appearance, and strictly parsed options.
+//!
+//! ```
+//! use ghostlab_core::recovery;
+//! use serde_json::json;
+//!
+//! let options = json!({"slover": "svd"});
+//! let error = recovery::build("ghosted", options.as_object().unwrap()).err().unwrap();
+//! assert!(error.to_string().contains("unknown field `slover`"));
+//! ```
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;

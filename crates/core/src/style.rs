@@ -1,5 +1,12 @@
 //! How a method looks in every figure: the same hue, marker and dash wherever it is drawn. What a hue is on light and on
 //! dark paper is the figures' own.
+//!
+//! ```
+//! use ghostlab_core::style::{Dash, Hue, Marker, Style};
+//!
+//! let style = Style::new(Hue::Blue, Marker::Circle, Dash::Solid);
+//! assert_eq!((style.hue, style.marker), (Hue::Blue, Marker::Circle));
+//! ```
 
 /// A colour by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

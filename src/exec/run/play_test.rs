@@ -3,8 +3,8 @@
 //! arithmetic is done by an engine that lets as much time go by as the cost model says for a backbone of 8 billion weights.
 //!
 //! `GHOSTLAB_PLAY=1,8,64 cargo test --release --lib workers_share_backbones -- --nocapture` prints the table in
-//! docs/cluster.md for these numbers of workers.
-#![allow(clippy::disallowed_macros, reason = "figures for docs/cluster.md")]
+//! benches/results/simulated/workers.csv for these numbers of workers.
+#![allow(clippy::disallowed_macros, reason = "prints a table")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -19,6 +19,7 @@ use crate::files::limit::TextLimit;
 use crate::files::parts;
 use crate::grid::{Calibration, DefinitionUse, TaskUse};
 use crate::machine;
+use crate::quantity::counted;
 use crate::sandbox::{self, Probe};
 use crate::tasks::{DocumentLimit, Task};
 use crate::work::backbone::{BackbonePlan, Subject};
@@ -74,7 +75,7 @@ pub(crate) fn tokenise_missing(
         reporter.event(Event::Note { text });
     }
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
-    reporter.event(Event::Note { text: format!("tokenising {count} texts and tasks") });
+    reporter.event(Event::Note { text: format!("tokenising {}", counted(count, "input")) });
     for (backbone, wanted) in missing {
         let tokenizer = tokenizer(given, backbone)?;
         wanted.par_iter().try_for_each(|&(key, what)| {

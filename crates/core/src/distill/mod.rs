@@ -8,6 +8,18 @@
 //! | `training` | amount of text, optimizer constants, steps, and the checkpoint to resume from |
 //!
 //! Teacher and students share all layers before the boundary, so their stream `X_pre` is read from the calibration.
+//!
+//! ```
+//! use candle_core::{Device, Tensor};
+//! use ghostlab_core::distill::top_tokens;
+//!
+//! # fn main() -> ghostlab_core::error::Result<()> {
+//! let logits = Tensor::new(&[[0.5_f32, 3.0, -1.0, 2.0]], &Device::Cpu)?;
+//! let teacher = top_tokens(&logits, 2)?;
+//! assert_eq!((teacher.tokens, teacher.logits), (vec![1, 3], vec![3.0, 2.0]));
+//! # Ok(())
+//! # }
+//! ```
 
 mod layers_after;
 mod teacher;

@@ -10,6 +10,17 @@
 //! | `result` | outcome of the rounds of one variant |
 //! | `settle` | sessions that are repeated while their times are unstable |
 //! | `spread` | means, deviations, speedups with their intervals, and what of it is noise |
+//!
+//! ```
+//! use ghostlab_core::latency::{Speedup, TimeSpread};
+//!
+//! // Milliseconds of ten passes each of a dense and a pruned backbone.
+//! let dense = [20.1, 20.0, 19.9, 20.0, 20.1, 19.9, 20.0, 20.0, 20.1, 19.9];
+//! let pruned = [10.1, 10.0, 9.9, 10.0, 10.1, 9.9, 10.0, 10.0, 10.1, 9.9];
+//! let speedup = Speedup::of(&dense, &pruned).unwrap();
+//! assert!((speedup.ratio - 2.0).abs() < 1e-3);
+//! assert!(!TimeSpread::of(&dense).unwrap().is_noise());
+//! ```
 
 mod decode;
 mod idle;

@@ -1,7 +1,7 @@
 //! Claims on a file system over the network ([`crate::simulated::network`]), played in a time of its own: what others make, rename
 //! or remove shows late; links are made and said to have failed; clocks differ. Nothing may be wrong or lost; work may be
 //! done twice, and is counted. (A lock that lets everybody in changes nothing: none is asked.)
-#![allow(clippy::disallowed_macros, reason = "figures for docs/cluster.md")]
+#![allow(clippy::disallowed_macros, reason = "prints a table")]
 
 use super::*;
 use crate::simulated::network::{Client, Network, Server};

@@ -149,7 +149,7 @@ impl FromStr for DeviceName {
             Some(("cuda", number)) => {
                 number.parse().map(Self::Cuda).map_err(|_| format!("`{number}` is no number of a GPU"))
             }
-            _ => Err(format!("`{text}` is none of cpu, cuda, cuda:0, cuda:1, …, metal")),
+            _ => Err(format!("`{text}` is not one of cpu, cuda, cuda:0, cuda:1, …, metal")),
         }
     }
 }

@@ -1,0 +1,147 @@
+//! What each command prints on a small grid, as snapshots under `tests/snapshots`, so that a reviewer reads the text itself.
+//! `INSTA_UPDATE=always` writes them again.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
+
+use crate::common::world::World;
+
+/// Parts of the output that differ between runs or machines, and what the snapshots have instead.
+const FILTERS: [(&str, &str); 14] = [
+    (r"\d+\.\d  ok", "TIME  ok"),
+    (r"\d+ are free", "NUMBER are free"),
+    (r"[\d.]+ GFLOP/s", "SPEED"),
+    (r"[0-9a-f]{16,64}", "HASH"),
+    (r"\b[0-9a-f]{12}\b", "HASH"),
+    (r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2})?Z?)?( UTC)?", "DATE"),
+    (r"\d[\d,.]* tokens/s", "RATE"),
+    (r"\d[\d.]* ?(ms|s|min|h|seconds?|minutes?)( \d+ ?(s|min|seconds?|minutes?))?\b", "TIME"),
+    (r"\d[\d,.]* (B|kB|MB|GB|bytes)\b", "SIZE"),
+    (r"ghostlab \d+\.\d+\.\d+[^\n]*", "ghostlab VERSION"),
+    (r"(cpu|device|machine|processor|commit|built|kernels):( +)[^\n]+", "$1:$2MACHINE"),
+    (r"process \d+-HASH", "process ID"),
+    (r"data/store, on \w+", "data/store, on DISK"),
+    (r" +(SIZE|TIME)", " $1"),
+];
+
+/// Commands in the order in which they run in one folder; each is a snapshot of its own.
+const COMMANDS: [(&str, &[&str]); 33] = [
+    ("unknown_command", &["rnu", "grid.yaml"]),
+    ("unknown_option", &["run", "grid.yaml", "--resluts", "x"]),
+    ("absent_grid", &["run", "gird.yaml"]),
+    ("wrong_override", &["run", "grid.yaml", "--set", "dpeth=3"]),
+    ("wrong_dtype", &["run", "grid.yaml", "--dtype", "fp16"]),
+    ("plan", &["plan", "grid.yaml"]),
+    ("submit_without_scheduler", &["submit", "slurm", "grid.yaml", "--workers", "2"]),
+    ("run", &["run", "grid.yaml"]),
+    ("run_again", &["run", "grid.yaml"]),
+    ("plan_of_stored", &["plan", "grid.yaml"]),
+    ("explain", &["explain", "grid.yaml", "tiny.streamline-1.ghosted"]),
+    ("explain_unknown_cell", &["explain", "grid.yaml", "tiny.streamline-1.ghsted"]),
+    ("status", &["status"]),
+    ("compare", &["compare", "results/grid", "results/grid"]),
+    ("verify", &["verify", "results/grid"]),
+    ("pack", &["record", "pack", "results/grid", "--to", "record.zip", "--license", "CC-BY-4.0"]),
+    ("pack_again", &["record", "pack", "results/grid", "--to", "record.zip", "--license", "CC-BY-4.0"]),
+    ("reproduce_unknown", &["reproduce", "tabel2"]),
+    ("score", &["score", "backbone", "--perplexity", "test.jsonl@64", "--rule", "ptb"]),
+    ("score_unknown_task", &["score", "backbone", "--tasks", "arc_eazy"]),
+    ("layers", &["layers", "backbone", "--corpus", "train.txt", "--sequences", "4", "--length", "64"]),
+    ("export", &["export", "grid.yaml", "tiny.streamline-1.ghosted", "--to", "exported"]),
+    ("export_again", &["export", "grid.yaml", "tiny.streamline-1.ghosted", "--to", "exported"]),
+    ("fetch", &["fetch", "grid.yaml"]),
+    ("doctor_model", &["doctor", "exported"]),
+    ("doctor_absent", &["doctor", "models/absent"]),
+    ("cache_ls", &["cache", "ls"]),
+    ("cache_verify", &["cache", "verify"]),
+    ("cache_gc", &["cache", "gc"]),
+    ("worker", &["worker", "grid.yaml"]),
+    ("cancel_unknown", &["cancel", "nosuch"]),
+    ("report", &["report"]),
+    ("init", &["init", "backbone", "--corpus", "train.txt", "--to", "first.yaml"]),
+];
+
+/// Commands whose `--help` is in the snapshot `console_help`; the first is the program itself.
+const HELP: [&[&str]; 31] = [
+    &[],
+    &["init"],
+    &["plan"],
+    &["run"],
+    &["explain"],
+    &["status"],
+    &["compare"],
+    &["verify"],
+    &["record"],
+    &["record", "pack"],
+    &["reproduce"],
+    &["audit"],
+    &["report"],
+    &["score"],
+    &["layers"],
+    &["search"],
+    &["export"],
+    &["fetch"],
+    &["doctor"],
+    &["cache"],
+    &["cache", "ls"],
+    &["cache", "verify"],
+    &["cache", "gc"],
+    &["store"],
+    &["worker"],
+    &["submit"],
+    &["submit", "slurm"],
+    &["cancel"],
+    &["schema"],
+    &["completions"],
+    &["man"],
+];
+
+#[test]
+fn help_of_every_command_is_in_its_snapshot() {
+    let world = World::new();
+    let shown: String = HELP.iter().map(|command| help(&world, command)).collect();
+    settings(&world).bind(|| insta::assert_snapshot!("console_help", shown));
+}
+
+/// Returns the short help of a command below its line.
+fn help(world: &World, command: &[&str]) -> String {
+    let output = world.command(&[command, &["-h"]].concat()).env("COLUMNS", "120").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    format!("$ ghostlab {} -h\n{}\n", command.join(" "), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn every_command_prints_what_its_snapshot_shows() {
+    let world = World::new();
+    let settings = settings(&world);
+    for (name, arguments) in COMMANDS {
+        let mut command = world.command(arguments);
+        command.env("COLUMNS", "120").env("PATH", "").env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", world.path("hub"));
+        command.env_remove("HF_TOKEN");
+        let output = command.output().unwrap();
+        let shown = format!(
+            "$ ghostlab {}\n{}--- standard error\n{}--- exit code {}\n",
+            arguments.join(" "),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+            output.status.code().unwrap()
+        );
+        assert!(!shown.contains("panicked"), "{shown}");
+        settings.bind(|| insta::assert_snapshot!(format!("console_{name}"), shown));
+    }
+}
+
+/// Returns the settings of all snapshots here.
+fn settings(world: &World) -> insta::Settings {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.add_filter(&regex_of(world), "FOLDER");
+    FILTERS.iter().for_each(|(pattern, text)| settings.add_filter(pattern, *text));
+    settings
+}
+
+/// Returns a pattern of the world's folder, with its characters escaped.
+fn regex_of(world: &World) -> String {
+    let folder = world.folder.path().canonicalize().unwrap();
+    format!("(/private)?{}", folder.to_str().unwrap().replace('.', r"\."))
+}
