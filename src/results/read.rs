@@ -119,19 +119,22 @@ impl<'a> BackboneReader<'a> {
             (result.removed, result.scores) = (selection.removed, selection.scores);
             result.selection_notes = selection::notes(&artifact)?;
         }
+        // A cut of sublayers without a repair has no boundaries.
+        let mut is_solved = variant.operator.is_none();
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, &mut result)) {
+            is_solved = true;
             result.boundaries = operator::figures(&artifact)?;
             result.seconds += artifact.meta().seconds;
         }
         if let Some(artifact) = variant.trained.as_ref().and_then(|trained| self.find(&trained.key, &mut result)) {
+            is_solved = true;
             result.boundaries = operator::figures(&artifact)?;
             result.training = distilled::losses(&artifact)?;
             result.seconds += artifact.meta().seconds;
         }
         // The sources of scores may have been removed to make room.
-        if variant.scores.is_empty() && variant.latencies.is_empty() && result.boundaries.is_empty() {
-            let lacks = variant.operator.is_some();
-            result.missing = lacks.then(|| "its operator is not solved".to_owned());
+        if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
+            result.missing = Some("its operator is not solved".to_owned());
         }
         let evaluations = self.backbone.evaluations.iter().zip(self.scored.iter().zip(&self.errors));
         for ((evaluation, (known, errors)), key) in evaluations.zip(&variant.scores) {
