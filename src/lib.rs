@@ -13,8 +13,8 @@
 //! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`package`], [`sandbox`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
-    calibrate, checkpoint, corpus, criterion, deviation, distill, error, evaluate, files, generate, latency, linalg,
-    metric, model, options, quantity, recovery, significance, style, tasks,
+    calibrate, checkpoint, corpus, criterion, deviation, distill, error, evaluate, files, generate, iterative, latency,
+    linalg, metric, model, options, quantity, recovery, significance, style, tasks,
 };
 pub use ghostlab_hub as hub;
 

@@ -212,6 +212,7 @@ fn write_grid_of_sublayers(world: &World) {
              backbone: tiny\ncriterion: [{}]\ndepth: {{attention: 2}}\nrecovery: none\n\
              calibration: {{corpus: train, sequences: 8, length: 64}}\n\
              include:\n  - {{criterion: llm-drop, depth: [{{sublayers: 2}}, {{mlp: 1}}]}}\n\
+             \x20 - {{criterion: [nbl, {{name: nbl, input: normed}}], recovery: [nbl, {{name: nbl, input: normed}}]}}\n\
              evaluate:\n  perplexity: [{{corpus: test, length: 64}}]\n",
             all.collect::<Vec<_>>().join(", ")
         ),

@@ -9,14 +9,14 @@ use serde_json::{Map, Value, json};
 use super::named_entries::{SharedEntries, backbone, fetchable, with_entries};
 use super::out::plain;
 use crate::corpus::Rule;
-use crate::criterion::{self, DepthUnit, PruneSpec};
+use crate::criterion::{self, Criterion, Depth, DepthUnit, PruneSpec};
 use crate::error::{Error, Result};
 use crate::grid::{Budget, Grid, InputList, Latency, Search};
 use crate::model::{Config, EngineRequest};
 use crate::options::Options;
 use crate::quantity::MAX;
-use crate::recovery;
-use crate::search::shallowest;
+use crate::recovery::{self, Recovery};
+use crate::search;
 use crate::tasks::Bos;
 
 /// The models and settings of a search.
@@ -26,7 +26,7 @@ pub(super) struct SearchArgs {
     /// file in `backbones/`; or a grid file that says `search` instead of `evaluate`.
     pub(super) model: String,
     /// Requirements on every candidate: `layers=8` (number of removed layers), `speedup=1.3`, `latency=25ms`,
-    /// `memory=12GB`; several must hold together.
+    /// `memory=12GB`, `params=0.8`, `kv_cache=0.5` (shares of the dense model's); several must hold together.
     #[arg(long, value_name = "BOUND", num_args = 1.., value_delimiter = ',')]
     pub(super) budget: Vec<String>,
     /// Tasks by name, or their files, as `score` has them: the objective is their mean accuracy.
@@ -40,10 +40,10 @@ pub(super) struct SearchArgs {
     /// 128 sequences of --length tokens: `c4-train:64x1024@0` (sequences, tokens, seed).
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) calibration: Vec<String>,
-    /// Criteria by name; by default those of the paper's that one pass over the calibration answers.
+    /// Criteria by name; by default those of the paper, and those of sublayers, that one pass over the calibration answers.
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) criteria: Vec<String>,
-    /// Recoveries by name; by default all of the paper's.
+    /// Recoveries by name; by default all of the paper's, and those of sublayers.
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) recoveries: Vec<String>,
     /// Most documents of all tasks together, and most windows of all texts together; all by default. A fifth of them is kept
@@ -109,7 +109,9 @@ impl SearchArgs {
     /// # Errors
     /// Exit code 2: the command line says what cannot be meant.
     pub(super) fn needs(&self) -> Result<InputList> {
-        Grid::needs_of_text(&self.text(&self.bounds()?, &[1], LENGTH)?, Path::new(FILE))
+        let bounds = self.bounds()?;
+        let depths: Vec<Depth> = self.units(&bounds)?.into_iter().map(|unit| Depth { count: 1, unit }).collect();
+        Grid::needs_of_text(&self.text(&bounds, &depths, LENGTH)?, Path::new(FILE))
     }
 
     /// Builds the grid: resolves names, and derives depths from the budget.
@@ -130,13 +132,13 @@ impl SearchArgs {
             .budget_of(&bounds, &entry, &name)
             .map_err(|error| error.at(format!("--budget {}", self.budget.join(","))))?;
         // Missing inputs are reported before anything is measured.
-        Grid::of_text(&self.text(&bounds, &[1], 2)?, Path::new(FILE)).map_err(fetchable)?;
+        let units = self.units(&bounds)?;
+        let any: Vec<Depth> = units.iter().map(|&unit| Depth { count: 1, unit }).collect();
+        Grid::of_text(&self.text(&bounds, &any, 2)?, Path::new(FILE)).map_err(fetchable)?;
         let depths = match budget.layers.as_slice() {
             [] => {
                 let time = if budget.latency.is_some() { time(&dense)? } else { None };
-                let least = shallowest(&budget, &config, engine.choose(&folder)?, self.prompt, time)?;
-                // An operator may take what the cut has won: the next depth is there for it.
-                (least..=least + 1).filter(|&depth| depth < config.layers).collect()
+                search::depths(&units, &budget, &config, engine.choose(&folder)?, self.prompt, time)?
             }
             layers => {
                 if let Some(&most) = layers.iter().find(|&&depth| depth >= config.layers) {
@@ -145,7 +147,7 @@ impl SearchArgs {
                         .expected(format!("a number below {}, the model's layers", config.layers))
                         .found(most.to_string()));
                 }
-                layers.to_vec()
+                layers.iter().copied().map(Depth::layers).collect()
             }
         };
         let length = self.length.map_or(LENGTH, |length| length as usize);
@@ -158,7 +160,7 @@ impl SearchArgs {
 
     /// Converts the bounds of `--budget` to a grid's.
     fn bounds(&self) -> Result<Map<String, Value>> {
-        let forms = "`layers=8`, `speedup=1.3`, `latency=25ms` or `memory=12GB`";
+        let forms = "`layers=8`, `speedup=1.3`, `latency=25ms`, `memory=12GB`, `params=0.8` or `kv_cache=0.5`";
         if self.tasks.is_empty() && self.texts.is_empty() {
             return Err(Error::bad_input("nothing to race on")
                 .expected("--tasks, --texts, or both")
@@ -180,6 +182,7 @@ impl SearchArgs {
             let value = match key {
                 "layers" => json!(value.parse::<usize>().map_err(|_| bad("a number of layers cannot be read"))?),
                 "speedup" => json!(number().ok_or_else(|| bad("a speedup cannot be read"))?),
+                "params" | "kv_cache" => json!(number().ok_or_else(|| bad("a share cannot be read"))?),
                 "latency" | "memory" => json!(value),
                 _ => return Err(bad("there is no such budget").found(format!("`{key}`"))),
             };
@@ -206,7 +209,7 @@ impl SearchArgs {
     }
 
     /// Writes the grid as JSON, which is YAML.
-    fn text(&self, bounds: &Map<String, Value>, depths: &[usize], length: usize) -> Result<String> {
+    fn text(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
         let (name, entry) = backbone(&self.model)?;
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
         let (tasks, used) = shared.tasks_of(&self.tasks, Bos::default(), None)?;
@@ -243,41 +246,107 @@ impl SearchArgs {
         for (key, list) in [("tasks", used), ("perplexity", read)].into_iter().filter(|(_, list)| !list.is_empty()) {
             search[key] = Value::Array(list);
         }
-        let none = Options::new();
-        for name in &self.criteria {
-            criterion::build(name, &none).map_err(|error| error.at(format!("--criteria {name}")))?;
-        }
-        for name in &self.recoveries {
-            recovery::build(name, &none).map_err(|error| error.at(format!("--recoveries {name}")))?;
-        }
-        let criteria = named(&self.criteria, one_pass);
-        let recoveries = named(&self.recoveries, || {
-            recovery::described().into_iter().filter(|method| !method.beyond).map(|method| method.name).collect()
-        });
+        let mut axes = self.axes(depths)?.into_iter();
+        let Some(Axes { criteria, depths, recoveries }) = axes.next() else {
+            return Err(Error::bad_input("no recovery of the search repairs what its criteria remove")
+                .at("--criteria, --recoveries")
+                .expected("`none`, or a recovery of whole layers with a criterion that removes them")
+                .found(format!("{} with {}", self.criteria.join(", "), self.recoveries.join(", "))));
+        };
+        let more: Vec<Value> = axes
+            .map(|axes| json!({"criterion": axes.criteria, "depth": axes.depths, "recovery": axes.recoveries}))
+            .collect();
         let mut grid = json!({
             "name": name, "backbone": [name], "criterion": criteria, "depth": depths, "recovery": recoveries,
             "calibration": calibrations, "search": search,
         });
+        if !more.is_empty() {
+            grid["include"] = Value::Array(more);
+        }
         with_entries(&mut grid, entry, tasks, corpora);
         Ok(grid.to_string())
     }
+
+    /// Returns the units in which the criteria count. A budget in layers leaves whole layers only.
+    fn units(&self, bounds: &Map<String, Value>) -> Result<Vec<DepthUnit>> {
+        if bounds.contains_key("layers") {
+            return Ok(vec![DepthUnit::Layers]);
+        }
+        let criteria = self.criteria()?;
+        let is_counted = |unit: &DepthUnit| criteria.iter().any(|(_, rule)| rule.units().contains(unit));
+        Ok(DepthUnit::ALL.into_iter().filter(is_counted).collect())
+    }
+
+    /// Builds the criteria: those that are named, or all that need no options and no trials, of the paper or of sublayers.
+    fn criteria(&self) -> Result<Vec<(String, Box<dyn Criterion>)>> {
+        let none = Options::new();
+        if !self.criteria.is_empty() {
+            let build = |name: &String| {
+                let rule = criterion::build(name, &none).map_err(|error| error.at(format!("--criteria {name}")))?;
+                Ok((name.clone(), rule))
+            };
+            return self.criteria.iter().map(build).collect();
+        }
+        let mut criteria = Vec::new();
+        for method in criterion::described() {
+            let Ok(rule) = criterion::build(&method.name, &none) else { continue };
+            let Some(&unit) = rule.units().first() else { continue };
+            let any = PruneSpec { backbone: "", layers: 8, depth: 2, unit };
+            if rule.trials(&any).is_empty() && (!method.beyond || !unit.is_layers()) {
+                criteria.push((method.name, rule));
+            }
+        }
+        Ok(criteria)
+    }
+
+    /// Builds the recoveries: those that are named, or all of the paper or of sublayers.
+    fn recoveries(&self) -> Result<Vec<(String, Box<dyn Recovery>)>> {
+        let none = Options::new();
+        if !self.recoveries.is_empty() {
+            let build = |name: &String| {
+                let rule = recovery::build(name, &none).map_err(|error| error.at(format!("--recoveries {name}")))?;
+                Ok((name.clone(), rule))
+            };
+            return self.recoveries.iter().map(build).collect();
+        }
+        let mut recoveries = Vec::new();
+        for method in recovery::described() {
+            let rule = recovery::build(&method.name, &none)?;
+            if !method.beyond || rule.sublayer().is_some() {
+                recoveries.push((method.name, rule));
+            }
+        }
+        Ok(recoveries)
+    }
+
+    /// Combines criteria, depths and recoveries of one unit each, in the order of the units.
+    fn axes(&self, depths: &[Depth]) -> Result<Vec<Axes>> {
+        let criteria = self.criteria()?;
+        let recoveries = self.recoveries()?;
+        let mut all = Vec::new();
+        for unit in DepthUnit::ALL {
+            let counting = criteria.iter().filter(|(_, rule)| rule.units().contains(&unit));
+            let repairing = recoveries.iter().filter(|(_, rule)| {
+                !rule.repairs() || rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from) == unit
+            });
+            let axes = Axes {
+                criteria: counting.map(|(name, _)| name.clone()).collect(),
+                depths: depths.iter().copied().filter(|depth| depth.unit == unit).collect(),
+                recoveries: repairing.map(|(name, _)| name.clone()).collect(),
+            };
+            if !axes.criteria.is_empty() && !axes.depths.is_empty() && !axes.recoveries.is_empty() {
+                all.push(axes);
+            }
+        }
+        Ok(all)
+    }
 }
 
-fn named(given: &[String], all: impl FnOnce() -> Vec<String>) -> Vec<String> {
-    if given.is_empty() { all() } else { given.to_vec() }
-}
-
-/// Returns the paper's criteria that need no trials and no options.
-fn one_pass() -> Vec<String> {
-    let any = PruneSpec { backbone: "", layers: 8, depth: 2, unit: DepthUnit::Layers };
-    criterion::described()
-        .into_iter()
-        .filter(|method| {
-            !method.beyond
-                && criterion::build(&method.name, &Options::new()).is_ok_and(|rule| rule.trials(&any).is_empty())
-        })
-        .map(|method| method.name)
-        .collect()
+/// Values of a grid's axes that are all combined.
+struct Axes {
+    criteria: Vec<String>,
+    depths: Vec<Depth>,
+    recoveries: Vec<String>,
 }
 
 /// Parses `TEXT:SEQUENCESxTOKENS@SEED`.

@@ -12,7 +12,7 @@ use super::pattern::CellPattern;
 use super::schema::{CalibrationEntry, IncludeEntry};
 use super::search::{Search, Unselectable};
 use super::weights::Weights;
-use crate::criterion::{self, Criterion, PruneSpec};
+use crate::criterion::{self, Criterion, DepthUnit, PruneSpec};
 use crate::error::{Error, Result};
 use crate::quantity::MAX_TOKENS;
 use crate::recovery::Recovery;
@@ -292,10 +292,20 @@ pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String
     impossible
 }
 
-/// Returns why a recovery does not repair a cut of sublayers, if so.
+/// Returns why a recovery does not repair a cut that counts in this unit, if so.
 fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Option<Error> {
-    if depth.is_in_layers() || !recovery.rule.repairs() {
+    let repaired = recovery.rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from);
+    if depth.unit == repaired || !recovery.rule.repairs() {
         return None;
+    }
+    if repaired != DepthUnit::Layers {
+        let error = Error::bad_input(format!("`{}` repairs a cut of {repaired}", recovery.name));
+        return Some(
+            error
+                .expected(format!("a depth such as `{{{repaired}: {}}}`", depth.count))
+                .found(format!("`{recovery}` with a depth of {depth}"))
+                .hint("combine recoveries with the depths that they repair in entries of `include`"),
+        );
     }
     Some(
         Error::bad_input(format!("`{}` repairs whole layers, and the depth counts sublayers", recovery.name))
@@ -305,7 +315,14 @@ fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Opt
     )
 }
 
-/// Leaves out of a search what its criteria cannot choose.
+/// Whether a criterion counts in the unit of a cell's depth, and the recovery repairs such a cut.
+fn fits_its_unit(cell: &Cell) -> bool {
+    let (Some(criterion), Some(recovery)) = (&cell.criterion, &cell.recovery) else { return true };
+    criterion.rule.units().contains(&cell.depth.unit) && unrepairable(recovery, cell.depth).is_none()
+}
+
+/// Leaves out of a search what its criteria cannot choose. A criterion is combined with the depths that count in its unit,
+/// and with the recoveries that repair such a cut.
 ///
 /// # Errors
 /// Of a backbone, or of a number of layers that the budget asks for, nothing would be left: why.
@@ -314,6 +331,9 @@ pub(super) fn without_impossible(
     backbones: &BTreeMap<String, Backbone>,
     search: &mut Search,
 ) -> Result<Vec<Positioned<Cell>>> {
+    if cells.iter().any(|cell| !cell.value.is_dense() && fits_its_unit(&cell.value)) {
+        cells.retain(|cell| fits_its_unit(&cell.value));
+    }
     let impossible = impossible(&cells, backbones);
     cells.retain(|cell| {
         !impossible.iter().any(|one| {
@@ -324,14 +344,14 @@ pub(super) fn without_impossible(
     let layers = search.budget.layers.clone();
     for one in impossible {
         let Cell { backbone, criterion, depth, .. } = &one.cell;
-        let wanted = layers.is_empty() || layers.contains(&depth.count);
+        let wanted = layers.is_empty() || layers.iter().any(|count| depth == count);
         if wanted && !cells.iter().any(|cell| is_neighbour(&layers, backbone, *depth, &cell.value)) {
             return Err(one.into_error());
         }
         search.unselectable.push(Unselectable {
             backbone: backbone.clone(),
             criterion: criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
-            depth: depth.count,
+            depth: *depth,
             reason: one.error.one_line(),
         });
     }

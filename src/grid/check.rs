@@ -152,13 +152,6 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
             .hint("`ghostlab run` of a file with `search` scores all that it would race"));
     }
     let search = entry.checked(&at)?;
-    if let Some(depth) = axes.depth.iter().flatten().find(|depth| !depth.value.is_in_layers()) {
-        return Err(Error::bad_input("a search removes whole layers only")
-            .at(depth.position.to_string())
-            .expected("counts of layers, such as `depth: [4, 5, 6]`")
-            .found(format!("`{}`", depth.value))
-            .hint("score cuts of sublayers with `evaluate`"));
-    }
     if axes.depth.is_none() {
         if search.budget.layers.is_empty() {
             return Err(at

@@ -69,11 +69,6 @@ impl Depth {
     pub(super) fn is_share(self) -> bool {
         matches!(self.amount, Amount::Share { .. })
     }
-
-    /// Returns whether the depth counts whole layers.
-    pub(super) fn is_in_layers(self) -> bool {
-        self.unit == DepthUnit::Layers
-    }
 }
 
 /// Formats `7`, `12.5%` or `{attention: 8}`.

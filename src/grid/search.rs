@@ -9,6 +9,7 @@ use super::evaluate::{EvaluateEntry, Latency, PerplexityEntry, TaskUseEntry};
 use super::limits;
 use super::many::{self, Many};
 use super::node::At;
+use crate::criterion::Depth;
 use crate::error::{Error, Result};
 
 /// How a grid's cells are raced.
@@ -28,21 +29,26 @@ pub struct Search {
     pub unselectable: Vec<Unselectable>,
 }
 
-/// A criterion that cannot choose this many layers of a backbone.
+/// A criterion that cannot choose this many layers or sublayers of a backbone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unselectable {
     pub backbone: String,
     /// With its options.
     pub criterion: String,
-    pub depth: usize,
+    pub depth: Depth,
     pub reason: String,
 }
 
-/// `llm-streamline at 15 layers`
+/// `llm-streamline at 15 layers`, `llm-drop at 40 attention`
 impl fmt::Display for Unselectable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { criterion, depth, .. } = self;
-        write!(f, "{criterion} at {depth} layer{}", if *depth == 1 { "" } else { "s" })
+        let unit = match (depth.is_in_layers(), depth.count) {
+            (false, _) => "",
+            (true, 1) => " layer",
+            (true, _) => " layers",
+        };
+        write!(f, "{criterion} at {depth}{unit}")
     }
 }
 
@@ -57,6 +63,12 @@ pub struct Budget {
     pub latency: Option<f64>,
     /// Most bytes of weights, operators among them.
     pub memory: Option<u64>,
+    /// Largest share of the dense backbone's parameters, operators among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<f64>,
+    /// Largest share of the dense backbone's KV cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache: Option<f64>,
 }
 
 /// `layers=4`, `speedup=1.3, memory=12GB`.
@@ -66,7 +78,10 @@ impl fmt::Display for Budget {
         let speedup = self.speedup.map(|speedup| format!("speedup={speedup}"));
         let latency = self.latency.map(|latency| format!("latency={latency}ms"));
         let memory = self.memory.map(|memory| format!("memory={}GB", memory as f64 / 1e9));
-        let all: Vec<String> = layers.chain(speedup).chain(latency).chain(memory).collect();
+        let params = self.params.map(|share| format!("params={share}"));
+        let kv_cache = self.kv_cache.map(|share| format!("kv_cache={share}"));
+        let all: Vec<String> =
+            layers.chain(speedup).chain(latency).chain(memory).chain(params).chain(kv_cache).collect();
         f.write_str(&all.join(", "))
     }
 }
@@ -110,6 +125,12 @@ pub(super) struct BudgetEntry {
     latency: Option<String>,
     /// Maximum size of the weights: `12GB`, `800MB`.
     memory: Option<String>,
+    /// Maximum share of the dense backbone's parameters: `0.8`.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    params: Option<f64>,
+    /// Maximum share of the dense backbone's KV cache: `0.5`.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    kv_cache: Option<f64>,
 }
 
 /// A prompt that is timed.
@@ -172,11 +193,16 @@ impl SearchEntry {
 
 impl BudgetEntry {
     fn checked(&self, at: &At<'_>) -> Result<Budget> {
-        let Self { layers, speedup, latency, memory } = self;
-        if layers.written().is_none() && speedup.is_none() && latency.is_none() && memory.is_none() {
+        let Self { layers, speedup, latency, memory, params, kv_cache } = self;
+        let shares = [("params", *params), ("kv_cache", *kv_cache)];
+        let has_share = shares.iter().any(|(_, share)| share.is_some());
+        if layers.written().is_none() && speedup.is_none() && latency.is_none() && memory.is_none() && !has_share {
             return Err(at
                 .bad("the search has no budget")
-                .expected("one or more of `layers: 4`, `speedup: 1.3`, `latency: 25ms`, `memory: 12GB`")
+                .expected(
+                    "one or more of `layers: 4`, `speedup: 1.3`, `latency: 25ms`, `memory: 12GB`, `params: 0.8`, \
+                     `kv_cache: 0.5`",
+                )
                 .found("none"));
         }
         let removed = match layers.written() {
@@ -193,6 +219,15 @@ impl BudgetEntry {
                 .expected("a speedup above 1")
                 .found(speedup.to_string())
                 .hint("1.3 is 30 % faster: a pass takes 1/1.3 of the dense one's time"));
+        }
+        for (key, share) in shares {
+            if let Some(share) = share.filter(|share| !(*share > 0.0 && *share < 1.0)) {
+                return Err(at
+                    .key(key)
+                    .bad(format!("a budget's {key} is no share of the dense backbone's"))
+                    .expected("a number above 0 and below 1")
+                    .found(share.to_string()));
+            }
         }
         let unit = |key: &'static str, text: &Option<String>, units: &[(&str, f64)]| -> Result<Option<f64>> {
             let Some(text) = text else { return Ok(None) };
@@ -216,6 +251,8 @@ impl BudgetEntry {
             speedup: *speedup,
             latency: unit("latency", latency, &[("ms", 1.0), ("s", 1000.0)])?,
             memory: unit("memory", memory, &[("GB", 1e9), ("MB", 1e6)])?.map(|bytes| bytes as u64),
+            params: *params,
+            kv_cache: *kv_cache,
         })
     }
 }

@@ -116,6 +116,9 @@ pub struct CutId {
     /// Prior information of the rule about the backbone: a published order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<Canonical>,
+    /// The repair after each removal, if layers are removed one by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repaired: Option<RepairId>,
 }
 
 /// How a cut is repaired.

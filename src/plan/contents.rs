@@ -227,14 +227,15 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
     }
 }
 
-/// Identifies how a criterion cuts a backbone.
-pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>) -> Result<CutId> {
+/// Identifies how a criterion cuts a backbone. A criterion that removes layers one by one depends on their repair.
+pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repair: Option<&RepairId>) -> Result<CutId> {
     Ok(CutId {
         criterion: criterion.name.clone(),
         version: criterion::version(&criterion.name),
         options: Canonical::of(&json!(criterion.resolved)),
         depth: Depth { count: spec.depth, unit: spec.unit },
         known: criterion.rule.known(spec)?.map(|order| Canonical::of(&json!(order))),
+        repaired: repair.map(|repair| RepairId { training: None, ..repair.clone() }),
     })
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
-use crate::criterion::{Criterion, Depth, Selection, TrialMetric};
+use crate::criterion::{Criterion, Depth, TrialMetric};
 use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
 use crate::grid::{Draw, Grid, Method};
-use crate::model::Cut;
-use crate::model::{Load, Operator, Program, Trie};
+use crate::model::{Cut, Load, Operator, Program, Repairs, Trie};
+use crate::recovery;
 use crate::stage::operator::{self, Needs, WantedRepair};
 use crate::stage::{Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, scores, scoring, tokens};
 use crate::work::settings::RunSettings;
@@ -258,30 +258,30 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     let layers = backbone.config.layers;
     let cell = &grid.cells[variant.cell];
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
-    let removed = known.map_or_else(|| middle(layers, cell.depth), |selection| selection.removed.clone());
-    if !removed.is_whole_layers() {
+    let removed = known.map_or_else(|| cell.depth.middle(layers), |selection| selection.removed.clone());
+    let Some(recovery) = cell.recovery.as_ref().map(|method| &*method.rule).filter(|rule| rule.repairs()) else {
         return Ok(Program::without(layers, &removed));
+    };
+    let operator = place_holder(variant.cell)?;
+    if recovery.sublayer().is_none() {
+        return Ok(Program::pruned(layers, &removed.whole_layers(), |_| Some(Arc::clone(&operator))));
     }
-    let recovery = cell.recovery.as_ref().map(|method| &method.rule);
-    let operator = recovery.filter(|recovery| recovery.repairs()).map(|_| place_holder(variant.cell)).transpose()?;
-    Ok(Program::pruned(layers, &removed.whole_layers(), |_| operator.clone()))
-}
-
-fn middle(layers: usize, depth: Depth) -> Cut {
-    let start = depth.unit.available(layers).saturating_sub(depth.count) / 2;
-    if depth.is_in_layers() {
-        return Cut::layers(start..start + depth.count);
-    }
-    depth.unit.candidates(layers).into_iter().skip(start).take(depth.count).collect()
+    let sublayers = removed.iter().map(|sublayer| (sublayer, Arc::clone(&operator))).collect();
+    Ok(Program::repaired(layers, &removed, &Repairs { sublayers, ..Repairs::default() }))
 }
 
 /// Estimates solving a variant's operators. Unknown layers are assumed to be one region.
 fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load, state: &StoreState) -> Option<f64> {
     let cell = &grid.cells[variant.cell];
     let recovery = &*cell.recovery.as_ref()?.rule;
-    let known = variant.selection.as_ref().and_then(|key| state.selection(key)).map(Selection::regions);
-    let spans = operator::spans(recovery, known.unwrap_or_else(|| vec![(0, cell.depth.count)])).count();
-    Some(operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
+    let known = variant.selection.as_ref().and_then(|key| state.selection(key));
+    let removed = known.map_or_else(|| cell.depth.middle(backbone.config.layers), |known| known.removed.clone());
+    let spans = recovery::spans(recovery, &removed).len();
+    // Layers that are removed one by one take passes of their own: one or two to select each, and one to repair it.
+    let is_iterative = cell.criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
+    let passes = if is_iterative { cell.depth.count * if recovery.repairs() { 3 } else { 2 } } else { 0 };
+    let passes = passes as f64 * activations::pass_flops(&backbone.config, load);
+    Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
 }
 
 /// Number of trials of a criterion on one calibration, each without some layers or sublayers.
@@ -357,11 +357,12 @@ fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &St
     let wanted = |guess: bool| {
         variants.iter().filter_map(move |variant| {
             let cell = &grid.cells[variant.cell];
-            let criterion = &*cell.criterion.as_ref()?.rule;
+            let criterion = Some(&*cell.criterion.as_ref()?.rule).filter(|rule| !rule.is_iterative())?;
             let recovery = &*cell.recovery.as_ref()?.rule;
-            let known = variant.selection.as_ref().and_then(|key| state.selection(key)).map(Selection::regions);
-            let regions = known.or_else(|| guess.then(|| middle(backbone.config.layers, cell.depth).regions()));
-            Some(WantedRepair { criterion, recovery, cut: backbone.cut(cell.depth), regions })
+            let known = variant.selection.as_ref().and_then(|key| state.selection(key));
+            let known = known.map(|selection| selection.removed.clone());
+            let removed = known.or_else(|| guess.then(|| cell.depth.middle(backbone.config.layers)));
+            Some(WantedRepair { criterion, recovery, cut: backbone.cut(cell.depth), removed })
         })
     };
     let kept = Needs::of(wanted(true)).exact;

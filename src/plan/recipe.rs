@@ -245,10 +245,16 @@ impl BackbonePlan {
         let position =
             position.ok_or_else(|| Error::job("a cell's calibration is not planned").at(cell.to_string()))?;
         let plan = &self.calibrations[position];
-        let (cut, selection) = match cuts.entry((position, criterion.to_string(), cell.depth)) {
+        let repair = contents::repair(calibration, criterion, recovery, &self.cut(cell.depth));
+        let repaired = Some(&repair).filter(|_| criterion.rule.is_iterative() && recovery.rule.repairs());
+        let rule = match repaired {
+            Some(_) => format!("{criterion} with {recovery} on {}", repair.fitted),
+            None => criterion.to_string(),
+        };
+        let (cut, selection) = match cuts.entry((position, rule, cell.depth)) {
             std::collections::btree_map::Entry::Occupied(known) => known.get().clone(),
             std::collections::btree_map::Entry::Vacant(free) => {
-                let cut = Arc::new(contents::cut(criterion, &self.cut(cell.depth))?);
+                let cut = Arc::new(contents::cut(criterion, &self.cut(cell.depth), repaired)?);
                 let chosen = Identity {
                     cut: Some(Arc::clone(&cut)),
                     calibration: Some(Arc::clone(&plan.identity)),
@@ -259,7 +265,6 @@ impl BackbonePlan {
                 free.insert((cut, Arc::new(selection))).clone()
             }
         };
-        let repair = contents::repair(calibration, criterion, recovery, &self.cut(cell.depth));
         let identity = repaired_identity(plan, &cut, dense, repair.clone());
         let solved = Arc::new(repaired_identity(plan, &cut, calibrated, RepairId { training: None, ..repair.clone() }));
         let operator = operator::key(calibrating, &selection, &repair, &plan.tokens).about(&solved);
@@ -290,7 +295,7 @@ impl BackbonePlan {
     /// Refuses a training where the cut need not be one block.
     fn one_block(&self, cell: &Cell, criterion: &Method<dyn Criterion>) -> Result<()> {
         let regions = criterion.rule.regions(&self.cut(cell.depth));
-        if regions.iter().all(|(start, end)| cell.depth == end - start) {
+        if !criterion.rule.is_iterative() && regions.iter().all(|(start, end)| cell.depth == end - start) {
             return Ok(());
         }
         Err(Error::bad_input("an operator is only fine-tuned at a contiguous cut")
@@ -318,7 +323,7 @@ struct PlannedParts {
     calibrated: Identity,
     /// The places of calibrations, as cells write them.
     calibrations: HashMap<Calibration, usize>,
-    /// Cuts with the keys of their selections, by calibration, criterion and depth.
+    /// Cuts with the keys of their selections, by calibration, criterion (with the recovery that it depends on) and depth.
     cuts: BTreeMap<(usize, String, Depth), Chosen>,
 }
 

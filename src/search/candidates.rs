@@ -6,12 +6,12 @@ use std::slice;
 use super::laboratory::{Gains, Laboratory, Track, bare, score};
 use super::program_path::path;
 use super::race::mean_of_means;
-use super::{Candidate, Costs, Fate, LeftOut, Score, gigabytes};
-use crate::criterion::Depth;
+use super::{Candidate, CostModel, Costs, Fate, LeftOut, Score, gigabytes};
+use crate::criterion::{Depth, DepthUnit};
 use crate::error::{Error, Result};
 use crate::exec::stored_program;
 use crate::grid::{Budget, Cell, Grid, Latency, Search};
-use crate::model::{Config, EngineChoice, Program, deployed};
+use crate::model::{Config, Cut, EngineChoice, Program, deployed};
 use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::Stratified;
 
@@ -25,13 +25,15 @@ pub fn parts(grid: &Grid) -> Vec<Grid> {
     let part = |backbone: &String, layers: &Vec<usize>| {
         let mut part = grid.clone();
         part.cells.retain(|cell| cell.backbone == *backbone);
-        part.cells.retain(|cell| cell.is_dense() || layers.is_empty() || layers.contains(&cell.depth.count));
+        part.cells
+            .retain(|cell| cell.is_dense() || layers.is_empty() || layers.iter().any(|count| cell.depth == *count));
         part.backbones.retain(|name, _| name == backbone);
         part.backbone = vec![backbone.clone()];
         if let Some(search) = &mut part.search {
             search.budget.layers = layers.clone();
             search.unselectable.retain(|unselectable| {
-                unselectable.backbone == *backbone && (layers.is_empty() || layers.contains(&unselectable.depth))
+                let is_wanted = layers.is_empty() || layers.iter().any(|count| unselectable.depth == *count);
+                unselectable.backbone == *backbone && is_wanted
             });
         }
         part
@@ -39,37 +41,91 @@ pub fn parts(grid: &Grid) -> Vec<Grid> {
     grid.backbone.iter().flat_map(|backbone| depths.iter().map(move |layers| part(backbone, layers))).collect()
 }
 
-/// Returns the smallest number of layers whose plain removal meets a budget, the start of a search without depths.
+/// Returns the depths at which a search without depths begins, in each of some units: the first at which a cut may meet the
+/// budget, and those after it until every cut does. There are two at least, if the backbone has them: an operator may
+/// take what a cut has won.
 ///
 /// # Errors
-/// Exit code 2: the dense backbone meets it, or not even the deepest cut does.
-pub fn shallowest(
+/// Exit code 2: the dense backbone meets the budget, or not even the deepest cut does.
+pub fn depths(
+    units: &[DepthUnit],
     budget: &Budget,
     config: &Config,
     engine: EngineChoice,
     prompt: Latency,
     dense: Option<f64>,
-) -> Result<usize> {
-    let meets = |depth: usize| Costs::of_cut(depth, config, engine, prompt).misses(budget, dense).is_none();
-    let refused = |what: &str| Error::bad_input(what).at(format!("--budget {budget}"));
-    let reasons_at = |depth: usize| {
-        let costs = Costs::of_cut(depth, config, engine, prompt);
-        let time = dense.map_or_else(String::new, |dense| format!(", {:.2} ms", dense / costs.speedup));
-        format!("{:.3} times as fast{time}, {:.4} GB", costs.speedup, gigabytes(costs.bytes))
-    };
-    if meets(0) {
-        return Err(refused("the dense backbone meets the budget already")
+) -> Result<Vec<Depth>> {
+    let sought = Sought { budget, model: CostModel::new(config, engine, prompt)?, layers: config.layers, dense };
+    if sought.meeting(Depth::layers(0)).1 {
+        return Err(sought
+            .refused("the dense backbone meets the budget already")
             .expected("a budget for which layers have to go")
-            .found(reasons_at(0))
-            .hint(format!("one layer less is {}", reasons_at(1))));
+            .found(sought.costs_text(0))
+            .hint(format!("one layer less is {}", sought.costs_text(1))));
+    }
+    let mut depths = Vec::new();
+    for &unit in units {
+        depths.extend(sought.depths_in(unit));
+    }
+    if !depths.is_empty() {
+        return Ok(depths);
     }
     let most = config.layers.saturating_sub(1);
-    (1..=most).find(|&depth| meets(depth)).ok_or_else(|| {
-        refused("the budget is below what one layer costs")
-            .expected(format!("at most what removing {most} of {} layers gives: {}", config.layers, reasons_at(most)))
-            .found(budget.to_string())
-            .hint("weights of embedding and head stay, whatever is removed")
-    })
+    let reached = sought.costs_text(most);
+    Err(sought
+        .refused("the budget is below what one layer costs")
+        .expected(format!("at most what removing {most} of {} layers gives: {reached}", config.layers))
+        .found(budget.to_string())
+        .hint("weights of embedding and head stay, whatever is removed"))
+}
+
+/// A budget and what a cut is measured by.
+struct Sought<'a> {
+    budget: &'a Budget,
+    model: CostModel<'a>,
+    layers: usize,
+    /// Milliseconds of the dense backbone, if known.
+    dense: Option<f64>,
+}
+
+impl Sought<'_> {
+    /// Returns whether some cut of a depth meets the budget, and whether every one does.
+    fn meeting(&self, depth: Depth) -> (bool, bool) {
+        let estimates = self.model.estimates(depth).into_iter();
+        let meets: Vec<bool> = estimates.map(|costs| costs.misses(self.budget, self.dense).is_none()).collect();
+        (meets.contains(&true), !meets.contains(&false))
+    }
+
+    fn depths_in(&self, unit: DepthUnit) -> Vec<Depth> {
+        let layers = self.layers;
+        let all = unit.available(layers) - usize::from(unit.candidates(layers).len() == 2 * layers);
+        let mut depths: Vec<Depth> = Vec::new();
+        for count in 1..=all {
+            let depth = Depth { count, unit };
+            let (some, every) = self.meeting(depth);
+            if some {
+                depths.push(depth);
+            }
+            if every && depths.len() > 1 {
+                break;
+            }
+        }
+        depths
+    }
+
+    fn refused(&self, what: &str) -> Error {
+        Error::bad_input(what).at(format!("--budget {}", self.budget))
+    }
+
+    /// Describes the costs of a number of removed layers.
+    fn costs_text(&self, layers: usize) -> String {
+        let Some(costs) = self.model.estimates(Depth::layers(layers)).into_iter().next() else { return String::new() };
+        let Costs { speedup, bytes, params, kv_cache } = costs.bounded_by(self.budget);
+        let time = self.dense.map_or_else(String::new, |dense| format!(", {:.2} ms", dense / speedup));
+        let shares = [(params, "of the parameters"), (kv_cache, "of the KV cache")].into_iter();
+        let shares: String = shares.filter_map(|(share, what)| Some(format!(", {:.3} {what}", share?))).collect();
+        format!("{speedup:.3} times as fast{time}, {:.4} GB{shares}", gigabytes(bytes))
+    }
 }
 
 /// Returns the pruned cells of a search, and those excluded upfront: repairs that the backbone cannot hold, cuts that miss
@@ -85,7 +141,7 @@ pub(super) fn candidates(
 ) -> Result<(Vec<Cell>, Vec<LeftOut>)> {
     let Some(search) = &grid.search else { return Ok((Vec::new(), Vec::new())) };
     let budget = &search.budget;
-    let prompt = search.prompt;
+    let model = CostModel::new(config, engine, search.prompt)?;
     let mut left_out: Vec<LeftOut> = search
         .unselectable
         .iter()
@@ -99,11 +155,12 @@ pub(super) fn candidates(
             left_out.push(leave(error.one_line()));
             continue;
         }
-        let costs = Costs::of_cut(cell.depth.count, config, engine, prompt);
-        let wrong = budget.layers.first().filter(|layers| cell.depth.count != **layers);
-        let wrong = wrong.map(|layers| format!("{} layers removed, not {layers}", cell.depth));
+        let estimates = model.estimates(cell.depth).into_iter();
+        let misses: Option<Vec<String>> = estimates.map(|costs| costs.misses(budget, dense)).collect();
+        let wrong = budget.layers.first().filter(|layers| cell.depth != **layers);
+        let wrong = wrong.map(|layers| format!("{} removed, not {layers}", depth_text(cell.depth)));
         let distance = cell.depth.count.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
-        match wrong.or_else(|| costs.misses(budget, dense)) {
+        match wrong.or_else(|| misses.and_then(|reasons| reasons.into_iter().next())) {
             Some(reason) => nearest.push((distance, leave(reason))),
             None => taken.push(cell.clone()),
         }
@@ -124,6 +181,11 @@ pub(super) fn candidates(
     Ok((taken, left_out))
 }
 
+/// Formats `7 layers`, or `8 attention`.
+fn depth_text(depth: Depth) -> String {
+    if depth.is_in_layers() { format!("{depth} layers") } else { depth.to_string() }
+}
+
 /// Creates the error that no candidate is left.
 pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
     let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
@@ -132,14 +194,17 @@ pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) 
 
 /// Drops cells that are deeper than another of the same method, if both are within the budget.
 pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> Vec<Cell> {
-    let kind = |cell: &Cell| format!("{:?} {:?} {:?}", cell.criterion, cell.recovery, cell.calibration);
+    let kind = |cell: &Cell| {
+        let Cell { criterion, recovery, calibration, depth, .. } = cell;
+        format!("{criterion:?} {recovery:?} {calibration:?} {}", depth.unit)
+    };
     let mut least: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
         least.entry(kind(cell)).and_modify(|depth| *depth = cell.depth.min(*depth)).or_insert(cell.depth);
     }
     let (kept, deeper): (Vec<Cell>, Vec<Cell>) = cells.into_iter().partition(|cell| least[&kind(cell)] == cell.depth);
     left_out.extend(deeper.into_iter().map(|cell| {
-        let reason = format!("{} layers of the same kind meet the budget", least[&kind(&cell)]);
+        let reason = format!("{} of the same kind meet the budget", depth_text(least[&kind(&cell)]));
         LeftOut { cell: cell.name, reason }
     }));
     kept
@@ -148,7 +213,7 @@ pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> V
 /// A candidate on its way.
 pub(super) struct Racer {
     pub(super) cell: Cell,
-    pub(super) removed: Vec<usize>,
+    pub(super) removed: Cut,
     /// Its program, with placeholders for operators.
     pub(super) path: Program,
     pub(super) program: MeasuredProgram,
@@ -162,7 +227,7 @@ pub(super) struct Racer {
 }
 
 impl Racer {
-    pub(super) fn told(self, tracks: &[Track]) -> Candidate {
+    pub(super) fn told(self, tracks: &[Track], budget: &Budget) -> Candidate {
         let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|gain| !gain.is_empty()));
         let scores = scores.map(|(track, gains)| score(Stratified::of(gains), mean_of_means(gains), track)).collect();
         let items = self.gains.iter().flatten().map(Vec::len).sum();
@@ -175,7 +240,7 @@ impl Racer {
             cell: cell.name,
             removed,
             same,
-            costs,
+            costs: costs.bounded_by(budget),
             milliseconds,
             scores,
             beyond,
@@ -220,7 +285,7 @@ pub(super) fn solved(
             Some(same) => same.same.push(cell.name),
             None => racers.push(Racer {
                 cell,
-                removed: result.removed.whole_layers(),
+                removed: result.removed.clone(),
                 path: path(result.layers, &result.removed, &result.boundaries)?,
                 program,
                 costs,

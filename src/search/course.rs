@@ -79,7 +79,7 @@ pub fn search(grid: &Grid, lab: &Laboratory<'_>) -> Result<Found> {
             })
             .collect(),
         rounds,
-        candidates: survivors.into_iter().map(|survivor| survivor.told(&tracks)).collect(),
+        candidates: survivors.into_iter().map(|survivor| survivor.told(&tracks, &spec.budget)).collect(),
         left_out,
         winner,
         judged,

@@ -24,19 +24,23 @@ mod race;
 mod report;
 mod short_name;
 
-pub use candidates::{parts, shallowest};
+pub use candidates::{depths, parts};
 pub use course::search;
 pub use laboratory::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Laboratory, Schedule, judged, took};
 pub use program_path::{layers, path};
 pub use race::{Exit, Verdict, front, judge, mean_of_means};
 pub use report::markdown;
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::criterion::{Depth, DepthUnit};
+use crate::error::Result;
 use crate::grid::{Budget, Latency};
 use crate::latency::{Prompt, decode_work};
-use crate::model::{Config, EngineChoice, Load, Program, Trie};
+use crate::model::{Config, Cut, EngineChoice, Load, Operator, Program, Repairs, Trie};
 use crate::quantity::counted;
 
 /// A search and its judgement.
@@ -107,8 +111,8 @@ pub struct Candidate {
     pub recovery: String,
     /// The text that both are computed from.
     pub calibration: String,
-    /// The removed layers, counted from 0.
-    pub removed: Vec<usize>,
+    /// The removed layers by number, counted from 0, and the removed sublayers by name.
+    pub removed: Cut,
     /// Cells that are the same, number for number.
     pub same: Vec<String>,
     /// Estimated by the cost model.
@@ -224,9 +228,15 @@ impl Found {
                 _ => None,
             });
             // Eliminated candidates are not timed, so a deeper cut is the remaining option.
-            let nearest = slow.map_or_else(String::new, |(cell, reason)| {
-                let more = cell.removed.len() + 1;
-                format!(": {} {reason}; `layers={more}` in the budget instead removes one layer more", cell.cell)
+            let nearest = slow.map_or_else(String::new, |(candidate, reason)| {
+                let hint = match candidate.removed.is_whole_layers() {
+                    true => {
+                        let more = candidate.removed.whole_layers().len() + 1;
+                        format!("; `layers={more}` in the budget instead removes one layer more")
+                    }
+                    false => String::new(),
+                };
+                format!(": {} {reason}{hint}", candidate.cell)
             });
             return format!("No candidate meets {} when it is measured{nearest}.", self.budget);
         };
@@ -272,6 +282,12 @@ pub struct Costs {
     pub speedup: f64,
     /// Bytes of the weights that it needs, its operators among them.
     pub bytes: u64,
+    /// Share of the dense backbone's parameters that it stores, its operators among them; only where the budget bounds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<f64>,
+    /// Share of the dense backbone's KV cache that it needs; only where the budget bounds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache: Option<f64>,
 }
 
 impl Costs {
@@ -285,14 +301,21 @@ impl Costs {
             flops + new.map_or(0.0, |new| decode_work(config, program, read, new))
         };
         let dense = Program::dense(config.layers);
-        Self { speedup: flops(&dense) / flops(program), bytes: engine.needed_bytes(config, program) }
+        Self {
+            speedup: flops(&dense) / flops(program),
+            bytes: engine.needed_bytes(config, program),
+            params: Some(config.parameters(program) as f64 / config.parameters(&dense) as f64),
+            kv_cache: Some(config.cache_bytes(program) as f64 / config.cache_bytes(&dense) as f64),
+        }
     }
 
-    /// Measures a cut of `depth` layers without operators, at any position.
-    pub fn of_cut(depth: usize, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
-        let start = config.layers.saturating_sub(depth) / 2;
-        let removed: Vec<usize> = (start..(start + depth).min(config.layers)).collect();
-        Self::of(&Program::pruned(config.layers, &removed, |_| None), config, engine, prompt)
+    /// Returns the costs with those shares that a budget bounds.
+    pub(crate) fn bounded_by(self, budget: &Budget) -> Self {
+        Self {
+            params: self.params.filter(|_| budget.params.is_some()),
+            kv_cache: self.kv_cache.filter(|_| budget.kv_cache.is_some()),
+            ..self
+        }
     }
 
     /// Describes what a program misses of a budget; `dense` are the dense backbone's milliseconds, if known.
@@ -305,7 +328,56 @@ impl Costs {
         let large = budget.memory.filter(|most| self.bytes > *most);
         let large =
             large.map(|most| format!("{:.2} MB of weights, not {:.2}", in_megabytes(self.bytes), in_megabytes(most)));
-        slow.or(late).or(large)
+        let shares =
+            [(self.params, budget.params, "of the parameters"), (self.kv_cache, budget.kv_cache, "of the KV cache")];
+        let over = shares.into_iter().find_map(|(share, most, what)| {
+            let (share, most) = share.zip(most).filter(|(share, most)| share > most)?;
+            Some(format!("{share:.3} {what}, not {most}"))
+        });
+        slow.or(late).or(large).or(over)
+    }
+}
+
+/// Estimates costs of depths, before a criterion selects.
+pub(crate) struct CostModel<'a> {
+    config: &'a Config,
+    engine: EngineChoice,
+    prompt: Latency,
+    /// An affine map of the stream, whose numbers do not matter.
+    map: Arc<Operator>,
+}
+
+impl<'a> CostModel<'a> {
+    /// Creates the model of a backbone.
+    ///
+    /// # Errors
+    /// An operator that cannot be allocated.
+    pub(crate) fn new(config: &'a Config, engine: EngineChoice, prompt: Latency) -> Result<Self> {
+        let channels = config.hidden;
+        let map = Operator::affine(channels, vec![0.0; channels * channels], vec![0.0; channels])?;
+        Ok(Self { config, engine, prompt, map })
+    }
+
+    /// Returns what a depth may come to: whole layers and MLPs at any position; attentions, plain and with affine maps in
+    /// their place; of sublayers of both kinds, as many attentions as there are, or as many MLPs.
+    pub(crate) fn estimates(&self, depth: Depth) -> Vec<Costs> {
+        let layers = self.config.layers;
+        let cut = depth.middle(layers);
+        let programs = match depth.unit {
+            DepthUnit::Layers | DepthUnit::Mlp => vec![Program::without(layers, &cut)],
+            DepthUnit::Attention => {
+                let sublayers = cut.iter().map(|sublayer| (sublayer, Arc::clone(&self.map))).collect();
+                let repairs = Repairs { sublayers, ..Repairs::default() };
+                vec![Program::without(layers, &cut), Program::repaired(layers, &cut, &repairs)]
+            }
+            DepthUnit::Sublayers => {
+                let candidates = depth.unit.candidates(layers);
+                let attentions_first = candidates.iter().copied().take(depth.count).collect();
+                let mlps_first = candidates.iter().rev().copied().take(depth.count).collect();
+                [attentions_first, mlps_first].map(|cut| Program::without(layers, &cut)).to_vec()
+            }
+        };
+        programs.iter().map(|program| Costs::of(program, self.config, self.engine, self.prompt)).collect()
     }
 }
 

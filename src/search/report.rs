@@ -2,8 +2,9 @@
 
 use super::short_name::ShortNames;
 use super::{Candidate, Fate, Found, Lead, Objective, Score};
+use crate::model::Cut;
 use crate::quantity::counted;
-use crate::results::ranges;
+use crate::results::{ranges, removed_text};
 
 impl Found {
     /// Formats the title: backbone, budget and data.
@@ -28,6 +29,10 @@ impl Found {
     pub fn table(&self) -> Vec<Vec<String>> {
         let names = self.short_names();
         let mut head = ["candidate", "removed", "speedup", "weights"].map(str::to_owned).to_vec();
+        let has_params = self.candidates.iter().any(|candidate| candidate.costs.params.is_some());
+        let has_cache = self.candidates.iter().any(|candidate| candidate.costs.kv_cache.is_some());
+        head.extend(has_params.then(|| "parameters".to_owned()));
+        head.extend(has_cache.then(|| "KV cache".to_owned()));
         let timed = self.candidates.iter().any(|candidate| candidate.milliseconds.is_some());
         head.extend(timed.then(|| "measured".to_owned()));
         head.extend(
@@ -40,10 +45,12 @@ impl Found {
         for candidate in order {
             let mut row = vec![
                 names.of(&candidate.cell).to_owned(),
-                ranges(&candidate.removed, "–", ", "),
+                removed(&candidate.removed),
                 format!("{:.3}×", candidate.costs.speedup),
                 bytes(candidate.costs.bytes),
             ];
+            row.extend(candidate.costs.params.map(percent));
+            row.extend(candidate.costs.kv_cache.map(percent));
             row.extend(timed.then(|| candidate.milliseconds.map_or_else(String::new, |time| format!("{time:.2} ms"))));
             for (at, objective) in self.objectives.iter().enumerate() {
                 row.push(candidate.scores.get(at).map_or_else(|| "—".to_owned(), |score| objective.said(score)));
@@ -161,6 +168,18 @@ impl Found {
         }
         text
     }
+}
+
+/// Formats the removed layers, or the removed sublayers of each kind.
+fn removed(cut: &Cut) -> String {
+    match cut.is_whole_layers() {
+        true => ranges(&cut.whole_layers(), "–", ", "),
+        false => removed_text(cut),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
 }
 
 fn share_text(part: f64, all: f64) -> f64 {

@@ -12,6 +12,7 @@ use crate::criterion::Selection;
 use crate::error::{ErrorKind, Result};
 use crate::model::Load;
 use crate::quantity::counted;
+use crate::recovery;
 use crate::work::backbone::{BackbonePlan, CalibrationPlan, Variant};
 use crate::work::context::{CalibrationJob, Context, Hold};
 use crate::work::event::WorkKind;
@@ -160,13 +161,19 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
         .iter()
         .map(|&(variant, selection, _)| {
             let recovery = operator::recovery_of(&run.grid.cells[variant.cell])?;
-            let spans = operator::spans(recovery, selection.regions()).count();
+            let spans = recovery::spans(recovery, &selection.removed).len();
             Ok(solve_flops(config, recovery, &load, variant.fitted, spans))
         })
         .sum::<Result<f64>>()?;
     let id = run.start(job.hold.name(), &label, count * tokens, 0, flops);
     for (variant, selection, key) in lacking {
-        match operator::solve(job, variant, selection, activations, key) {
+        let is_iterative =
+            run.grid.cells[variant.cell].criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
+        let solved = match is_iterative {
+            true => operator::solve_one_by_one(job, variant, selection, key),
+            false => operator::solve(job, variant, selection, activations, key),
+        };
+        match solved {
             Err(error) if error.kind() == ErrorKind::Job => run.fail_at(variant.cell, key, error.one_line()),
             solved => solved?,
         }

@@ -204,7 +204,7 @@ fn one(
         job,
         plan,
         &solved,
-        (Span { start, end }, activations),
+        (Span::layers(start, end), activations),
         training.state(),
         spent + began.elapsed().as_secs_f64(),
     )?;
@@ -239,8 +239,15 @@ fn keep(
     let operator = Operator::dense(job.backbone.config.hidden, state.matrix.clone())?;
     let mut results = operator::figures(solved)?;
     let fitted = activations.shape().sequences;
-    let boundary =
-        Boundary { backbone: &*job.engine, activations, span, fitted, earlier: &[], starts: &job.windows.starts };
+    let boundary = Boundary {
+        backbone: &*job.engine,
+        activations,
+        span,
+        fitted,
+        earlier: &[],
+        before: None,
+        starts: &job.windows.starts,
+    };
     for result in &mut results {
         result.operator = Some(operator.key());
         result.numbers = RepairMetrics::of(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;

@@ -1,7 +1,6 @@
 //! A variant's operators in the store: the format, and how they become a program.
 
 use std::collections::BTreeSet;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,8 +13,9 @@ use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::{Error, Result};
 use crate::grid::Cell;
 use crate::identity::RepairId;
-use crate::model::{Config, Cut, Load, Operator, Program, Repairs, Sublayer};
-use crate::recovery::{self, Boundary, F64_COST, Place, Recovery, Repair, RepairMetrics, Span, System};
+use crate::iterative::{ShrinkingModel, SolvedSpan};
+use crate::model::{Config, Cut, Load, Operator, Program, Sublayer};
+use crate::recovery::{self, Boundary, F64_COST, Place, Recovery, Repair, RepairMetrics, Solution, Span, System};
 use crate::work::backbone::Variant;
 use crate::work::context::CalibrationJob;
 use crate::work::event::WorkKind;
@@ -51,9 +51,13 @@ pub fn key(backbone: KeyedBackbone<'_>, selection: &Arc<Key>, repair: &RepairId,
     Key::new(KIND, identity, [("selection", Arc::clone(selection)), ("activations", activations)])
 }
 
-/// Returns the spans that a recovery repairs for removed regions `[start, end)`.
-pub fn spans(recovery: &dyn Recovery, regions: Vec<(usize, usize)>) -> impl Iterator<Item = Span> {
-    regions.into_iter().flat_map(move |(start, end)| recovery.spans(Span { start, end }))
+/// Returns the spans that a recovery may repair, whatever a criterion selects.
+fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &PruneSpec<'_>) -> Vec<Span> {
+    if recovery.sublayer().is_some() {
+        return recovery::spans(recovery, &cut.unit.candidates(cut.layers).into_iter().collect());
+    }
+    let regions = criterion.regions(cut).into_iter().map(|(start, end)| Span::layers(start, end));
+    regions.flat_map(|region| recovery.spans(region)).collect()
 }
 
 /// A variant without operators, whose layers are chosen.
@@ -61,8 +65,8 @@ pub struct WantedRepair<'a> {
     pub criterion: &'a dyn Criterion,
     pub recovery: &'a dyn Recovery,
     pub cut: PruneSpec<'a>,
-    /// Removed layers, `[start, end)`; none as long as they are not chosen.
-    pub regions: Option<Vec<(usize, usize)>>,
+    /// The removed layers or sublayers. `None` until they are selected.
+    pub removed: Option<Cut>,
 }
 
 /// Inputs that some variants need from a calibration pass together, before and after layers are chosen: used by plan,
@@ -81,12 +85,15 @@ pub struct Needs {
 impl Needs {
     pub fn of<'a>(group: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
         let mut needs = Self::default();
-        for WantedRepair { criterion, recovery, cut, regions } in group {
-            let sites = |regions| spans(recovery, regions).flat_map(|span| recovery.sites(span));
-            match regions {
-                Some(regions) => needs.exact.extend(sites(regions)),
+        for WantedRepair { criterion, recovery, cut, removed } in group {
+            match removed {
+                Some(removed) => {
+                    let spans = recovery::spans(recovery, &removed);
+                    needs.exact.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
+                }
                 None => {
-                    needs.perhaps.extend(sites(criterion.regions(&cut)));
+                    let spans = possible_spans(criterion, recovery, &cut);
+                    needs.perhaps.extend(spans.into_iter().flat_map(|span| recovery.sites(span)));
                     needs.looks.extend(criterion.sites(&cut));
                     needs.pairs.extend(criterion.pairs(&cut));
                 }
@@ -143,12 +150,14 @@ pub enum PlacedRepair {
     Mlp,
     /// On both branches of the layer before.
     AttentionAndMlp,
+    /// On the residual stream, in the place of the removed attention of the layer `region.0`.
+    Attention,
 }
 
 /// One repaired span.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BoundaryResult {
-    /// The removed layers, `[start, end)`.
+    /// The removed layers, `[start, end)`; the layer of a removed attention.
     pub region: (usize, usize),
     /// The operator's content key; none where the layers were only removed.
     pub operator: Option<String>,
@@ -252,41 +261,24 @@ pub fn repaired(
     results: &[BoundaryResult],
     operator: impl Fn(usize, &str) -> Result<Arc<Operator>>,
 ) -> Result<Option<Program>> {
-    let mut repairs = Repairs::default();
+    let mut repaired = Vec::new();
     for (index, result) in results.iter().enumerate() {
         let (Some(placed), Some(key)) = (result.placed, &result.operator) else { continue };
         let operator = operator(index, key)?;
-        let start = result.region.0;
-        if placed == PlacedRepair::Stream {
-            repairs.stream.insert(start, operator);
-            continue;
-        }
-        let Some(layer) = (0..start).rev().find(|&layer| !removed.contains_layer(layer)) else {
-            // Factors scale the embedding where no layer is left before; maps of a branch have nowhere to go.
-            if placed == PlacedRepair::Mlp {
-                return Ok(None);
-            }
-            add(repairs.stream.entry(start), operator)?;
-            continue;
+        let (start, end) = result.region;
+        let span = match placed {
+            PlacedRepair::Attention => Span::sublayer(start, Sublayer::Attention),
+            _ => Span::layers(start, end),
         };
-        if placed == PlacedRepair::AttentionAndMlp {
-            add(repairs.branches.entry((layer, Sublayer::Attention)), Arc::clone(&operator))?;
-        }
-        add(repairs.branches.entry((layer, Sublayer::Mlp)), operator)?;
+        let repair = match placed {
+            PlacedRepair::Stream | PlacedRepair::Attention => Repair::Stream(operator),
+            PlacedRepair::Mlp => Repair::Branches { operator, attention: false },
+            PlacedRepair::AttentionAndMlp => Repair::Branches { operator, attention: true },
+        };
+        repaired.push((span, repair));
     }
-    Ok(Some(Program::repaired(layers, removed, &repairs)))
-}
-
-/// Appends an operator to an existing one: the layer before a region absorbs the maps of all its layers.
-fn add<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: Arc<Operator>) -> Result<()> {
-    match entry {
-        Entry::Vacant(free) => drop(free.insert(operator)),
-        Entry::Occupied(mut taken) => {
-            let product = taken.get().then(&operator)?;
-            taken.insert(product);
-        }
-    }
-    Ok(())
+    let repairs = recovery::placed(removed, &repaired)?;
+    Ok(repairs.map(|repairs| Program::repaired(layers, removed, &repairs)))
 }
 
 fn load(artifact: &StoredObject, index: usize) -> Result<Arc<Operator>> {
@@ -318,52 +310,115 @@ pub(crate) fn solve(
 ) -> Result<()> {
     let started = Instant::now();
     let recovery = recovery_of(&job.run.grid.cells[variant.cell])?;
-    let spans: Vec<Span> = self::spans(recovery, selection.regions()).collect();
-    let mut results = Vec::new();
-    let mut matrices = Vec::new();
+    let mut results = SolvedCut::default();
     let mut earlier = Vec::new();
-    for &span in &spans {
+    for span in recovery::spans(recovery, &selection.removed) {
         let boundary = Boundary {
             backbone: &*job.engine,
             activations,
             span,
             fitted: variant.fitted,
             earlier: &earlier,
+            before: None,
             starts: &job.windows.starts,
         };
         let began = Instant::now();
         let solution =
             recovery.solve(&boundary).map_err(|error| error.at(format!("boundary of layer {}", span.start)))?;
-        let solve_seconds = began.elapsed().as_secs_f64();
-        let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
+        let seconds = began.elapsed().as_secs_f64();
+        let degenerate =
+            if solution.repair.operator().is_some() { recovery::degenerate(&boundary)? } else { Vec::new() };
+        let metrics = RepairMetrics::of(&boundary, &solution.repair)?;
+        earlier.push((span, solution.repair.clone()));
+        results.add(span, solution, metrics, degenerate, seconds)?;
+    }
+    results.keep(job, key, started)
+}
+
+/// Removes the layers of a selection one by one, solves their operators in the backbone that is left each time, and stores
+/// them.
+///
+/// # Errors
+/// As of [`solve`].
+pub(crate) fn solve_one_by_one(
+    job: &CalibrationJob<'_>,
+    variant: &Variant,
+    selection: &Selection,
+    key: &Key,
+) -> Result<()> {
+    let started = Instant::now();
+    let cell = &job.run.grid.cells[variant.cell];
+    let recovery = recovery_of(cell)?;
+    let batch = job.backbone.batch_tokens;
+    let progress = begin_passes(job, &format!("{}: repair one by one", job.label), selection.scores.len());
+    let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted);
+    let replayed = model.replay(cell.depth.unit, selection, &mut |tokens| job.run.advance(progress, tokens));
+    job.run.finish(progress);
+    replayed?;
+    let mut results = SolvedCut::default();
+    for solved in model.into_repairs() {
+        let SolvedSpan { span, solution, metrics, degenerate, seconds, .. } = solved;
+        results.add(span, solution, metrics, degenerate, seconds)?;
+    }
+    results.keep(job, key, started)
+}
+
+/// Reports the begin of some passes over a calibration. Returns the number of the job.
+pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize) -> usize {
+    let tokens = job.shape.sequences * job.shape.length;
+    let load = Load::windows(tokens, job.shape.length);
+    let flops = passes as f64 * activations::pass_flops(&job.backbone.config, &load);
+    job.run.start(job.hold.name(), label, passes * tokens, 0, flops)
+}
+
+/// The operators of a cut, in the form of the store.
+#[derive(Default)]
+struct SolvedCut {
+    results: Vec<BoundaryResult>,
+    matrices: Vec<(String, Vec<u8>)>,
+}
+
+impl SolvedCut {
+    fn add(
+        &mut self,
+        span: Span,
+        solution: Solution,
+        numbers: RepairMetrics,
+        degenerate: Vec<String>,
+        solve_seconds: f64,
+    ) -> Result<()> {
         let placed = match &solution.repair {
             Repair::Cut => None,
+            Repair::Stream(_) if span.sublayer.is_some() => Some(PlacedRepair::Attention),
             Repair::Stream(_) => Some(PlacedRepair::Stream),
             Repair::Branches { attention: false, .. } => Some(PlacedRepair::Mlp),
             Repair::Branches { attention: true, .. } => Some(PlacedRepair::AttentionAndMlp),
         };
         let operator = solution.repair.operator();
-        let reasons = if operator.is_some() { recovery::degenerate(&boundary)? } else { Vec::new() };
         if let Some(operator) = operator {
-            matrices.push(self::payload(results.len(), operator)?);
+            self.matrices.push(payload(self.results.len(), operator)?);
         }
-        results.push(BoundaryResult {
+        let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
+        self.results.push(BoundaryResult {
             region: (span.start, span.end),
             operator: operator.map(|operator| operator.key()),
             placed,
-            undetermined: !reasons.is_empty(),
-            notes: reasons.into_iter().chain(solution.notes).collect(),
+            undetermined: !degenerate.is_empty(),
+            notes: degenerate.into_iter().chain(solution.notes).collect(),
             rank: solution.system.map(|_| rank),
             condition: condition.is_finite().then_some(condition),
             losses: solution.losses,
             solve_seconds,
-            numbers: RepairMetrics::of(&boundary, &solution.repair)?,
+            numbers,
         });
-        earlier.push((span, solution.repair));
+        Ok(())
     }
-    job.unchanged()?;
-    self::store(job.run.store, key, started.elapsed().as_secs_f64(), &results, &matrices)?;
-    job.run.kept();
-    job.hold.gone_on();
-    Ok(())
+
+    fn keep(&self, job: &CalibrationJob<'_>, key: &Key, started: Instant) -> Result<()> {
+        job.unchanged()?;
+        store(job.run.store, key, started.elapsed().as_secs_f64(), &self.results, &self.matrices)?;
+        job.run.kept();
+        job.hold.gone_on();
+        Ok(())
+    }
 }

@@ -8,14 +8,15 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::chunks::ChunkRun;
-use super::operator::{Needs, WantedRepair};
+use super::operator::{self, Needs, WantedRepair};
 use super::{KeyedBackbone, Stage, Words, activations, from_json, scores, to_json};
 use crate::calibrate::{Activations, Similarities};
-use crate::criterion::{self, CalibrationStats, Criterion, PruneSpec, Selection, TrialMetric};
+use crate::criterion::{self, CalibrationStats, Criterion, Depth, PruneSpec, Selection, TrialMetric};
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::logit_distance::LogitDistance;
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::identity::CutId;
+use crate::iterative::ShrinkingModel;
 use crate::model::{Cut, Program};
 use crate::work::backbone::{ScoredExtent, Variant};
 use crate::work::context::CalibrationJob;
@@ -49,13 +50,16 @@ const NOTES: &str = "notes.json";
 /// Returns the key of a selection: the families of similarities and leave-out scores, because the members that are read are
 /// known only later.
 pub fn key(backbone: KeyedBackbone<'_>, cut: &CutId, rule: (&dyn Criterion, &PruneSpec<'_>), tokens: &Arc<Key>) -> Key {
-    let CutId { criterion: name, version, options, depth, known } = cut;
+    let CutId { criterion: name, version, options, depth, known, repaired } = cut;
     let mut identity = json!({
         "backbone": backbone.content, "criterion": name, "criterion_version": version, "options": options.value(),
         "depth": depth,
     });
     if let Some(known) = known {
         identity["known"] = known.value();
+    }
+    if let Some(repair) = repaired {
+        identity["repaired"] = json!(repair);
     }
     if let Some(weights) = backbone.weights {
         identity["weights"] = json!(weights.name());
@@ -145,7 +149,9 @@ impl<'a> Selections<'a> {
                 picked: stored.map_or(Picked::Waiting, Picked::Done),
             };
             let needs_pass = !slot.criterion.pairs(&slot.cut).is_empty() || !slot.criterion.sites(&slot.cut).is_empty();
-            if slot.waits() && !needs_pass {
+            if slot.waits() && slot.criterion.is_iterative() {
+                slot.pick_one_by_one(variant, job, started)?;
+            } else if slot.waits() && !needs_pass {
                 slot.pick(&Similarities::default(), None, trials, job, started)?;
             }
             by_key.insert(key.hash().to_string(), slot);
@@ -153,20 +159,20 @@ impl<'a> Selections<'a> {
         Ok(Self { by_key })
     }
 
-    /// Returns what some variants need of a pass, given the selections so far; variants without a final selection need
-    /// nothing.
+    /// Returns what some variants need of the dense pass, given the selections so far. Variants without a final selection,
+    /// and those whose layers are removed one by one, need nothing.
     pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> Needs {
         Needs::of(variants.iter().filter_map(|variant| {
-            let slot = self.slot(variant)?;
+            let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
             let recovery = &job.run.grid.cells[variant.cell].recovery;
-            let regions = match &slot.picked {
-                Picked::Done(selection) => Some(selection.regions()),
+            let removed = match &slot.picked {
+                Picked::Done(selection) => Some(selection.removed.clone()),
                 Picked::Failed(_) => return None,
                 Picked::Waiting => None,
             };
             let criterion = &*slot.criterion;
             let recovery = &*recovery.as_ref()?.rule;
-            Some(WantedRepair { criterion, recovery, cut: slot.cut, regions })
+            Some(WantedRepair { criterion, recovery, cut: slot.cut, removed })
         }))
     }
 
@@ -211,8 +217,30 @@ impl SelectionSlot<'_> {
             true => trials.measure(&self.label, metric, cuts),
             false => Err(Error::job("a criterion measures trials though its `trials` names none").at(&*self.label)),
         };
-        let mut stats = CalibrationStats { similarities, activations, trials: &mut measure };
-        self.picked = match self.criterion.select(&self.cut, &mut stats) {
+        let norms = |layer: usize| job.engine.stream_norm(layer);
+        let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);
+        let selected = self.criterion.select(&self.cut, &mut stats);
+        self.keep(selected, job, started)
+    }
+
+    /// Picks by removing layers one by one, each with the variant's repair.
+    fn pick_one_by_one(&mut self, variant: &Variant, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
+        let recovery = operator::recovery_of(&job.run.grid.cells[variant.cell])?;
+        let label =
+            format!("{}: remove {} one by one", job.label, Depth { count: self.cut.depth, unit: self.cut.unit });
+        let passes = self.cut.depth * if recovery.repairs() { 2 } else { 1 };
+        let progress = operator::begin_passes(job, &label, passes);
+        let batch = job.backbone.batch_tokens;
+        let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted);
+        let selected = model.select(&*self.criterion, &self.cut, &mut |tokens| job.run.advance(progress, tokens));
+        job.run.finish(progress);
+        job.unchanged()?;
+        self.keep(selected, job, started)
+    }
+
+    /// Stores a selection, or keeps the reason of a failure.
+    fn keep(&mut self, selected: Result<Selection>, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
+        self.picked = match selected {
             Ok(selection) => {
                 let seconds = started.elapsed().as_secs_f64();
                 job.hold.check()?;

@@ -33,6 +33,23 @@ fn depths_of_sublayers_make_cells_with_safe_names() {
 }
 
 #[test]
+fn attentions_are_repaired_under_names_of_their_own() {
+    let folder = Place::new();
+    let grid =
+        folder.load(grid("[llm-drop, nbl]", "{attention: 4}", "[nbl, {name: nbl, input: normed}]"), &[]).unwrap();
+    let names: Vec<String> = grid.cells.iter().skip(1).map(ToString::to_string).collect();
+    assert_eq!(
+        names,
+        [
+            "english.llm-drop-attention-4.nbl",
+            "english.llm-drop-attention-4.nbl.input-normed",
+            "english.nbl-attention-4.nbl",
+            "english.nbl-attention-4.nbl.input-normed",
+        ]
+    );
+}
+
+#[test]
 fn sublayers_are_combined_with_layers_by_include() {
     let folder = Place::new();
     let text =
@@ -55,6 +72,9 @@ fn depths_that_do_not_fit_are_refused_at_their_line() {
         ("llm-drop", "{attention: 4, mlp: 2}", "none"),
         ("llm-drop", "{attention: 0}", "none"),
         ("llm-drop", "{attention: 4}", "ghosted"),
+        ("llm-drop", "{mlp: 4}", "nbl"),
+        ("llm-streamline", "4", "[none, nbl]"),
+        ("{name: sleb, iterative: true}", "4", "none"),
     ] {
         let title = format!("criterion: {criterion}, depth: {depth}, recovery: {recovery}");
         messages.add(&title, folder.refusal(grid(criterion, depth, recovery), &[]));

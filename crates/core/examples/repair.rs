@@ -18,14 +18,21 @@ fn main() -> Result<()> {
     let decoder = Decoder::load(Path::new(folder))?;
     let tokenizer = Tokenizer::load(Path::new(folder).join("tokenizer.json"))?;
     let layers = decoder.config().layers;
-    let span = Span { start: 8, end: 11 };
+    let span = Span::layers(8, 11);
 
     // The dense residual stream on both sides of the cut, in memory.
     let sequences = calibration(Rule::C4, &read_rows(train, None)?, &tokenizer, 32, 256, 0)?;
     let activations =
         calibrate::in_memory(&decoder, &sequences, [HookPoint::Stream(span.start), HookPoint::Stream(span.end)])?;
-    let boundary =
-        Boundary { backbone: &decoder, activations: &activations, span, fitted: 32, earlier: &[], starts: &[] };
+    let boundary = Boundary {
+        backbone: &decoder,
+        activations: &activations,
+        span,
+        fitted: 32,
+        earlier: &[],
+        before: None,
+        starts: &[],
+    };
     let solution = recovery::build("ghosted", &Default::default())?.solve(&boundary)?;
 
     let removed: Vec<usize> = (span.start..span.end).collect();

@@ -12,6 +12,8 @@ mod generate;
 mod gguf;
 mod golden;
 mod gpu;
+mod iterative;
+mod nbl;
 mod official;
 mod recovery;
 mod stories;

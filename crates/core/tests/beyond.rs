@@ -238,7 +238,7 @@ fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &Calibrated, de
     let cut = PruneSpec { backbone: "", layers: engine.config().layers, depth, unit: DepthUnit::Layers };
     rule.check(&cut).unwrap();
     let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
-    let mut stats = CalibrationStats { similarities: &calibrated.similarities, activations: None, trials: &mut none };
+    let mut stats = CalibrationStats::new(&calibrated.similarities, None, &mut none);
     rule.select(&cut, &mut stats).unwrap()
 }
 

@@ -41,8 +41,8 @@ fn near(seed: usize, channels: usize) -> Arc<Operator> {
     Operator::dense(channels, matrix).unwrap()
 }
 
-/// Returns programs: dense, cut, repaired on the stream, on both branches, by a map with a bias, and by one of the normed
-/// stream.
+/// Returns programs: dense, cut, repaired on the stream, on both branches, by a map with a bias, by one of the normed
+/// stream, and with maps in the place of two attentions.
 fn programs(engine: &dyn Engine) -> Vec<Program> {
     let layers = engine.config().layers;
     let c = engine.config().hidden;
@@ -52,6 +52,9 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
     let norm = RmsNorm { eps: 1e-5, weight: Some(some(6, c)) };
     let matrix = some(7, c * c).iter().map(|x| 0.02 * x).collect();
     let normed = Operator::normed(norm, c, matrix, Some(some(8, c))).unwrap();
+    let maps = [affine.clone(), normed.clone()];
+    let attentions: Cut = [0, 2].into_iter().map(|layer| (layer, Sublayer::Attention)).collect();
+    let sublayers = attentions.iter().zip(maps).collect();
     vec![
         Program::dense(layers),
         Program::pruned(layers, &[2], |_| None),
@@ -59,6 +62,7 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
         Program::repaired(layers, &Cut::layers([2]), &Repairs { branches: branches.into(), ..Repairs::default() }),
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&affine))),
         Program::pruned(layers, &[1], |_| Some(Arc::clone(&normed))),
+        Program::repaired(layers, &attentions, &Repairs { sublayers, ..Repairs::default() }),
     ]
 }
 

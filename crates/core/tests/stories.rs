@@ -90,7 +90,7 @@ fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> S
         Ok(perplexities(witness.engine, &programs, &witness.oracle.calibration_windows()))
     };
     let similarities = &witness.calibrated.similarities;
-    criterion.select(&cut, &mut CalibrationStats { similarities, activations: None, trials: &mut measure }).unwrap()
+    criterion.select(&cut, &mut CalibrationStats::new(similarities, None, &mut measure)).unwrap()
 }
 
 #[test]

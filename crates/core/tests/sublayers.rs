@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::stories::perplexities;
 use crate::common::{assert_close, checkout, engines, json, numbers, shared};
-use ghostlab_core::calibrate::{self, HookPoint, InMemory, Pair, PassRequest, Piece, Similarities};
+use ghostlab_core::calibrate::{self, InMemory, Pair, PassRequest, Piece, Similarities};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, TrialMetric};
 use ghostlab_core::model::{CPU, Cut, Engine, Program, Sublayer, Trie};
@@ -14,33 +14,33 @@ use ghostlab_core::options::Options;
 use serde_json::{Value, json};
 
 /// Tolerances of the reference for an engine in f32.
-const SCORE: f64 = 1e-6;
+pub(crate) const SCORE: f64 = 1e-6;
 /// Tolerance of divergences, the reference's for damage.
 const DIVERGENCE: f64 = 1e-5;
-const PERPLEXITY: f64 = 2e-6;
+pub(crate) const PERPLEXITY: f64 = 2e-6;
 
 /// The bundled backbones of the reference.
-const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
+pub(crate) const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
 
 /// One backbone of the reference with its texts.
-struct World {
-    name: &'static str,
-    folder: PathBuf,
-    calibration: Windows,
-    evaluation: Windows,
-    numbers: Value,
+pub(crate) struct World {
+    pub(crate) name: &'static str,
+    pub(crate) folder: PathBuf,
+    pub(crate) calibration: Windows,
+    pub(crate) evaluation: Windows,
+    pub(crate) numbers: Value,
 }
 
 impl World {
     /// Reads a bundled backbone. `None` without the shared folder.
-    fn tiny(name: &'static str) -> Option<Self> {
+    pub(crate) fn tiny(name: &'static str) -> Option<Self> {
         let data = checkout().join("data/tiny");
         let corpora = ["train", "test"].map(|part| data.join(format!("corpora/wiki-{part}.jsonl.gz")));
         Self::read(name, data.join(&name[5..]), &corpora)
     }
 
     /// Reads the real backbone with WikiText-2. `None` without the shared folder.
-    fn real() -> Option<Self> {
+    pub(crate) fn real() -> Option<Self> {
         let corpora = shared("real/corpora")?;
         let corpora = ["validation", "test"].map(|part| corpora.join(format!("wikitext2-{part}.parquet")));
         Self::read("real", shared("real/backbone")?, &corpora)
@@ -60,7 +60,7 @@ impl World {
         Some(world)
     }
 
-    fn engines(&self) -> Vec<Box<dyn Engine>> {
+    pub(crate) fn engines(&self) -> Vec<Box<dyn Engine>> {
         engines(&self.folder)
     }
 
@@ -84,7 +84,7 @@ impl World {
         let cut = PruneSpec { backbone: self.name, layers: engine.config().layers, depth, unit };
         criterion::check(name, &*rule, &cut).unwrap();
         let mut trials = |metric: TrialMetric, cuts: &[Cut]| self.measure(engine, metric, cuts);
-        let mut stats = CalibrationStats { similarities, activations: None, trials: &mut trials };
+        let mut stats = CalibrationStats::new(similarities, None, &mut trials);
         rule.select(&cut, &mut stats).unwrap()
     }
 
@@ -211,41 +211,6 @@ fn llm_drop_selects_what_the_reference_does() {
 #[test]
 fn llm_drop_on_the_real_backbone_equals_the_reference() {
     World::real().iter().for_each(llm_drop_of_all_kinds);
-}
-
-fn nbl_bounds_and_cuts(world: &World) {
-    let bounds = numbers(&world.numbers["nbl_bounds"]["stream"]);
-    for engine in world.engines() {
-        let layers = engine.config().layers;
-        let sites = (0..layers).flat_map(|layer| [HookPoint::Stream(layer), HookPoint::Middle(layer)]);
-        let activations = calibrate::in_memory(&*engine, &world.calibration, sites).unwrap();
-        let rule = criterion::build("nbl", &Options::new()).unwrap();
-        for (name, variant) in world.numbers["variants"].as_object().unwrap() {
-            let Some(depth) = name.strip_prefix("nbl-dropped:stream:") else { continue };
-            let what = format!("{} {} {name}", world.name, engine.id());
-            let unit = DepthUnit::Attention;
-            let cut = PruneSpec { backbone: world.name, layers, depth: depth.parse().unwrap(), unit };
-            criterion::check("nbl", &*rule, &cut).unwrap();
-            let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
-            let similarities = Similarities::default();
-            let activations = Some(&activations);
-            let mut stats = CalibrationStats { similarities: &similarities, activations, trials: &mut none };
-            let selection = rule.select(&cut, &mut stats).unwrap();
-            let expected = numbers(&variant["removed"]).into_iter().map(|layer| (layer as usize, Sublayer::Attention));
-            assert_eq!(selection.removed, expected.collect::<Cut>(), "{what}: {:?}", selection.scores);
-            for &(candidate, bound) in &selection.scores {
-                assert_close(&what, bound, bounds[candidate / 2], SCORE);
-            }
-            let program = Program::without(layers, &selection.removed);
-            let perplexity = perplexities(&*engine, &[program], &world.evaluation)[0];
-            assert_close(&what, perplexity, number(&variant["ppl"]), PERPLEXITY);
-        }
-    }
-}
-
-#[test]
-fn nbl_bounds_equal_the_reference() {
-    TINY.into_iter().filter_map(World::tiny).for_each(|world| nbl_bounds_and_cuts(&world));
 }
 
 /// Compares the first `steps` of a greedy criterion on one engine.

@@ -28,5 +28,5 @@ mod pass;
 mod similarity;
 
 pub use activations::{ActivationShape, Activations, HookPoint, InMemory, Shard, Spool};
-pub use pass::{PassRequest, Piece, in_memory, run};
+pub use pass::{PassRequest, Piece, in_memory, places, run, run_program};
 pub use similarity::{Pair, Similarities, SimilarityAxis};

@@ -9,7 +9,7 @@ use super::similarity::{Pair, Similarities};
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::linalg::simd;
-use crate::model::{Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Trie, together};
+use crate::model::{Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Sublayer, Trie, together};
 
 /// Data that a grid needs from one calibration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,10 +60,25 @@ pub fn run(
     pieces: &mut [Piece<'_>],
     batch_tokens: usize,
     request: &PassRequest,
+    progress: impl FnMut(usize) -> Result<()>,
+) -> Result<Vec<Similarities>> {
+    run_program(engine, &request.program(engine.config().layers), pieces, batch_tokens, request, progress)
+}
+
+/// Runs a pass with [`run`] through a pruned backbone. The stream at a place enters or leaves a sublayer that stays.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_program(
+    engine: &dyn Engine,
+    program: &Program,
+    pieces: &mut [Piece<'_>],
+    batch_tokens: usize,
+    request: &PassRequest,
     mut progress: impl FnMut(usize) -> Result<()>,
 ) -> Result<Vec<Similarities>> {
-    let trie = Trie::new(&[request.program(engine.config().layers)]);
-    let sites = sites(&trie, request);
+    let trie = Trie::new(std::slice::from_ref(program));
+    let sites = sites(program, &trie, request);
     let batches: Vec<(OfPiece, Batch)> =
         pieces.iter().enumerate().flat_map(|(index, piece)| piece.batches(index, batch_tokens)).collect();
     let mut similarities: Vec<Similarities> = pieces.iter().map(|_| Similarities::new(&request.pairs)).collect();
@@ -131,20 +146,37 @@ pub fn in_memory(
     kept.finish(shape)
 }
 
-/// Maps trie nodes to sites: every boundary, and the middles that are spooled or compared. `X_0` leaves the embedding, the middle of layer `l`
-/// its attention, `X_{l+1}` its MLP.
-fn sites(trie: &Trie, request: &PassRequest) -> BTreeMap<usize, HookPoint> {
-    let sites = trie.path(0).iter().enumerate().map(|(step, &node)| {
-        (node, if step.is_multiple_of(2) { HookPoint::Stream(step / 2) } else { HookPoint::Middle(step / 2) })
-    });
+/// Returns the places whose stream a program computes, each with the index of the step that it follows. `X_0` leaves the
+/// embedding, the middle of layer `l` its attention, `X_{l+1}` its MLP.
+pub fn places(program: &Program) -> BTreeSet<(usize, HookPoint)> {
+    let mut places = BTreeSet::from([(0, HookPoint::Stream(0))]);
+    for (index, (sublayer, layer)) in
+        program.0.iter().enumerate().filter_map(|(index, step)| Some((index, step.half()?)))
+    {
+        let (input, output) = match sublayer {
+            Sublayer::Attention => (HookPoint::Stream(layer), HookPoint::Middle(layer)),
+            Sublayer::Mlp => (HookPoint::Middle(layer), HookPoint::Stream(layer + 1)),
+        };
+        places.extend([(index - 1, input), (index, output)]);
+    }
+    places
+}
+
+/// Maps trie nodes to sites in the order of the stream: every boundary, and the middles that are spooled or compared.
+fn sites(program: &Program, trie: &Trie, request: &PassRequest) -> BTreeMap<usize, Vec<HookPoint>> {
     let compared: BTreeSet<HookPoint> = request.pairs.iter().flat_map(Pair::ends).collect();
     let is_read =
         |site| matches!(site, HookPoint::Stream(_)) || request.sites.contains(&site) || compared.contains(&site);
-    sites.filter(|(_, site)| is_read(*site)).collect()
+    let mut sites: BTreeMap<usize, Vec<HookPoint>> = BTreeMap::new();
+    for (index, site) in places(program).into_iter().filter(|(_, site)| is_read(*site)) {
+        sites.entry(trie.path(0)[index]).or_default().push(site);
+    }
+    sites.values_mut().for_each(|sites| sites.sort_by_key(|site| site.position()));
+    sites
 }
 
 struct Taps<'a, 'p> {
-    sites: &'a BTreeMap<usize, HookPoint>,
+    sites: &'a BTreeMap<usize, Vec<HookPoint>>,
     channels: usize,
     batches: &'a [Batch],
     of: &'a [OfPiece],
@@ -156,7 +188,14 @@ struct Taps<'a, 'p> {
 
 impl BatchObserver for Taps<'_, '_> {
     fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()> {
-        let Some(&site) = self.sites.get(&node) else { return Ok(()) };
+        let sites = self.sites.get(&node).into_iter().flatten();
+        sites.copied().try_for_each(|site| self.visit(batch, site, stream))
+    }
+}
+
+impl Taps<'_, '_> {
+    /// Checks, compares and spools the stream at one place.
+    fn visit(&mut self, batch: usize, site: HookPoint, stream: &dyn ResidualStream) -> Result<()> {
         let OfPiece { piece, first_sequence } = self.of[batch];
         let spool = &mut self.pieces[piece].spool;
         let similarities = &mut self.similarities[piece];

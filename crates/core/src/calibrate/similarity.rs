@@ -46,7 +46,7 @@ impl Pair {
     }
 
     /// Returns the places of the two streams.
-    pub(super) fn ends(&self) -> [HookPoint; 2] {
+    pub fn ends(&self) -> [HookPoint; 2] {
         match self.axis {
             SimilarityAxis::Attention => [HookPoint::Stream(self.from), HookPoint::Middle(self.from)],
             SimilarityAxis::Mlp => [HookPoint::Middle(self.from), HookPoint::Stream(self.to)],

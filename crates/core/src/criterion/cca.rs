@@ -10,6 +10,8 @@
 //! closest to an affine map, so a linear repair can replace them best. As in the theorem, `Y` is the stream after the layer
 //! and includes its input.
 
+use std::ops::Range;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -87,7 +89,10 @@ impl Criterion for Cca {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
         for (start, end) in self.candidates(cut) {
-            scores.push((start, bound(activations, [start, end].map(HookPoint::Stream))?));
+            let [input, output] = [start, end].map(HookPoint::Stream);
+            let sides: [RowsOf<'_>; 2] =
+                [&|rows| wide(activations.rows(input, rows)?), &|rows| wide(activations.rows(output, rows)?)];
+            scores.push((start, bound(activations, sides)?));
         }
         if self.cut == Cut::Layers {
             return Ok(Selection::lowest(scores, cut.depth));
@@ -98,17 +103,25 @@ impl Criterion for Cca {
     }
 }
 
-/// Computes `C − Σ ρ_i²` of the streams at two places.
-pub(super) fn bound(activations: &Activations, sites: [HookPoint; 2]) -> Result<f64> {
+/// Returns rows `[rows, C]` of one of the two variables in f64.
+pub(super) type RowsOf<'a> = &'a dyn Fn(Range<usize>) -> Result<Vec<f64>>;
+
+/// Converts rows to f64.
+pub(super) fn wide(rows: &[f32]) -> Result<Vec<f64>> {
+    Ok(rows.iter().map(|&v| f64::from(v)).collect())
+}
+
+/// Computes `C − Σ ρ_i²` of two variables, whose rows belong to the rows of `activations`.
+pub(super) fn bound(activations: &Activations, sides: [RowsOf<'_>; 2]) -> Result<f64> {
     let shape = activations.shape();
     let channels = shape.channels;
     let mut means = [vec![0.0f64; channels], vec![0.0f64; channels]];
     let mut squares = [0.0f64; 2];
     for rows in activations.blocks(0..shape.rows(), BLOCK_ROWS) {
-        for ((site, sums), square) in sites.into_iter().zip(&mut means).zip(&mut squares) {
-            for row in activations.rows(site, rows.clone())?.chunks_exact(channels) {
-                sums.iter_mut().zip(row).for_each(|(sum, &v)| *sum += f64::from(v));
-                *square += row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>();
+        for ((side, sums), square) in sides.into_iter().zip(&mut means).zip(&mut squares) {
+            for row in side(rows.clone())?.chunks_exact(channels) {
+                sums.iter_mut().zip(row).for_each(|(sum, &v)| *sum += v);
+                *square += row.iter().map(|v| v.powi(2)).sum::<f64>();
             }
         }
     }
@@ -116,12 +129,12 @@ pub(super) fn bound(activations: &Activations, sites: [HookPoint; 2]) -> Result<
     let mut normal = NormalEquations::new(channels);
     let mut gram = vec![0.0; channels * channels]; // YᵀY
     for rows in activations.blocks(0..shape.rows(), BLOCK_ROWS) {
-        let centred = |site: usize| -> Result<Vec<f64>> {
-            let rows = activations.rows(sites[site], rows.clone())?;
-            Ok(rows.iter().zip(means[site].iter().cycle()).map(|(&v, mean)| f64::from(v) - mean).collect())
-        };
-        let y = centred(1)?;
-        normal.add(&centred(0)?, &y);
+        let mut centred = [sides[0](rows.clone())?, sides[1](rows)?];
+        for (rows, mean) in centred.iter_mut().zip(&means) {
+            rows.iter_mut().zip(mean.iter().cycle()).for_each(|(v, mean)| *v -= mean);
+        }
+        let [x, y] = centred;
+        normal.add(&x, &y);
         gram_parallel(&mut gram, &y, channels);
     }
     let [x_squares, y_squares] = squares;
@@ -168,8 +181,7 @@ mod tests {
         let criterion = ENTRY.build(options.as_object().unwrap()).unwrap();
         let similarities = Similarities::default();
         let mut none = |_: TrialMetric, _: &[Cut]| Ok(Vec::new());
-        let mut stats =
-            CalibrationStats { similarities: &similarities, activations: Some(&activations), trials: &mut none };
+        let mut stats = CalibrationStats::new(&similarities, Some(&activations), &mut none);
         let selection = criterion.select(&cut, &mut stats).unwrap();
         assert!(selection.regions().iter().all(|region| criterion.regions(&cut).contains(region)));
         selection
@@ -203,7 +215,7 @@ mod tests {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 1, unit: DepthUnit::Layers };
         let similarities = Similarities::default();
         let mut none = |_: TrialMetric, _: &[Cut]| Ok(Vec::new());
-        let mut stats = CalibrationStats { similarities: &similarities, activations: None, trials: &mut none };
+        let mut stats = CalibrationStats::new(&similarities, None, &mut none);
         let error = ENTRY.build(&Options::new()).unwrap().select(&cut, &mut stats).unwrap_err();
         assert!(error.to_string().contains("activations"), "{error}");
     }

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::model::Sublayer;
+use crate::model::{Cut, Sublayer};
 use crate::named::named;
 
 /// Unit in which a depth counts.
@@ -50,6 +50,15 @@ impl DepthUnit {
     }
 }
 
+impl From<Sublayer> for DepthUnit {
+    fn from(sublayer: Sublayer) -> Self {
+        match sublayer {
+            Sublayer::Attention => Self::Attention,
+            Sublayer::Mlp => Self::Mlp,
+        }
+    }
+}
+
 /// A number of layers or sublayers to remove.
 ///
 /// A grid and a key write whole layers as a number, and sublayers as `{"attention": 8}`.
@@ -68,6 +77,15 @@ impl Depth {
     /// Whether the depth counts whole layers.
     pub fn is_in_layers(self) -> bool {
         self.unit == DepthUnit::Layers
+    }
+
+    /// Returns a cut of this depth in the middle of the candidates, for estimates before layers are selected.
+    pub fn middle(self, layers: usize) -> Cut {
+        let start = self.unit.available(layers).saturating_sub(self.count) / 2;
+        if self.is_in_layers() {
+            return Cut::layers(start..start + self.count);
+        }
+        self.unit.candidates(layers).into_iter().skip(start).take(self.count).collect()
     }
 
     /// Returns the part of a cell's name: `7`, or `attention-8`.

@@ -18,7 +18,11 @@ pub(super) const ENTRY: CriterionEntry =
 /// The depth says which kind is removed. Of equal scores the first of all attentions, then of all MLPs, is removed.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct LlmDrop {}
+struct LlmDrop {
+    /// Whether the backbone is repaired and measured again after each removed sublayer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    iterative: bool,
+}
 
 impl Criterion for LlmDrop {
     fn units(&self) -> &'static [DepthUnit] {
@@ -33,13 +37,18 @@ impl Criterion for LlmDrop {
         cut.unit.candidates(cut.layers).into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect()
     }
 
+    fn is_iterative(&self) -> bool {
+        self.iterative
+    }
+
     fn importance(&self) -> Option<Importance> {
         Some(Importance { quantity: "1 − cosine", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let mut scores = Vec::new();
-        for (layer, kind) in cut.unit.candidates(cut.layers) {
+        let candidates = cut.unit.candidates(cut.layers).into_iter();
+        for (layer, kind) in candidates.filter(|&(layer, kind)| !stats.removed().contains(layer, kind)) {
             scores.push(((layer, kind), 1.0 - stats.similarity(Pair::around(layer, kind))?));
         }
         Ok(lowest_sublayers(&scores, cut.depth))

@@ -35,13 +35,15 @@ mod sublayers;
 mod template;
 
 use crate::deviation::PruneCase;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
 use crate::style::{Dash, Hue, Marker, Style};
 
 pub use depth::{Depth, DepthUnit};
 use rule::CriterionEntry;
-pub use rule::{CalibrationStats, Criterion, Importance, PruneSpec, Selection, TrialMetric, Trials, check, degenerate};
+pub use rule::{
+    CalibrationStats, Criterion, Importance, PruneSpec, Selection, StreamNorms, TrialMetric, Trials, check, degenerate,
+};
 
 /// Every criterion that a grid may name.
 #[rustfmt::skip] // One line each.
@@ -65,7 +67,24 @@ const ENTRIES: &[CriterionEntry] = &[
 /// # Errors
 /// An unknown name (the message suggests the nearest one), an unknown option or an invalid value.
 pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
-    options::lookup("criterion", name, ENTRIES)?.build(options)
+    let entry = options::lookup("criterion", name, ENTRIES)?;
+    check_iterative(entry, options)?;
+    entry.build(options)
+}
+
+/// Option of the criteria that remove one layer or sublayer at a time, and measure again.
+const ITERATIVE: &str = "iterative";
+
+/// Refuses `iterative` for a criterion that cannot rank the remaining layers.
+fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
+    if !options.contains_key(ITERATIVE) || entry.described().has(ITERATIVE) {
+        return Ok(());
+    }
+    let known = ENTRIES.iter().filter(|entry| entry.described().has(ITERATIVE)).map(|entry| entry.shown.name);
+    Err(Error::bad_input(format!("`{}` cannot remove one layer at a time and measure again", entry.shown.name))
+        .expected(format!("`{ITERATIVE}` with one of {}", known.collect::<Vec<_>>().join(", ")))
+        .found(format!("`{ITERATIVE}: {}`", options[ITERATIVE]))
+        .hint("other criteria remove a block, cluster all layers, need no measurement, or are greedy already"))
 }
 
 /// Builds a criterion and resolves its options to the form that keys contain, with every default filled in.
@@ -73,8 +92,8 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 /// # Errors
 /// Those of [`build`].
 pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Options)> {
-    let entry = options::lookup("criterion", name, ENTRIES)?;
-    Ok((entry.build(options)?, entry.resolve(options)?))
+    let rule = build(name, options)?;
+    Ok((rule, options::lookup("criterion", name, ENTRIES)?.resolve(options)?))
 }
 
 /// Returns the version of a criterion's results, or 1 for an unknown name.
@@ -136,6 +155,25 @@ mod tests {
     fn criteria_of_the_paper_have_its_labels() {
         assert_eq!((label("dense"), label("sleb"), label("angular")), ("Dense", "SLEB", "angular"));
         assert_eq!(label("my-rule"), "my-rule");
+    }
+
+    #[test]
+    fn iterative_is_refused_by_name_where_it_has_no_meaning() {
+        let options = serde_json::json!({"iterative": true}).as_object().unwrap().clone();
+        for entry in ENTRIES {
+            let name = entry.shown.name;
+            match build(name, &options) {
+                Ok(rule) => assert!(rule.is_iterative() && ["shortgpt", "llm-drop"].contains(&name), "{name}"),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(
+                        text.contains(&format!("`{name}` cannot")) && text.contains("shortgpt, llm-drop"),
+                        "{text}"
+                    );
+                }
+            }
+        }
+        assert!(!build("shortgpt", &Options::new()).unwrap().is_iterative());
     }
 
     #[test]

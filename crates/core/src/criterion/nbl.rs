@@ -1,28 +1,37 @@
 //! Neural Block Linearization: the attentions that an affine map of their input replaces best (arXiv 2505.21077), beyond
 //! the paper. The bound is that of [`super::cca`], of the streams before and after the attention, as in the published
-//! scripts.
+//! scripts. `input: normed` compares `h = RMSNorm(x)`, which the attention reads, with `h + a`, where the attention adds `a`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cca::bound;
+use super::cca::{RowsOf, bound, wide};
 use super::depth::DepthUnit;
 use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, build};
 use super::sublayers::{check_sublayers, lowest_sublayers};
-use crate::calibrate::HookPoint;
+use crate::calibrate::{Activations, HookPoint};
 use crate::error::Result;
-use crate::model::Sublayer;
+use crate::map_input::MapInput;
+use crate::model::{RmsNorm, Sublayer};
+use crate::options::Variant;
 
 const NAME: &str = "nbl";
 const SOURCE: &str = "https://github.com/LIONS-EPFL/NBL";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Nbl>(NAME, SOURCE, build::<Nbl>).label("NBL bound").beyond();
+    CriterionEntry::new::<Nbl>(NAME, SOURCE, build::<Nbl>).label("NBL bound").variants(VARIANTS).beyond();
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "input", value: "normed", word: "normed", label: "NBL bound, normed input" }];
 
 /// Removes the attentions with the lowest `C − Σ ρᵢ²`, with the canonical correlations `ρᵢ` of the streams before and after
 /// the attention.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Nbl {}
+struct Nbl {
+    /// Input of the map that replaces an attention: the stream, or its norm, which the attention reads.
+    #[serde(skip_serializing_if = "MapInput::is_stream")]
+    input: MapInput,
+}
 
 /// Returns the places before and after an attention.
 fn ends(layer: usize) -> [HookPoint; 2] {
@@ -50,8 +59,27 @@ impl Criterion for Nbl {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
         for layer in 0..cut.layers {
-            scores.push(((layer, Sublayer::Attention), bound(activations, ends(layer))?));
+            let norm = match self.input {
+                MapInput::Stream => None,
+                MapInput::Normed => stats.input_norm(layer)?,
+            };
+            scores.push(((layer, Sublayer::Attention), bound_at(activations, layer, norm.as_ref())?));
         }
         Ok(lowest_sublayers(&scores, cut.depth))
     }
+}
+
+/// Computes the bound of the attention of a layer, whose map reads the stream through a norm if there is one.
+fn bound_at(activations: &Activations, layer: usize, norm: Option<&RmsNorm>) -> Result<f64> {
+    let [before, after] = ends(layer);
+    let channels = activations.shape().channels;
+    let stream: RowsOf<'_> = &|rows| wide(activations.rows(before, rows)?);
+    let added: RowsOf<'_> = &|rows| wide(activations.rows(after, rows)?);
+    let Some(norm) = norm else { return bound(activations, [stream, added]) };
+    let normed: RowsOf<'_> = &|rows| Ok(norm.apply(activations.rows(before, rows)?, channels));
+    let normed_and_added: RowsOf<'_> = &|rows| {
+        let changes = added(rows.clone())?.into_iter().zip(stream(rows.clone())?).map(|(after, before)| after - before);
+        Ok(normed(rows)?.into_iter().zip(changes).map(|(normed, change)| normed + change).collect())
+    };
+    bound(activations, [normed, normed_and_added])
 }

@@ -10,7 +10,7 @@ use crate::corpus::Windows;
 use crate::deviation::{Deviation, OFFICIAL_SEQUENCES};
 use crate::error::{Error, Result};
 use crate::evaluate::logit_distance::LogitDistance;
-use crate::model::Cut;
+use crate::model::{Cut, RmsNorm};
 use crate::options::{self, Options};
 
 /// A request to remove layers or sublayers from a backbone.
@@ -45,7 +45,13 @@ pub struct CalibrationStats<'a> {
     pub activations: Option<&'a Activations>,
     /// Measures trials on the calibration windows. One run of a trie measures all cuts.
     pub trials: &'a mut Trials<'a>,
+    norms: Option<&'a StreamNorms<'a>>,
+    /// Layers and sublayers that were removed before the measurements.
+    removed: Cut,
 }
+
+/// Returns the norm of the stream that enters a layer ([`Engine::stream_norm`](crate::model::Engine::stream_norm)).
+pub type StreamNorms<'a> = dyn Fn(usize) -> Result<RmsNorm> + 'a;
 
 impl CalibrationStats<'_> {
     /// Measures the backbone without each of the given cuts.
@@ -82,6 +88,42 @@ impl CalibrationStats<'_> {
 }
 
 impl<'a> CalibrationStats<'a> {
+    /// Combines the measurements of a pass, without the norms of the backbone.
+    pub fn new(
+        similarities: &'a Similarities,
+        activations: Option<&'a Activations>,
+        trials: &'a mut Trials<'a>,
+    ) -> Self {
+        Self { similarities, activations, trials, norms: None, removed: Cut::default() }
+    }
+
+    /// Adds the norms of the backbone.
+    #[must_use]
+    pub fn with_norms(self, norms: &'a StreamNorms<'a>) -> Self {
+        Self { norms: Some(norms), ..self }
+    }
+
+    /// Adds the cut of the backbone that was measured.
+    #[must_use]
+    pub fn without(self, removed: Cut) -> Self {
+        Self { removed, ..self }
+    }
+
+    /// Returns the cut of the backbone that was measured. Its layers and sublayers are no candidates.
+    pub fn removed(&self) -> &Cut {
+        &self.removed
+    }
+
+    /// Returns the norm that a layer applies to the stream, or `None` if it applies none.
+    ///
+    /// # Errors
+    /// The norms were not given, or cannot be read.
+    pub fn input_norm(&self, layer: usize) -> Result<Option<RmsNorm>> {
+        let norms =
+            self.norms.ok_or_else(|| Error::job("the norms of the backbone were not given to the criterion"))?;
+        Ok(Some(norms(layer)?).filter(|norm| norm.weight.is_some()))
+    }
+
     /// Returns the activations that [`Criterion::sites`] asked for.
     ///
     /// # Errors
@@ -156,6 +198,12 @@ pub trait Criterion: Send + Sync {
     fn known(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
         let _ = cut;
         Ok(None)
+    }
+
+    /// Whether the rule removes one layer or sublayer at a time, and measures the repaired backbone again
+    /// ([`iterative`](crate::iterative)). It then ranks what [`CalibrationStats::removed`] leaves.
+    fn is_iterative(&self) -> bool {
+        false
     }
 
     /// Returns what the scores at a depth of 1 say of each candidate, if the rule scores every one.
@@ -361,7 +409,7 @@ pub(super) mod tests {
         let mut similarities = Similarities::new(&pairs);
         similarities.add_sums(&pairs.into_iter().map(similarity).collect::<Vec<_>>(), 1);
         let mut trials = |_: TrialMetric, cuts: &[Cut]| Ok(cuts.iter().map(&perplexity).collect());
-        let mut stats = CalibrationStats { similarities: &similarities, activations: None, trials: &mut trials };
+        let mut stats = CalibrationStats::new(&similarities, None, &mut trials);
         let selection = criterion.select(cut, &mut stats)?;
         for region in selection.regions() {
             assert!(criterion.regions(cut).contains(&region), "{region:?} was not announced");
@@ -373,8 +421,8 @@ pub(super) mod tests {
     fn missing_similarity_is_refused_with_its_layers() {
         let mut similarities = Similarities::new(&[pair_to_last(1), pair_to_last(2)].into());
         similarities.add_sums(&[f64::NAN, 0.5], 1);
-        let stats =
-            CalibrationStats { similarities: &similarities, activations: None, trials: &mut |_, _| Ok(Vec::new()) };
+        let mut none = |_: TrialMetric, _: &[Cut]| Ok(Vec::new());
+        let stats = CalibrationStats::new(&similarities, None, &mut none);
         assert_eq!(stats.similarity(pair_to_last(2)).unwrap(), 0.5);
         for (from, found) in [(0, "None"), (1, "NaN")] {
             let text = stats.similarity(pair_to_last(from)).unwrap_err().to_string();

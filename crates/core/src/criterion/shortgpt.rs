@@ -24,6 +24,9 @@ struct ShortGpt {
     cosine: Cosine,
     /// Whether the last layer may be removed.
     last_layer: LastLayer,
+    /// Whether the backbone is repaired and measured again after each removed layer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    iterative: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -50,12 +53,17 @@ impl Criterion for ShortGpt {
         (0..self.candidates(cut)).map(|from| Pair { axis: self.cosine.axis(), from, to: from + 1 }).collect()
     }
 
+    fn is_iterative(&self) -> bool {
+        self.iterative
+    }
+
     fn importance(&self) -> Option<Importance> {
         Some(Importance { quantity: "block influence", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        let influences = self.pairs(cut).into_iter().map(|pair| Ok((pair.from, 1.0 - stats.similarity(pair)?)));
+        let left = self.pairs(cut).into_iter().filter(|pair| !stats.removed().contains_layer(pair.from));
+        let influences = left.map(|pair| Ok((pair.from, 1.0 - stats.similarity(pair)?)));
         Ok(Selection::lowest(influences.collect::<Result<_>>()?, cut.depth))
     }
 }

@@ -36,6 +36,11 @@ impl Cut {
         extended
     }
 
+    /// Removes what another cut removes.
+    pub fn extend(&mut self, other: &Self) {
+        self.0.extend(other.iter());
+    }
+
     /// Whether a sublayer is removed.
     pub fn contains(&self, layer: usize, sublayer: Sublayer) -> bool {
         self.0.contains(&(layer, sublayer))

@@ -115,6 +115,8 @@ impl fmt::Debug for Step {
 pub struct Repairs {
     /// Operators of the residual stream, each in the place of a removed layer.
     pub stream: BTreeMap<usize, Arc<Operator>>,
+    /// Operators of the residual stream, each in the place of a removed sublayer of a layer that stays.
+    pub sublayers: BTreeMap<(usize, Sublayer), Arc<Operator>>,
     /// Operators on branches of layers that stay.
     pub branches: BTreeMap<(usize, Sublayer), Arc<Operator>>,
 }
@@ -160,7 +162,12 @@ impl Program {
                 steps.extend(repairs.stream.get(&layer).map(|operator| Step::Apply(Arc::clone(operator))));
                 continue;
             }
-            for half in Sublayer::BOTH.into_iter().filter(|&half| !cut.contains(layer, half)) {
+            for half in Sublayer::BOTH {
+                if cut.contains(layer, half) {
+                    let operator = repairs.sublayers.get(&(layer, half));
+                    steps.extend(operator.map(|operator| Step::Apply(Arc::clone(operator))));
+                    continue;
+                }
                 steps.push(match repairs.branches.get(&(layer, half)) {
                     Some(operator) => Step::Edited(half, layer, Arc::clone(operator)),
                     None => half.step(layer),
@@ -199,6 +206,7 @@ mod tests {
         let repairs = Repairs {
             stream: [(1, first.clone()), (2, second.clone())].into(),
             branches: [((0, Sublayer::Mlp), branch.clone())].into(),
+            ..Repairs::default()
         };
         let program = Program::repaired(4, &Cut::layers([1, 2]), &repairs);
         use Step::{Apply, Attention, Edited, Embed, Head, Mlp};
@@ -222,6 +230,16 @@ mod tests {
         let cut = Cut::layers([2]).with(0, Sublayer::Mlp).with(1, Sublayer::Attention);
         assert_eq!(Program::without(4, &cut).0, [Embed, Attention(0), Mlp(1), Attention(3), Mlp(3), Head]);
         assert_eq!(Program::without(2, &Cut::default()), Program::dense(2));
+    }
+
+    #[test]
+    fn operator_replaces_a_removed_attention() {
+        use Step::{Apply, Attention, Embed, Head, Mlp};
+        let operator = Operator::diagonal(vec![1.0]).unwrap();
+        let sublayers = [((1, Sublayer::Attention), operator.clone())].into();
+        let cut = Cut::sublayers([(1, Sublayer::Attention), (0, Sublayer::Mlp)]);
+        let program = Program::repaired(2, &cut, &Repairs { sublayers, ..Repairs::default() });
+        assert_eq!(program.0, [Embed, Attention(0), Apply(operator), Mlp(1), Head]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span};
+use super::least_squares::RIDGE;
 use super::method::{Fitted, Recovery, RecoveryEntry, build};
 use super::stream_fit;
 use crate::error::Result;
@@ -36,7 +37,7 @@ impl Recovery for Affine {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        let (solved, bias) = stream_fit::with_bias(boundary, &|_, stream| stream)?;
+        let (solved, bias) = stream_fit::with_bias(boundary, &|_, stream| stream, RIDGE)?;
         let operator = Operator::affine(channels, solved.with_identity(channels), bias)?;
         Ok(solved.on_stream(operator))
     }

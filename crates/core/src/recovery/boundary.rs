@@ -1,5 +1,6 @@
 //! The boundary of removed layers: the dense activations on both sides, and the repair.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,16 +12,46 @@ use crate::calibrate::{Activations, HookPoint};
 use crate::corpus::Start;
 use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
-use crate::model::{Batch, Engine, HostRows, Operator, Step};
+use crate::model::{Batch, Engine, HostRows, Operator, Step, Sublayer};
 
 /// Rows that a method reads at a time. Bounds its memory for any corpus size.
 const BLOCK_ROWS: usize = 2048;
 
-/// Removed layers `[start, end)` that are repaired together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+/// Removed layers `[start, end)` that are repaired together, or one removed sublayer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     pub start: usize,
     pub end: usize,
+    /// The removed sublayer of layer `start`. `None` if layers are removed as a whole.
+    pub sublayer: Option<Sublayer>,
+}
+
+impl Span {
+    /// Creates a span of whole layers.
+    pub fn layers(start: usize, end: usize) -> Self {
+        Self { start, end, sublayer: None }
+    }
+
+    /// Creates the span of a sublayer.
+    pub fn sublayer(layer: usize, sublayer: Sublayer) -> Self {
+        Self { start: layer, end: layer + 1, sublayer: Some(sublayer) }
+    }
+
+    /// Returns the place of the stream that enters the span.
+    pub fn input(&self) -> HookPoint {
+        match self.sublayer {
+            Some(Sublayer::Mlp) => HookPoint::Middle(self.start),
+            _ => HookPoint::Stream(self.start),
+        }
+    }
+
+    /// Returns the place of the stream that leaves the span.
+    pub fn output(&self) -> HookPoint {
+        match self.sublayer {
+            Some(Sublayer::Attention) => HookPoint::Middle(self.start),
+            _ => HookPoint::Stream(self.end),
+        }
+    }
 }
 
 /// Whether operators replace regions or single layers.
@@ -38,7 +69,7 @@ impl Placement {
     pub(super) fn spans(self, region: Span) -> Vec<Span> {
         match self {
             Self::Region => vec![region],
-            Self::Layer => (region.start..region.end).map(|start| Span { start, end: start + 1 }).collect(),
+            Self::Layer => (region.start..region.end).map(|start| Span::layers(start, start + 1)).collect(),
         }
     }
 }
@@ -53,8 +84,35 @@ pub struct Boundary<'a> {
     pub fitted: usize,
     /// Preceding spans of the selection, in ascending order, with their repairs.
     pub earlier: &'a [(Span, Repair)],
+    /// The layer before the span in a backbone from which layers were removed one by one. `None` in the dense backbone.
+    pub before: Option<&'a RemainingLayer>,
     /// Start of each sequence in its text. Empty if no two sequences are known to share tokens.
     pub starts: &'a [Start],
+}
+
+/// A layer that stays in a pruned backbone.
+#[derive(Debug, Clone)]
+pub struct RemainingLayer {
+    pub layer: usize,
+    /// Earlier repairs in its weights, by sublayer.
+    pub edits: BTreeMap<Sublayer, Arc<Operator>>,
+}
+
+impl RemainingLayer {
+    /// Returns the steps of the layer with one more operator on both branches.
+    ///
+    /// # Errors
+    /// An earlier operator that cannot be composed with it.
+    pub(super) fn edited(&self, operator: &Arc<Operator>) -> Result<Vec<Step>> {
+        let edited = Sublayer::BOTH.map(|sublayer| {
+            let operator = match self.edits.get(&sublayer) {
+                Some(edit) => edit.then(operator)?,
+                None => Arc::clone(operator),
+            };
+            Ok(Step::Edited(sublayer, self.layer, operator))
+        });
+        edited.into_iter().collect()
+    }
 }
 
 impl Boundary<'_> {
@@ -106,12 +164,12 @@ impl Boundary<'_> {
 
     /// Reads `X_pre [rows, C]`.
     pub fn pre(&self, rows: Range<usize>) -> Result<&[f32]> {
-        self.activations.rows(HookPoint::Stream(self.span.start), rows)
+        self.activations.rows(self.span.input(), rows)
     }
 
     /// Reads `X_post [rows, C]`.
     pub fn post(&self, rows: Range<usize>) -> Result<&[f32]> {
-        self.activations.rows(HookPoint::Stream(self.span.end), rows)
+        self.activations.rows(self.span.output(), rows)
     }
 
     /// Computes the stream `[rows, C]` that enters the span in the model whose preceding spans are already repaired.
@@ -147,6 +205,9 @@ impl Boundary<'_> {
     /// # Errors
     /// The span begins with layer 0.
     pub fn layer_before(&self) -> Result<usize> {
+        if let Some(remaining) = self.before {
+            return Ok(remaining.layer);
+        }
         self.span.start.checked_sub(1).ok_or_else(|| {
             Error::job("no layer stands before layer 0 whose weights could take the repair in")
                 .expected("a selection that keeps layer 0")
@@ -286,8 +347,14 @@ pub(super) mod tests {
 
     impl Written {
         pub(in crate::recovery) fn new(channels: usize, sequences: usize, streams: &[(usize, &[f32])]) -> Self {
-            let mut kept = InMemory::of(streams.iter().map(|(layer, _)| HookPoint::Stream(*layer)));
-            streams.iter().for_each(|(layer, rows)| kept.push(HookPoint::Stream(*layer), rows).unwrap());
+            let sites: Vec<_> = streams.iter().map(|&(layer, rows)| (HookPoint::Stream(layer), rows)).collect();
+            Self::at(channels, sequences, &sites)
+        }
+
+        /// Creates activations from the stream at each listed place.
+        pub(in crate::recovery) fn at(channels: usize, sequences: usize, streams: &[(HookPoint, &[f32])]) -> Self {
+            let mut kept = InMemory::of(streams.iter().map(|(site, _)| *site));
+            streams.iter().for_each(|(site, rows)| kept.push(*site, rows).unwrap());
             let length = streams[0].1.len() / channels / sequences;
             let activations = kept.finish(ActivationShape { channels, sequences, length }).unwrap();
             Self { engine: Adding::new(), activations, fitted: sequences, starts: Vec::new() }
@@ -312,10 +379,28 @@ pub(super) mod tests {
             earlier: &[(Span, Repair)],
             method: &dyn crate::recovery::Recovery,
         ) -> Result<Solution> {
-            let span = Span { start, end };
+            let span = Span::layers(start, end);
             let backbone = &self.engine;
             let activations = &self.activations;
-            method.solve(&Boundary { backbone, activations, span, fitted: self.fitted, earlier, starts: &self.starts })
+            method.solve(&Boundary {
+                backbone,
+                activations,
+                span,
+                fitted: self.fitted,
+                earlier,
+                before: None,
+                starts: &self.starts,
+            })
+        }
+
+        /// Solves a method at a span.
+        pub(in crate::recovery) fn solve_at(
+            &self,
+            span: Span,
+            method: &dyn crate::recovery::Recovery,
+        ) -> Result<Solution> {
+            let Self { engine: backbone, activations, fitted, starts } = self;
+            method.solve(&Boundary { backbone, activations, span, fitted: *fitted, earlier: &[], before: None, starts })
         }
 
         /// Returns the reasons of [`degenerate`](crate::recovery::degenerate) at `[start, end)`.
@@ -323,9 +408,9 @@ pub(super) mod tests {
             let backbone = &self.engine;
             let activations = &self.activations;
             let starts = &self.starts;
-            let span = Span { start, end };
+            let span = Span::layers(start, end);
             let fitted = self.fitted;
-            let boundary = Boundary { backbone, activations, span, fitted, earlier: &[], starts };
+            let boundary = Boundary { backbone, activations, span, fitted, earlier: &[], before: None, starts };
             crate::recovery::degenerate(&boundary).unwrap()
         }
     }

@@ -7,11 +7,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::boundary::{Boundary, Placement, Solution, Span, System, pre_and_delta};
-use super::least_squares::{self, Ridge, Solved};
+use super::least_squares::{self, RIDGE, Ridge, Solved};
 use super::method::{F64_COST, Fitted, Recovery, RecoveryEntry, least_squares_operations};
 use super::stream_fit;
 use crate::error::{Error, Result};
 use crate::linalg::streaming_qr::StreamingQr;
+use crate::map_input::MapInput;
 use crate::model::{Config, Operator, StepForm};
 use crate::options::{self, Options, Variant};
 use crate::style::{Dash, Hue, Marker, Style};
@@ -46,28 +47,12 @@ struct Ghosted {
     /// Added to the diagonal of `XᵀX`: a number, or `auto`, chosen on held-out windows.
     #[serde(skip_serializing_if = "Ridge::is_default")]
     ridge: Ridge,
-    /// What the map reads: the stream, or its root-mean-square norm.
-    #[serde(skip_serializing_if = "Input::is_stream")]
-    input: Input,
+    /// Input of the map: the stream, or its root-mean-square norm.
+    #[serde(skip_serializing_if = "MapInput::is_stream")]
+    input: MapInput,
     /// Whether a bias is added to the map of the normed stream.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     bias: bool,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-enum Input {
-    /// `x ← x + x·M`
-    #[default]
-    Stream,
-    /// `x ← x + RMSNorm(x)·M`, with the norm of the first removed layer.
-    Normed,
-}
-
-impl Input {
-    fn is_stream(&self) -> bool {
-        *self == Self::Stream
-    }
 }
 
 #[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, JsonSchema)]
@@ -94,7 +79,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
             .hint("use the recovery `affine`, which is the map of the stream with a bias"));
     }
     let is_plain = matches!(ghosted.solver, Solver::Normal) && ghosted.ridge.is_default();
-    if ghosted.input == Input::Normed && !is_plain {
+    if ghosted.input == MapInput::Normed && !is_plain {
         return Err(Error::bad_input(format!("wrong options for `{name}`"))
             .expected("`solver: normal` and no `ridge` together with `input: normed`")
             .found("another solver or ridge"));
@@ -142,7 +127,7 @@ impl Recovery for Ghosted {
 
     fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
-        if self.input == Input::Normed {
+        if self.input == MapInput::Normed {
             return self.solve_normed(boundary);
         }
         let solved = match self.solver {
@@ -177,7 +162,7 @@ impl Ghosted {
         let norm = boundary.backbone.stream_norm(boundary.span.start)?;
         let input = |pre: &[f32], _: Vec<f64>| norm.apply(pre, channels);
         let (solved, bias) = if self.bias {
-            let (solved, bias) = stream_fit::with_bias(boundary, &input)?;
+            let (solved, bias) = stream_fit::with_bias(boundary, &input, RIDGE)?;
             (solved, Some(bias))
         } else {
             (stream_fit::without_bias(boundary, &input)?, None)

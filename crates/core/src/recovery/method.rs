@@ -46,6 +46,11 @@ pub trait Recovery: Send + Sync {
         Ok(())
     }
 
+    /// Returns the kind of sublayer whose removal the method repairs. `None` if it repairs whole layers.
+    fn sublayer(&self) -> Option<Sublayer> {
+        None
+    }
+
     /// Returns the spans of a removed region that get an operator each. Defaults to the region as one span.
     fn spans(&self, region: Span) -> Vec<Span> {
         vec![region]
@@ -53,7 +58,7 @@ pub trait Recovery: Send + Sync {
 
     /// Returns the activations that [`Self::solve`] and the repair metrics read at a span.
     fn sites(&self, span: Span) -> Vec<HookPoint> {
-        vec![HookPoint::Stream(span.start), HookPoint::Stream(span.end)]
+        vec![span.input(), span.output()]
     }
 
     /// Returns the sequences that the repairs of a cut are solved on.

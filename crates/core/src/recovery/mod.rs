@@ -13,7 +13,9 @@ mod least_squares;
 mod linearpatch;
 mod mean;
 mod method;
+mod nbl;
 mod none;
+mod placed;
 mod prune_and_comp;
 mod rank;
 mod repair_metrics;
@@ -31,13 +33,16 @@ use serde_json::Value;
 use crate::deviation::PruneCase;
 use crate::distill::Finetune;
 use crate::error::{Error, Result};
+use crate::model::Cut;
 use crate::options::{self, Appearance, Described, Options};
 use crate::quantity::MAX_TOKENS;
 
-pub use boundary::{Boundary, Repair, Solution, Span, System, degenerate};
+pub use boundary::{Boundary, RemainingLayer, Repair, Solution, Span, System, degenerate};
 use method::RecoveryEntry;
 pub use method::{F64_COST, Fitted, Place, Recovery};
 pub use none::NAME as NONE;
+pub(crate) use placed::layer_before;
+pub use placed::placed;
 pub use repair_metrics::RepairMetrics;
 
 /// Every recovery that a grid may name.
@@ -54,6 +59,7 @@ const ENTRIES: &[RecoveryEntry] = &[
     mean::ENTRY,
     rank::ENTRY,
     sequential::ENTRY,
+    nbl::ENTRY,
 ];
 
 /// Builds the recovery called `name` with the given options.
@@ -125,6 +131,20 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Opt
         resolved.insert(FINETUNE.to_owned(), Value::Object(options::written(name, training)?));
     }
     Ok((recovery, resolved, training))
+}
+
+/// Returns the spans of a cut that get an operator each.
+pub fn spans(recovery: &dyn Recovery, removed: &Cut) -> Vec<Span> {
+    match recovery.sublayer() {
+        None => {
+            let regions = removed.regions().into_iter().map(|(start, end)| Span::layers(start, end));
+            regions.flat_map(|region| recovery.spans(region)).collect()
+        }
+        Some(kind) => {
+            let removed = removed.iter().filter(|&(_, sublayer)| sublayer == kind);
+            removed.map(|(layer, sublayer)| Span::sublayer(layer, sublayer)).collect()
+        }
+    }
 }
 
 /// Returns the version of a recovery's results, or 1 for an unknown name.
@@ -214,7 +234,7 @@ mod tests {
     #[test]
     fn methods_beyond_the_paper_are_marked() {
         let beyond = described().into_iter().filter(|method| method.beyond).map(|method| method.name);
-        assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "mean", "rank", "sequential"]);
+        assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "mean", "rank", "sequential", "nbl"]);
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! Norms and errors of a repair on its calibration activations (design §7).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::boundary::{Boundary, Repair};
+use super::boundary::{Boundary, RemainingLayer, Repair};
 use crate::calibrate::HookPoint;
 use crate::error::Result;
 use crate::files::number;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
-use crate::model::{Batch, Operator, Step, Sublayer};
+use crate::model::{Batch, Operator};
 
 /// Norms and errors at one boundary, over all calibration sequences.
 ///
@@ -115,7 +116,8 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
             let layer = boundary.layer_before()?;
             let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
             let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
-            let edited = Sublayer::BOTH.map(|sublayer| Step::Edited(sublayer, layer, operator.clone()));
+            let plain = RemainingLayer { layer, edits: BTreeMap::new() };
+            let edited = boundary.before.unwrap_or(&plain).edited(operator)?;
             let repaired = boundary.backbone.resume(&batch, &edited, entering)?;
             Ok(less(&repaired.values()?, post))
         }

@@ -70,7 +70,7 @@ mod tests {
         let written = Written::new(1, 1, &streams);
         let first = written.solve((1, 2), &[], "sequential", &json!({})).unwrap();
         near(&dense_map(&first), &[2.0]);
-        let earlier = [(Span { start: 1, end: 2 }, first.repair)];
+        let earlier = [(Span::layers(1, 2), first.repair)];
         near(&dense_map(&written.solve((3, 4), &earlier, "sequential", &json!({})).unwrap()), &[2.0]);
         // Ghosted reads the dense stream: (26·50 + 30·70) / (50² + 70²).
         near(&dense_map(&written.solve((3, 4), &earlier, "ghosted", &json!({})).unwrap()), &[3400.0 / 7400.0]);

@@ -14,11 +14,11 @@ pub(super) fn without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<
     least_squares::solve(&sums.finish()?, boundary.channels(), RIDGE)
 }
 
-/// Solves `min ‖Z·M + 1·bᵀ − Δ‖²` over the operator sequences. Returns the map and the bias `[C]`.
+/// Solves `min ‖Z·M + 1·bᵀ − Δ‖² + ridge·‖M‖²` over the operator sequences. Returns the map and the bias `[C]`.
 ///
 /// The loss is minimal in `b` where its derivative `1ᵀ(Z·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − z̄·M` with the means `z̄`, `δ̄` over
 /// tokens. Substituting `b` leaves the centred least-squares problem `‖(Z − 1·z̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
-pub(super) fn with_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<(Solved, Vec<f32>)> {
+pub(super) fn with_bias(boundary: &Boundary<'_>, input: Input<'_>, ridge: f64) -> Result<(Solved, Vec<f32>)> {
     let channels = boundary.channels();
     let mut means = [vec![0.0; channels], vec![0.0; channels]];
     let mut count = 0usize;
@@ -41,7 +41,7 @@ pub(super) fn with_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<(So
     })?;
     let mut normal = sums.finish()?;
     normal.made_from(squares);
-    let solved = least_squares::solve(&normal, channels, RIDGE)?;
+    let solved = least_squares::solve(&normal, channels, ridge)?;
     let [input_mean, delta_mean] = means;
     let bias = (0..channels).map(|j| {
         let mapped_mean: f64 = (0..channels).map(|i| input_mean[i] * solved.matrix[i * channels + j]).sum();

@@ -106,9 +106,10 @@ impl Calibrated {
         Boundary {
             backbone,
             activations: &self.activations,
-            span: Span { start, end },
+            span: Span::layers(start, end),
             fitted,
             earlier: &[],
+            before: None,
             starts: &[],
         }
     }

@@ -144,8 +144,7 @@ impl Group<'_> {
 
     fn selected(&self, engine: &dyn Engine, calibrated: &Calibrated, id: &str, setting: &Value) -> Vec<usize> {
         let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
-        let mut stats =
-            CalibrationStats { similarities: &calibrated.similarities, activations: None, trials: &mut none };
+        let mut stats = CalibrationStats::new(&calibrated.similarities, None, &mut none);
         let selection = rule(setting).select(&cut(engine, setting), &mut stats).unwrap();
         assert_eq!(selection.removed, layers(&setting["removed"]), "{}: {id}", engine.id().name);
         let cosines = numbers(&setting["mean_cosines"]);

@@ -78,11 +78,7 @@ impl Backbone {
         request.sites.extend(rule.sites(&cut));
         let calibrated = self.calibrated(&request);
         let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
-        let mut stats = CalibrationStats {
-            similarities: &calibrated.similarities,
-            activations: Some(&calibrated.activations),
-            trials: &mut none,
-        };
+        let mut stats = CalibrationStats::new(&calibrated.similarities, Some(&calibrated.activations), &mut none);
         let selection = rule.select(&cut, &mut stats).unwrap();
         (selection.removed.whole_layers(), selection.scores)
     }

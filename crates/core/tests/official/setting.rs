@@ -91,14 +91,21 @@ pub(crate) fn pairs_only(pairs: impl IntoIterator<Item = Pair>) -> PassRequest {
 /// The spans of removed layers that get an operator each.
 pub(crate) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
     let regions = removed.chunk_by(|a, b| a + 1 == *b);
-    regions.flat_map(|region| method.spans(Span { start: region[0], end: region[region.len() - 1] + 1 })).collect()
+    regions.flat_map(|region| method.spans(Span::layers(region[0], region[region.len() - 1] + 1))).collect()
 }
 
 impl Calibrated {
     /// The repair of one span, solved on the first `fitted` sequences.
     pub(crate) fn solve(&self, engine: &dyn Engine, method: &dyn Recovery, span: Span, fitted: usize) -> Solution {
-        let boundary =
-            Boundary { backbone: engine, activations: &self.activations, span, fitted, earlier: &[], starts: &[] };
+        let boundary = Boundary {
+            backbone: engine,
+            activations: &self.activations,
+            span,
+            fitted,
+            earlier: &[],
+            before: None,
+            starts: &[],
+        };
         method.solve(&boundary).unwrap()
     }
 }

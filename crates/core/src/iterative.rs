@@ -1,0 +1,212 @@
+//! Iterative pruning: removes one layer or sublayer, repairs the backbone, and measures the rest again.
+//!
+//! With `shortgpt` and `prune-and-comp` this is iterative Prune&Comp (arXiv 2507.18212), with `llm-drop` and no repair the
+//! iterative form of LLM-Drop. Each repair is solved in the backbone that the removals and repairs before it have left. A
+//! repair in the weights of a layer goes with that layer when it is removed later.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::calibrate::{
+    ActivationShape, Activations, HookPoint, InMemory, PassRequest, Piece, Similarities, places, run_program,
+};
+use crate::corpus::Windows;
+use crate::criterion::{CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, TrialMetric};
+use crate::error::{Error, Result};
+use crate::model::{Cut, Engine, Program, Step, Sublayer};
+use crate::recovery::{self, Boundary, Recovery, RemainingLayer, Repair, RepairMetrics, Solution, Span, layer_before};
+
+/// Reports the tokens of each batch of a pass, and may stop it.
+pub type Progress<'a> = dyn FnMut(usize) -> Result<()> + 'a;
+
+/// A backbone from which layers or sublayers are removed one by one.
+pub struct ShrinkingModel<'a> {
+    engine: &'a dyn Engine,
+    windows: &'a Windows,
+    batch_tokens: usize,
+    recovery: &'a dyn Recovery,
+    /// Number of leading sequences that repairs are solved on.
+    fitted: usize,
+    removed: Cut,
+    repaired: Vec<SolvedSpan>,
+}
+
+/// A repair with its measurements.
+#[derive(Debug)]
+pub struct SolvedSpan {
+    pub span: Span,
+    pub solution: Solution,
+    pub metrics: RepairMetrics,
+    /// Reasons why the activations cannot determine a repair ([`recovery::degenerate`]).
+    pub degenerate: Vec<String>,
+    /// Time for solving, without the pass and without measuring.
+    pub seconds: f64,
+    /// The layer whose weights take the repair in.
+    host: Option<usize>,
+}
+
+impl<'a> ShrinkingModel<'a> {
+    /// Creates the dense backbone with its calibration windows.
+    pub fn new(
+        engine: &'a dyn Engine,
+        windows: &'a Windows,
+        batch_tokens: usize,
+        recovery: &'a dyn Recovery,
+        fitted: usize,
+    ) -> Self {
+        Self { engine, windows, batch_tokens, recovery, fitted, removed: Cut::default(), repaired: Vec::new() }
+    }
+
+    /// Returns the removed layers and sublayers.
+    pub fn removed(&self) -> &Cut {
+        &self.removed
+    }
+
+    /// Returns the repairs that are part of the model, in the order of their removals.
+    pub fn into_repairs(self) -> Vec<SolvedSpan> {
+        self.repaired
+    }
+
+    /// Returns the program of the model.
+    ///
+    /// # Errors
+    /// Repairs that have no place in it.
+    pub fn program(&self) -> Result<Program> {
+        let repaired: Vec<(Span, Repair)> =
+            self.repaired.iter().map(|solved| (solved.span, solved.solution.repair.clone())).collect();
+        let repairs = recovery::placed(&self.removed, &repaired)?
+            .ok_or_else(|| Error::job("a map of an MLP branch has no layer before it").at(self.removed.to_string()))?;
+        Ok(Program::repaired(self.engine.config().layers, &self.removed, &repairs))
+    }
+
+    /// Selects `cut.depth` layers or sublayers, one by one. The scores are those of the removed ones, in their order.
+    ///
+    /// # Errors
+    /// A stream that is not finite, a repair that cannot be solved, or what `progress` returns.
+    pub fn select(
+        &mut self,
+        rule: &dyn Criterion,
+        cut: &PruneSpec<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Selection> {
+        let one = PruneSpec { depth: 1, ..*cut };
+        let mut scores = Vec::new();
+        let mut removed = Cut::default();
+        while scores.len() < cut.depth {
+            let (similarities, _) = self.measure(&self.comparisons(rule, &one)?, progress)?;
+            let mut no_trials =
+                |_: TrialMetric, _: &[Cut]| Err(Error::job("an iterative criterion measures no trials"));
+            let mut stats = CalibrationStats::new(&similarities, None, &mut no_trials).without(self.removed.clone());
+            let chosen = rule.select(&one, &mut stats)?;
+            let score = chosen.scores.iter().find(|(candidate, _)| removal(cut.unit, *candidate) == chosen.removed);
+            let missing = || Error::job("a selected layer has no score").at(chosen.removed.to_string());
+            scores.push(*score.ok_or_else(missing)?);
+            removed.extend(&chosen.removed);
+            if self.recovery.repairs() && scores.len() < cut.depth {
+                self.remove(&chosen.removed, progress)?;
+            } else {
+                self.removed.extend(&chosen.removed);
+            }
+        }
+        Ok(Selection { removed, scores })
+    }
+
+    /// Removes and repairs what [`Self::select`] selected, in its order.
+    ///
+    /// # Errors
+    /// As of [`Self::select`].
+    pub fn replay(&mut self, unit: DepthUnit, selection: &Selection, progress: &mut Progress<'_>) -> Result<()> {
+        selection.scores.iter().try_for_each(|&(candidate, _)| self.remove(&removal(unit, candidate), progress))
+    }
+
+    /// Returns the comparisons that a criterion asks for, of the streams that the model still has.
+    fn comparisons(&self, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<PassRequest> {
+        let places: BTreeSet<HookPoint> = places(&self.program()?).into_iter().map(|(_, site)| site).collect();
+        let pairs = rule.pairs(cut).into_iter().filter(|pair| pair.ends().iter().all(|site| places.contains(site)));
+        Ok(PassRequest { pairs: pairs.collect(), sites: BTreeSet::new() })
+    }
+
+    /// Runs the model over the calibration windows.
+    fn measure(&self, request: &PassRequest, progress: &mut Progress<'_>) -> Result<(Similarities, Activations)> {
+        let mut program = self.program()?;
+        program.0.pop(); // the head
+        let windows: Vec<&[u32]> = self.windows.iter().collect();
+        let channels = self.engine.config().hidden;
+        let shape = ActivationShape { channels, sequences: windows.len(), length: self.windows.length };
+        let mut kept = InMemory::of(request.sites.iter().copied());
+        let mut pieces = [Piece { windows, first_sequence: 0, spool: &mut kept }];
+        let found = run_program(self.engine, &program, &mut pieces, self.batch_tokens, request, progress)?;
+        Ok((found.into_iter().next().unwrap_or_default(), kept.finish(shape)?))
+    }
+
+    /// Removes one layer or sublayer and solves its repair. Repairs in the weights of a removed layer are removed with it.
+    fn remove(&mut self, removed: &Cut, progress: &mut Progress<'_>) -> Result<()> {
+        let mut solved = Vec::new();
+        for span in recovery::spans(self.recovery, removed) {
+            solved.push(self.solve(span, progress)?);
+        }
+        self.repaired.retain(|solved| !solved.host.is_some_and(|layer| removed.contains_layer(layer)));
+        self.removed.extend(removed);
+        self.repaired.extend(solved);
+        Ok(())
+    }
+
+    fn solve(&self, span: Span, progress: &mut Progress<'_>) -> Result<SolvedSpan> {
+        let host = layer_before(&self.removed, span.start);
+        let places: BTreeSet<HookPoint> = places(&self.program()?).into_iter().map(|(_, site)| site).collect();
+        let sites = self.recovery.sites(span).into_iter().filter_map(|site| moved(site, span, host));
+        let sites = sites.filter(|site| places.contains(site)).collect();
+        let (_, activations) = self.measure(&PassRequest { sites, ..PassRequest::default() }, progress)?;
+        let before = host.map(|layer| self.remaining(layer)).transpose()?;
+        let boundary = Boundary {
+            backbone: self.engine,
+            activations: &activations,
+            span,
+            fitted: self.fitted,
+            earlier: &[],
+            before: before.as_ref(),
+            starts: &self.windows.starts,
+        };
+        let started = Instant::now();
+        let mut solution = self.recovery.solve(&boundary)?;
+        let seconds = started.elapsed().as_secs_f64();
+        // Without a layer before it, factors scale what the embedding gives.
+        if let Repair::Branches { operator, attention: true } = &solution.repair
+            && host.is_none()
+        {
+            solution.repair = Repair::Stream(Arc::clone(operator));
+        }
+        let metrics = RepairMetrics::of(&boundary, &solution.repair)?;
+        let degenerate = match solution.repair.operator() {
+            Some(_) => recovery::degenerate(&boundary)?,
+            None => Vec::new(),
+        };
+        let host = host.filter(|_| matches!(solution.repair, Repair::Branches { .. }));
+        Ok(SolvedSpan { span, solution, metrics, degenerate, seconds, host })
+    }
+
+    /// Returns a layer with the repairs that its weights have taken in.
+    fn remaining(&self, layer: usize) -> Result<RemainingLayer> {
+        let steps = self.program()?.0.into_iter();
+        let edits = steps.filter_map(|step| match step {
+            Step::Edited(sublayer, edited, operator) if edited == layer => Some((sublayer, operator)),
+            _ => None,
+        });
+        Ok(RemainingLayer { layer, edits: edits.collect() })
+    }
+}
+
+/// Returns the cut of one candidate.
+fn removal(unit: DepthUnit, candidate: usize) -> Cut {
+    if unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::numbered(candidate)]) }
+}
+
+/// Moves a place in the layer before a span to the layer that is left before it. `None` if there is none.
+fn moved(site: HookPoint, span: Span, host: Option<usize>) -> Option<HookPoint> {
+    match site {
+        HookPoint::Stream(layer) if layer + 1 == span.start => host.map(HookPoint::Stream),
+        HookPoint::Middle(layer) if layer + 1 == span.start => host.map(HookPoint::Middle),
+        _ => Some(site),
+    }
+}

@@ -1,0 +1,22 @@
+//! Input of an affine map of the stream, an option of several methods.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Input of a map of the residual stream.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum MapInput {
+    /// The stream `x`.
+    #[default]
+    Stream,
+    /// `RMSNorm(x)`, with the norm of the first removed sublayer.
+    Normed,
+}
+
+impl MapInput {
+    /// Whether the map reads the stream itself.
+    pub(crate) fn is_stream(&self) -> bool {
+        *self == Self::Stream
+    }
+}

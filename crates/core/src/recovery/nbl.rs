@@ -1,0 +1,96 @@
+//! Neural Block Linearization (arXiv 2505.21077), beyond the paper: an affine map in the place of a removed attention.
+//!
+//! The attention adds `a` to the stream. Its linear minimum mean square error estimate from `z` is `z·Wᵀ + b` with
+//! `W = C_az·C_zz⁻¹` and `b = E[a] − W·E[z]`, without a ridge. The published scripts estimate from the stream, `z = x`, and
+//! remove the norm of the attention too. `input: normed` estimates from `z = RMSNorm(x)`, as `layer_drop_norm False` does.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::boundary::{Boundary, Solution};
+use super::method::{Fitted, Recovery, RecoveryEntry, build};
+use super::stream_fit;
+use crate::error::Result;
+use crate::map_input::MapInput;
+use crate::model::{Operator, Sublayer};
+use crate::options::Variant;
+
+const NAME: &str = "nbl";
+const SOURCE: &str = "https://github.com/LIONS-EPFL/NBL";
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<Nbl>(NAME, SOURCE, build::<Nbl>).label("NBL").variants(VARIANTS).beyond();
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "input", value: "normed", word: "normed", label: "NBL, normed input" }];
+
+/// `x ← x + z·Wᵀ + b` in the place of an attention, over the operator sequences.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Nbl {
+    /// Input of the map: the stream, or its norm, which the attention reads.
+    input: MapInput,
+}
+
+impl Recovery for Nbl {
+    fn sublayer(&self) -> Option<Sublayer> {
+        Some(Sublayer::Attention)
+    }
+
+    fn fitted_on(&self, _: bool) -> Fitted {
+        Fitted::First
+    }
+
+    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
+        let channels = boundary.channels();
+        let norm = match self.input {
+            MapInput::Stream => None,
+            // Without a norm before it the attention reads the stream.
+            MapInput::Normed => {
+                Some(boundary.backbone.stream_norm(boundary.span.start)?).filter(|norm| norm.weight.is_some())
+            }
+        };
+        let read = |pre: &[f32], stream: Vec<f64>| norm.as_ref().map_or(stream, |norm| norm.apply(pre, channels));
+        let (solved, bias) = stream_fit::with_bias(boundary, &read, 0.0)?;
+        let operator = match norm {
+            None => Operator::affine(channels, solved.with_identity(channels), bias)?,
+            Some(norm) => {
+                Operator::normed(norm, channels, solved.matrix.iter().map(|&v| v as f32).collect(), Some(bias))?
+            }
+        };
+        Ok(solved.on_stream(operator))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::calibrate::HookPoint;
+    use crate::model::{Cut, Sublayer};
+    use crate::recovery::boundary::tests::{Written, near};
+    use crate::recovery::{Span, build, spans};
+
+    #[test]
+    fn nbl_recovers_a_known_map_of_an_attention() {
+        // a = x·(1 0; 1 2) + (5, −1), on the corners of a square.
+        let pre = [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0];
+        let post = [5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0];
+        let sites = [(HookPoint::Stream(1), &pre[..]), (HookPoint::Middle(1), &post[..])];
+        let written = Written::at(2, 1, &sites);
+        let method = build("nbl", json!({}).as_object().unwrap()).unwrap();
+        let solution = written.solve_at(Span::sublayer(1, Sublayer::Attention), &*method).unwrap();
+        let operator = solution.repair.operator().unwrap();
+        near(&operator.linear().unwrap(), &[2.0, 0.0, 1.0, 3.0]);
+        near(&operator.bias().unwrap().unwrap(), &[5.0, -1.0]);
+        assert_eq!((solution.system.unwrap().rank, solution.notes.len()), (2, 0));
+    }
+
+    #[test]
+    fn every_removed_attention_gets_a_map() {
+        let method = build("nbl", json!({"input": "normed"}).as_object().unwrap()).unwrap();
+        let cut = Cut::sublayers([(2, Sublayer::Attention), (3, Sublayer::Attention), (5, Sublayer::Mlp)]);
+        let found = spans(&*method, &cut);
+        assert_eq!(found, [2, 3].map(|layer| Span::sublayer(layer, Sublayer::Attention)));
+        assert_eq!(method.sites(found[0]), [HookPoint::Stream(2), HookPoint::Middle(2)]);
+    }
+}

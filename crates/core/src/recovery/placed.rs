@@ -1,0 +1,57 @@
+//! The places of repairs in the program of a pruned backbone.
+
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use super::boundary::{Repair, Span};
+use crate::error::Result;
+use crate::model::{Cut, Operator, Repairs, Sublayer};
+
+/// Places the repairs of a cut. `None` if a map of an MLP branch has no layer before it.
+///
+/// # Errors
+/// Two operators at one place that have no composition.
+pub fn placed(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Option<Repairs>> {
+    let mut repairs = Repairs::default();
+    for (span, repair) in repaired {
+        match repair {
+            Repair::Cut => {}
+            Repair::Stream(operator) => {
+                let operator = Arc::clone(operator);
+                match span.sublayer {
+                    None => repairs.stream.insert(span.start, operator),
+                    Some(sublayer) => repairs.sublayers.insert((span.start, sublayer), operator),
+                };
+            }
+            Repair::Branches { operator, attention } => match (layer_before(removed, span.start), attention) {
+                // Factors scale the embedding where no layer is left before; maps of a branch have nowhere to go.
+                (None, false) => return Ok(None),
+                (None, true) => add(repairs.stream.entry(span.start), operator)?,
+                (Some(layer), false) => add(repairs.branches.entry((layer, Sublayer::Mlp)), operator)?,
+                (Some(layer), true) => {
+                    for sublayer in Sublayer::BOTH {
+                        add(repairs.branches.entry((layer, sublayer)), operator)?;
+                    }
+                }
+            },
+        }
+    }
+    Ok(Some(repairs))
+}
+
+/// Returns the last layer before `start` that is not removed as a whole.
+pub(crate) fn layer_before(removed: &Cut, start: usize) -> Option<usize> {
+    (0..start).rev().find(|&layer| !removed.contains_layer(layer))
+}
+
+/// Appends an operator to an existing one: the layer before a region absorbs the maps of all its layers.
+fn add<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: &Arc<Operator>) -> Result<()> {
+    match entry {
+        Entry::Vacant(free) => drop(free.insert(Arc::clone(operator))),
+        Entry::Occupied(mut taken) => {
+            let product = taken.get().then(operator)?;
+            taken.insert(product);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Affine maps in the place of attentions (Neural Block Linearization) against plain PyTorch in float64
+//! (`shared/oracles/beyond`, whose README has the formulas and tolerances).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
+
+use std::collections::HashMap;
+
+use crate::common::stories::{perplexities, recovery};
+use crate::common::{assert_close, engines_of_all_types, flat, numbers, relative_error, shared, tensors};
+use crate::sublayers::{PERPLEXITY, SCORE, TINY, World};
+use candle_core::Tensor;
+use ghostlab_core::calibrate::{self, Activations, HookPoint, Similarities};
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, TrialMetric};
+use ghostlab_core::model::{CPU, Cut, Engine, Operator, Program, Repairs, Sublayer, Tolerance};
+use ghostlab_core::recovery::{Boundary, spans};
+use serde_json::{Value, json};
+
+/// Relative, of norms of maps and of maps in the Frobenius norm.
+const OPERATOR: f64 = 1e-5;
+
+/// A variant `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH`, whose attentions are only removed.
+struct Variant<'a> {
+    name: &'a str,
+    input: Option<&'a str>,
+    bound: &'a str,
+    depth: usize,
+    expected: &'a Value,
+}
+
+impl<'a> Variant<'a> {
+    fn parse(name: &'a str, expected: &'a Value) -> Option<Self> {
+        let (input, bound, depth) = match name.split(':').collect::<Vec<_>>()[..] {
+            ["nbl", input, bound, depth] => (Some(input), bound, depth),
+            ["nbl-dropped", bound, depth] => (None, bound, depth),
+            _ => return None,
+        };
+        Some(Self { name, input, bound, depth: depth.parse().unwrap(), expected })
+    }
+
+    fn all(world: &'a World) -> Vec<Self> {
+        let variants = world.numbers["variants"].as_object().unwrap();
+        variants.iter().filter_map(|(name, expected)| Self::parse(name, expected)).collect()
+    }
+
+    /// Returns the layers whose attention goes, in the order of their bounds.
+    fn cut(&self) -> Cut {
+        let layers = self.expected.get("replaced").unwrap_or(&self.expected["removed"]);
+        numbers(layers).into_iter().map(|layer| (layer as usize, Sublayer::Attention)).collect()
+    }
+}
+
+/// One engine with the activations around all attentions of a world.
+struct Setting<'a> {
+    world: &'a World,
+    engine: &'a dyn Engine,
+    activations: Activations,
+    operators: HashMap<String, Tensor>,
+}
+
+impl<'a> Setting<'a> {
+    fn new(world: &'a World, engine: &'a dyn Engine) -> Self {
+        let sites = (0..engine.config().layers).flat_map(|layer| [HookPoint::Stream(layer), HookPoint::Middle(layer)]);
+        let activations = calibrate::in_memory(engine, &world.calibration, sites).unwrap();
+        let operators = tensors(&shared("oracles/beyond/operators.safetensors").unwrap());
+        Self { world, engine, activations, operators }
+    }
+
+    fn what(&self, variant: &Variant<'_>) -> String {
+        format!("{} {} {}", self.world.name, self.engine.id(), variant.name)
+    }
+
+    fn select(&self, variant: &Variant<'_>) -> Selection {
+        let rule = criterion::build("nbl", json!({"input": variant.bound}).as_object().unwrap()).unwrap();
+        let layers = self.engine.config().layers;
+        let cut = PruneSpec { backbone: "", layers, depth: variant.depth, unit: DepthUnit::Attention };
+        criterion::check("nbl", &*rule, &cut).unwrap();
+        let mut none = |_: TrialMetric, _: &[Cut]| panic!("no trial is asked for");
+        let norms = |layer: usize| self.engine.stream_norm(layer);
+        let similarities = Similarities::default();
+        let stats = CalibrationStats::new(&similarities, Some(&self.activations), &mut none);
+        rule.select(&cut, &mut stats.with_norms(&norms)).unwrap()
+    }
+
+    /// Compares what the criterion selects, and its bounds.
+    fn compare_selection(&self, variant: &Variant<'_>) {
+        let what = self.what(variant);
+        let bounds = numbers(&self.world.numbers["nbl_bounds"][variant.bound]);
+        let selection = self.select(variant);
+        assert_eq!(selection.removed, variant.cut(), "{what}: {:?}", selection.scores);
+        for &(candidate, bound) in &selection.scores {
+            assert_close(&what, bound, bounds[candidate / 2], SCORE);
+        }
+    }
+
+    /// Returns the program of a variant with its maps, solved on this engine.
+    fn program(&self, variant: &Variant<'_>) -> Program {
+        let cut = variant.cut();
+        let mut repairs = Repairs::default();
+        if let Some(input) = variant.input {
+            let method = recovery("nbl", json!({"input": input}));
+            for span in spans(&*method, &cut) {
+                let fitted = self.world.calibration.count();
+                let Self { engine: backbone, activations, .. } = self;
+                let boundary = Boundary {
+                    backbone: *backbone,
+                    activations,
+                    span,
+                    fitted,
+                    earlier: &[],
+                    before: None,
+                    starts: &[],
+                };
+                let solution = method.solve(&boundary).unwrap();
+                assert_eq!(solution.notes, [""; 0], "{}", self.what(variant));
+                let operator = solution.repair.operator().unwrap();
+                repairs.sublayers.insert((span.start, Sublayer::Attention), operator.clone());
+            }
+        }
+        Program::repaired(self.engine.config().layers, &cut, &repairs)
+    }
+
+    /// Compares the maps of all attentions with the norms of the reference's, and with the maps that it has stored.
+    fn compare_maps(&self, input: &str) {
+        let cut: Cut = DepthUnit::Attention.candidates(self.engine.config().layers).into_iter().collect();
+        let method = recovery("nbl", json!({"input": input}));
+        for span in spans(&*method, &cut) {
+            let fitted = self.world.calibration.count();
+            let Self { engine: backbone, activations, .. } = self;
+            let boundary =
+                Boundary { backbone: *backbone, activations, span, fitted, earlier: &[], before: None, starts: &[] };
+            let solution = method.solve(&boundary).unwrap();
+            let what = format!("{} {} {input} {}", self.world.name, self.engine.id(), span.start);
+            let expected = &self.world.numbers["nbl_maps"][input][span.start];
+            for (part, values) in parts(solution.repair.operator().unwrap()) {
+                let expected = &expected[part];
+                let what = format!("{what} {part}");
+                let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
+                let expected_norm = expected["frobenius"].as_f64().unwrap();
+                assert_close(&what, norm, expected_norm, OPERATOR);
+                let cosine_sum: f64 = values.iter().enumerate().map(|(index, v)| v * (index as f64).cos()).sum();
+                for (sum, key) in [(values.iter().sum::<f64>(), "sum"), (cosine_sum, "cosine_sum")] {
+                    let off = (sum - expected[key].as_f64().unwrap()).abs() / expected_norm;
+                    assert!(off <= OPERATOR, "{what}: {key} is off by {off:e} of the norm");
+                }
+                let stored = format!("{}/nbl.{input}.{}.{part}", self.world.name, span.start);
+                if let Some(stored) = self.operators.get(&stored) {
+                    let error = relative_error(&values, &flat(stored));
+                    assert!(error <= OPERATOR, "{what}: {error:e}");
+                }
+            }
+        }
+    }
+}
+
+/// Returns `W` and `b` of a map in the reference's layout, where `W` multiplies columns.
+fn parts(operator: &Operator) -> [(&'static str, Vec<f64>); 2] {
+    let channels = operator.channels();
+    let change = operator.change().unwrap();
+    let transposed = (0..channels * channels).map(|at| change[at % channels * channels + at / channels]).collect();
+    let bias = operator.bias().unwrap().unwrap().into_iter().map(f64::from).collect();
+    [("W", transposed), ("b", bias)]
+}
+
+fn compare(world: &World) {
+    for engine in world.engines() {
+        let setting = Setting::new(world, &*engine);
+        let mut variants = Variant::all(world);
+        variants.iter().for_each(|variant| setting.compare_selection(variant));
+        // OLMo-2 has no norm before its attention: there both inputs are one.
+        for input in ["stream", "normed"] {
+            setting.compare_maps(input);
+        }
+        // candle takes several times as long.
+        variants.truncate(if engine.id().name == CPU.name { variants.len() } else { 3 });
+        let programs: Vec<Program> = variants.iter().map(|variant| setting.program(variant)).collect();
+        let found = perplexities(&*engine, &programs, &world.evaluation);
+        for ((variant, program), found) in variants.iter().zip(&programs).zip(found) {
+            let what = setting.what(variant);
+            let config = engine.config();
+            assert_close(&what, found, variant.expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+            assert_eq!(variant.expected["parameters"], config.parameters(program), "{what}");
+            let attentions = config.cache_bytes(program) / config.cache_bytes(&Program::dense(1));
+            assert_eq!(variant.expected["attentions"], attentions, "{what}");
+        }
+    }
+}
+
+#[test]
+fn nbl_on_tiny_backbones_equals_the_reference() {
+    TINY.into_iter().filter_map(World::tiny).for_each(|world| compare(&world));
+}
+
+#[test]
+#[ignore = "slow: fifteen variants of the real backbone on two engines"]
+fn nbl_on_the_real_backbone_equals_the_reference() {
+    World::real().iter().for_each(compare);
+}
+
+/// Maps solved in f32 are applied in every float type, within its tolerance of the reference.
+#[test]
+fn nbl_maps_apply_in_every_float_type() {
+    let Some(world) = World::tiny("tiny-llama") else { return };
+    let exact = &*world.engines()[0];
+    let setting = Setting::new(&world, exact);
+    let variants: Vec<Variant<'_>> =
+        Variant::all(&world).into_iter().filter(|variant| variant.input.is_some() && variant.depth == 4).collect();
+    let programs: Vec<Program> = variants.iter().map(|variant| setting.program(variant)).collect();
+    for engine in engines_of_all_types(&world.folder) {
+        let tolerance = Tolerance::of(engine.id().dtype).perplexity;
+        let found = perplexities(&*engine, &programs, &world.evaluation);
+        for (variant, found) in variants.iter().zip(found) {
+            let what = format!("{} {}", engine.id(), variant.name);
+            assert_close(&what, found, variant.expected["ppl"].as_f64().unwrap(), tolerance);
+        }
+    }
+}
