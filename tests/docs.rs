@@ -44,16 +44,19 @@ fn call(line: &str) -> Option<Vec<String>> {
 
 /// Returns why a valid line is not run here.
 fn elsewhere(words: &[String]) -> Option<&'static str> {
-    let has = |word: &str| words.iter().any(|known| known == word);
     match words[0].as_str() {
         "fetch" => Some("network"),
         "submit" | "cancel" => Some("scheduler"),
         "reproduce" => Some("minutes: tests/reproduce.rs"),
-        _ if has("--fetch") || has("paper") || has("smollm2") => Some("network"),
-        _ if has("cuda") || has("metal") => Some("device"),
-        _ if has("--gguf") => Some("a tokenizer that llama.cpp has: tests/llama_cpp.rs"),
+        _ if has_one(words, &["--fetch", "paper", "smollm2"]) => Some("network"),
+        _ if has_one(words, &["cuda", "metal"]) => Some("device"),
+        _ if has_one(words, &["--gguf"]) => Some("a tokenizer that llama.cpp has: tests/llama_cpp.rs"),
         _ => None,
     }
+}
+
+fn has_one(words: &[String], wanted: &[&str]) -> bool {
+    words.iter().any(|word| wanted.contains(&word.as_str()))
 }
 
 /// Creates the world of the pages: `grid.yaml` on `models/my-llama`, with their texts and tasks.
@@ -133,10 +136,12 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
             continue;
         }
         // This backbone has few layers, its folder is the test's, and so is what is shared.
-        let here = |word: &String| {
-            word.replace("/7/", "/2/").replace("-7", "-2").replace("/shared/", "shared/").replace("~/", "home/")
-        };
-        let line: Vec<String> = words.iter().map(here).collect();
+        let line: Vec<String> = words
+            .iter()
+            .map(|word: &String| {
+                word.replace("/7/", "/2/").replace("-7", "-2").replace("/shared/", "shared/").replace("~/", "home/")
+            })
+            .collect();
         let words: Vec<&str> = line.iter().map(String::as_str).collect();
         // Mimics a checkout, which contains the program's own texts.
         let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
@@ -184,6 +189,12 @@ fn words(root: &Path) -> usize {
 
 /// Returns a heading's anchor as GitHub makes it.
 fn slug(heading: &str) -> String {
-    let kept = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
-    heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-").chars().filter(|c| kept(*c)).collect()
+    heading
+        .trim_start_matches('#')
+        .trim()
+        .to_lowercase()
+        .replace(' ', "-")
+        .chars()
+        .filter(|c| c.is_alphanumeric() || *c == '-' || *c == '_')
+        .collect()
 }
