@@ -28,12 +28,6 @@ pub(super) struct NameList {
 
 /// Lists the paper's criteria and recoveries with the reference repositories (paper tables 1 and A2).
 pub(super) fn methods() -> NameList {
-    let rows = |category: &'static str, methods: Vec<Described>| {
-        let compared = methods.into_iter().filter(|method| !method.beyond);
-        compared.map(move |method| {
-            vec![category.to_owned(), method.label.to_owned(), method.name, method.source.to_owned()]
-        })
-    };
     let criteria = rows("Pruning criterion", criterion::described());
     let recoveries = rows("Recovery method", recovery::described());
     NameList {
@@ -45,6 +39,12 @@ pub(super) fn methods() -> NameList {
         source: 3,
         head: "Official repository",
     }
+}
+
+fn rows(category: &'static str, methods: Vec<Described>) -> impl Iterator<Item = Vec<String>> {
+    let compared = methods.into_iter().filter(|method| !method.beyond);
+    compared
+        .map(move |method| vec![category.to_owned(), method.label.to_owned(), method.name, method.source.to_owned()])
 }
 
 /// Lists the backbones in `experiments/backbones` with their sources (paper table A1).

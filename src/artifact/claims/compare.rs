@@ -35,10 +35,6 @@ pub fn judged<'a>(
     profile: &str,
 ) -> Vec<JudgedClaim<'a>> {
     // A figure of the paper has no table of numbers.
-    let absent_of_paper = |artifact: &str| {
-        let why = if PaperTable::find(artifact).is_ok() { "has no data" } else { "is not printed as numbers" };
-        format!("{artifact} {why}")
-    };
     claims
         .into_iter()
         .map(|claim| {
@@ -50,7 +46,10 @@ pub fn judged<'a>(
             } else {
                 claim.not_applicable()
             };
-            let paper = claim.judge(paper, absent_of_paper);
+            let paper = claim.judge(paper, |artifact: &str| {
+                let why = if PaperTable::find(artifact).is_ok() { "has no data" } else { "is not printed as numbers" };
+                format!("{artifact} {why}")
+            });
             JudgedClaim { claim, paper, ours, profile: profile.to_owned() }
         })
         .collect()

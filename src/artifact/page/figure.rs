@@ -61,8 +61,7 @@ fn root(svg: &str) -> Option<&str> {
 /// Returns width and height on the page from the attributes or the view box. Sizes in points are print sizes; a browser's
 /// own size (4/3 pixels) would be as small, and an unknown width would stretch to the page.
 fn size(root: &str) -> Option<(f64, f64)> {
-    let side = |name| attribute(root, name).and_then(pixels);
-    if let (Some(width), Some(height)) = (side("width"), side("height")) {
+    if let [Some(width), Some(height)] = ["width", "height"].map(|name| attribute(root, name).and_then(pixels)) {
         return Some((width, height));
     }
     let mut sides = attribute(root, "viewBox")?.split([' ', ',']).filter(|text| !text.is_empty()).skip(2);
