@@ -11,16 +11,17 @@ use super::{Register, World, WorldSplit};
 
 /// How often each plain fact is stated in these texts: sentences with both its subject and its value.
 pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
-    let word = |text: &str| bare(text).split(' ').next_back().unwrap_or_default().to_lowercase();
     let mut wanted: HashMap<(String, String), usize> = HashMap::new();
     let mut all = 0;
     for link in 0..RELATIONS {
         for fact in facts.of_link(link) {
             // Two facts may look alike, as a colour of an animal that is a bird of that colour: they count together.
-            wanted.entry((word(facts.name(facts.subject(fact))), word(facts.value(fact)))).or_insert_with(|| {
-                all += 1;
-                all - 1
-            });
+            wanted.entry((last_word(facts.name(facts.subject(fact))), last_word(facts.value(fact)))).or_insert_with(
+                || {
+                    all += 1;
+                    all - 1
+                },
+            );
         }
     }
     let mut counts = vec![0; all];
@@ -58,6 +59,10 @@ pub(super) fn stated(facts: &Facts, texts: &[String]) -> Vec<(String, usize)> {
     wanted.into_iter().map(|((subject, value), at)| (format!("{subject}: {value}"), counts[at])).collect()
 }
 
+fn last_word(text: &str) -> String {
+    bare(text).split(' ').next_back().unwrap_or_default().to_lowercase()
+}
+
 /// The documents of a part: rows, but for the encyclopedia its articles.
 fn documents(world: &World, register: Register, part: WorldSplit) -> Vec<String> {
     let rows = world.rows(register, part);
@@ -85,11 +90,18 @@ fn splits_share_no_document_and_no_paragraph() {
             |one: &HashSet<&str>, two: &HashSet<&str>| one.intersection(two).next().map(|text| (*text).to_owned());
         let whole: Vec<HashSet<&str>> = parts.iter().map(|part| part.iter().map(String::as_str).collect()).collect();
         // Marks that stand alone are no words, nor is an 's.
-        let long = |text: &&str| {
-            text.split_whitespace().filter(|word| word.starts_with(char::is_alphanumeric)).count() >= PARAGRAPH
-        };
-        let lines: Vec<HashSet<&str>> =
-            parts.iter().map(|part| part.iter().flat_map(|text| text.split('\n')).filter(long).collect()).collect();
+        let lines: Vec<HashSet<&str>> = parts
+            .iter()
+            .map(|part| {
+                part.iter()
+                    .flat_map(|text| text.split('\n'))
+                    .filter(|text: &&str| {
+                        text.split_whitespace().filter(|word| word.starts_with(char::is_alphanumeric)).count()
+                            >= PARAGRAPH
+                    })
+                    .collect()
+            })
+            .collect();
         for (one, two) in [(0, 1), (0, 2), (1, 2)] {
             assert_eq!(shared(&whole[one], &whole[two]), None, "{register:?}");
             assert_eq!(shared(&lines[one], &lines[two]), None, "{register:?}");
